@@ -117,26 +117,45 @@ class Policy:
     async def _sample(
         self, prompt: Sequence[int], count: int, max_tokens: int, temperature: float, seed: int
     ) -> Sequence[tinker.types.SampledSequence]:
-        from tinker import types
-
-        parameters = types.SamplingParams(
-            max_tokens=max_tokens, temperature=temperature, seed=seed, stop=self.renderer.get_stop_sequences()
-        )
-        request = self.sampler.sample(
-            prompt=types.ModelInput.from_ints(list(prompt)), num_samples=count, sampling_params=parameters
-        )
-        response: tinker.types.SampleResponse = await ready(request)
-        return response.sequences
+        return await draw(self.sampler, self.renderer, prompt, count, max_tokens, temperature, seed)
 
     async def _scored(self, sequence: tinker.types.SampledSequence, scorer: GroupScorer) -> Completion:
-        message, ended = self.renderer.parse_response(sequence.tokens)
+        text, truncated = read_answer(self.renderer, sequence)
         return Completion(
             tokens=tuple(sequence.tokens),
             logprobs=tuple(sequence.logprobs or ()),
-            text=message["content"],
-            truncated=sequence.stop_reason == "length" and not ended,
-            score=await scorer.score(message["content"]),
+            text=text,
+            truncated=truncated,
+            score=await scorer.score(text),
         )
+
+
+async def draw(
+    sampler: tinker.SamplingClient,
+    renderer: Renderer,
+    prompt: Sequence[int],
+    count: int,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> Sequence[tinker.types.SampledSequence]:
+    """One sampling request on any back end: `count` sequences that continue `prompt` [T] and end at the renderer's stop sequences."""
+    from tinker import types
+
+    parameters = types.SamplingParams(
+        max_tokens=max_tokens, temperature=temperature, seed=seed, stop=renderer.get_stop_sequences()
+    )
+    request = sampler.sample(
+        prompt=types.ModelInput.from_ints(list(prompt)), num_samples=count, sampling_params=parameters
+    )
+    response: tinker.types.SampleResponse = await ready(request)
+    return response.sequences
+
+
+def read_answer(renderer: Renderer, sequence: tinker.types.SampledSequence) -> tuple[str, bool]:
+    """A sequence's text, and whether it was cut at the token limit."""
+    message, ended = renderer.parse_response(sequence.tokens)
+    return message["content"], sequence.stop_reason == "length" and not ended
 
 
 def problem_messages(problem: Problem) -> list[Message]:

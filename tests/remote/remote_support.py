@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import ClientSession, web
 
@@ -40,18 +40,10 @@ def sampled(log_path: Path) -> list[list[list[int]]]:
     return [[completion["tokens"] for completion in json.loads(line)["completions"]] for line in lines]
 
 
-class FaultyProxy:
-    """A proxy on loopback that spoils chosen requests. `plan` maps a path's end to the faults of its first requests.
+class Loopback:
+    """A server on loopback, in a thread of its own, that answers every request with `_answer`."""
 
-    Faults: a status (the request is not forwarded), `lost` (forwarded, the answer is dropped), `cut` (forwarded, half of the answer
-    comes), `hang` (forwarded, then nothing until the connection is closed), None (passed on).
-    """
-
-    def __init__(self, upstream: str, plan: dict[str, list[int | str | None]]) -> None:
-        self.upstream = upstream
-        self.plan = {path: list(faults) for path, faults in plan.items()}
-        self.injected: list[tuple[str, int | str]] = []
-        self.seen: list[str] = []
+    def __init__(self) -> None:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -59,7 +51,7 @@ class FaultyProxy:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> FaultyProxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(30)
         return self
@@ -71,22 +63,39 @@ class FaultyProxy:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         application = web.Application(client_max_size=64 << 20)
-        application.router.add_route("*", "/{path:.*}", self._pass)
+        application.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(application)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.port = runner.addresses[0][1]
         async with ClientSession(auto_decompress=False) as self._client:
             self._ready.set()
             await self._stop.wait()
         await runner.cleanup()
 
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        raise NotImplementedError
+
+
+class FaultyProxy(Loopback):
+    """A proxy on loopback that spoils chosen requests. `plan` maps a path's end to the faults of its first requests.
+
+    Faults: a status (the request is not forwarded), `lost` (forwarded, the answer is dropped), `cut` (forwarded, half of the answer
+    comes), `hang` (forwarded, then nothing until the connection is closed), None (passed on).
+    """
+
+    def __init__(self, upstream: str, plan: dict[str, list[int | str | None]]) -> None:
+        self.upstream = upstream
+        self.plan = {path: list(faults) for path, faults in plan.items()}
+        self.injected: list[tuple[str, int | str]] = []
+        self.seen: list[str] = []
+        super().__init__()
+
     async def _own(self, request: web.Request) -> web.StreamResponse | None:
         """An answer of the proxy's own, where a subclass has one."""
         return None
 
-    async def _pass(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request.path)
         own = await self._own(request)
         if own is not None:
@@ -125,38 +134,16 @@ class FaultyProxy:
         return web.Response(status=answer.status, body=body, headers=kept)
 
 
-class OtherServer:
-    """A server on loopback that answers every request with one handler."""
+class OtherServer(Loopback):
+    """Answers every request with one handler."""
 
     def __init__(self, handler: Any) -> None:
+        super().__init__()
         self._handler = handler
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> OtherServer:
-        self._thread.start()
-        assert self._ready.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._handler)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        self._ready.set()
-        await self._stop.wait()
-        await runner.cleanup()
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        answer: web.StreamResponse = await self._handler(request)
+        return answer
 
 
 class ExportingProxy(FaultyProxy):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from code_rl.backends.connect import ready
 from code_rl.errors import CodeRLError
 from code_rl.evaluation.samples import GREEDY, Mode, Sample
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message, Renderer
+from code_rl.rollouts import draw, read_answer
 
 if TYPE_CHECKING:
     import tinker
@@ -126,8 +126,6 @@ class Weights:
 
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
         """Draw the whole group and keep the samples wanted. A prompt that fills the context leaves room for no answer: an empty one."""
-        from tinker import types
-
         prompt = self._renderer.prompt_tokens(question.messages)
         room = min(self._max_tokens, self._context - len(prompt))
         problem_id, mode = question.problem.id, question.mode
@@ -136,32 +134,22 @@ class Weights:
                 Sample(problem_id, mode, number, completion="", truncated=True, prompt_tokens=len(prompt))
                 for number in numbers
             ]
-        parameters = types.SamplingParams(
-            max_tokens=room,
-            temperature=0.0 if mode == GREEDY else self._temperature,
-            seed=question.seed,
-            stop=self._renderer.get_stop_sequences(),
-        )
+        temperature = 0.0 if mode == GREEDY else self._temperature
         started = time.perf_counter()
-        response = await ready(
-            self._sampler.sample(
-                prompt=types.ModelInput.from_ints(prompt), num_samples=question.total, sampling_params=parameters
-            )
-        )
+        sequences = await draw(self._sampler, self._renderer, prompt, question.total, room, temperature, question.seed)
         seconds = time.perf_counter() - started
         drawn = []
         for number in numbers:
-            sequence = response.sequences[number]
-            message, ended = self._renderer.parse_response(sequence.tokens)
+            text, truncated = read_answer(self._renderer, sequences[number])
             drawn.append(
                 Sample(
                     problem_id,
                     mode,
                     number,
-                    completion=message["content"],
-                    truncated=sequence.stop_reason == "length" and not ended,
+                    completion=text,
+                    truncated=truncated,
                     prompt_tokens=len(prompt),
-                    completion_tokens=len(sequence.tokens),
+                    completion_tokens=len(sequences[number].tokens),
                     seconds=seconds,
                 )
             )

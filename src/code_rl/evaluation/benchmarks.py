@@ -9,9 +9,10 @@ from typing import Any
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation import prompts
-from code_rl.evaluation.fetch import Pinned, fetch, file_sha256
+from code_rl.evaluation.fetch import Pinned, fetch
 from code_rl.evaluation.prompts import PromptStyle
 from code_rl.evaluation.settings import Choice
+from code_rl.problems.files import file_sha256
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import ProblemStore

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from code_rl.errors import ConfigError, DataError
+from code_rl.problems.files import cache_folder
 
 CHUNK = 1 << 20
 TIMEOUT_S = 60.0
@@ -28,14 +29,6 @@ class Pinned:
     def name(self) -> str:
         """The file's name."""
         return self.url.rsplit("/", 1)[1]
-
-
-def cache_folder() -> Path:
-    """`$CODE_RL_CACHE`, or `code-rl` in the user's cache folder."""
-    given = os.environ.get("CODE_RL_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "code-rl"
 
 
 def fetch(pinned: Pinned) -> Path:
@@ -60,9 +53,3 @@ def fetch(pinned: Pinned) -> Path:
         raise DataError(f"{pinned.url} has SHA-256 {digest.hexdigest()}, expected {pinned.sha256}; nothing was kept")
     partial.replace(target)
     return target
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,9 +24,9 @@ from code_rl.evaluation.benchmarks import (
     open_native,
     source_files,
 )
-from code_rl.evaluation.fetch import cache_folder
 from code_rl.evaluation.prompts import COURSE
 from code_rl.evaluation.settings import Choice
+from code_rl.problems.files import cache_folder
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.evalplus import with_expected

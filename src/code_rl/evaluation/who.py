@@ -12,9 +12,9 @@ from code_rl.errors import ConfigError
 from code_rl.evaluation.ask import Asked, Reference, Stored, Weights
 from code_rl.evaluation.benchmarks import Benchmark
 from code_rl.evaluation.endpoint import Endpoint
-from code_rl.evaluation.fetch import file_sha256
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig, run_of
+from code_rl.problems.files import file_sha256
 from code_rl.runs.checkpoints import CHECKPOINTS
 from code_rl.runs.files import read_lines
 

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.loading.pack import FORMAT, PackedProblems, cache_folder, write_pack
+from code_rl.loading.pack import FORMAT, PackedProblems, write_pack
 from code_rl.loading.settle import settle_all
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_splits
+from code_rl.problems.files import cache_folder
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped

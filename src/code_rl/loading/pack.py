@@ -123,11 +123,3 @@ async def _write(folder: Path, items: AsyncIterator[Problem | Skipped], about: M
         os.fsync(stream.fileno())
     index = {"format": FORMAT, "about": about, "left": counts, "examples": examples, "places": places}
     (folder / _INDEX).write_text(json.dumps(index), encoding="ascii")
-
-
-def cache_folder() -> Path:
-    """Where packs are kept."""
-    given = os.environ.get("CODE_RL_CACHE")
-    if given:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "code-rl"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import DataError
-from code_rl.preparation.source import file_hash, open_source
-from code_rl.problems.files import DATA_SUFFIXES, is_data_file, stream_rows
+from code_rl.preparation.source import open_source
+from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 
@@ -60,7 +60,7 @@ def exams_fingerprint(name: str) -> str:
     path = Path(name)
     if not path.exists() or (path / "manifest.json").is_file():
         return open_source(name, "test").fingerprint
-    return " ".join(file_hash(file) for file in _files(path))
+    return " ".join(file_sha256(file) for file in _files(path))
 
 
 def _files(path: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import DataError
+from code_rl.problems.files import file_sha256
 from code_rl.problems.sources.records import Item
 
 BUILTIN = "builtin"
@@ -55,13 +55,7 @@ def _builtin() -> Source:
 def _portable(part: dict[str, Any]) -> dict[str, Any]:
     """Local files by name and hash: where they lay on this machine is nobody's business."""
     files = [
-        {"name": Path(file["path"]).name, "bytes": file["bytes"], "sha256": file_hash(Path(file["path"]))}
+        {"name": Path(file["path"]).name, "bytes": file["bytes"], "sha256": file_sha256(Path(file["path"]))}
         for file in part["files"]
     ]
     return {**part, "files": files}
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -17,6 +17,7 @@ from code_rl.errors import ConfigError
 from code_rl.preparation.bench import Bench, OnItem, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, content_key
 from code_rl.preparation.settings import PrepareConfig
+from code_rl.problems.files import file_sha256
 from code_rl.problems.native import format_problem, parse_problem, problem_to_json
 from code_rl.runs.files import sync_directory, write_atomically
 
@@ -47,7 +48,7 @@ async def run_write(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
         file = bench.out / f"{name}.{config.format}"
         if members:
             _write_split(bench, name, members, file, on_item)
-            splits[name] = {"file": file.name, "problems": len(members), "sha256": _sha256(file)}
+            splits[name] = {"file": file.name, "problems": len(members), "sha256": file_sha256(file)}
         for other in bench.out.glob(f"{name}.*"):
             if other.name not in (file.name if members else "",):
                 other.unlink()
@@ -138,11 +139,6 @@ def _row_groups(source: Path, most_bytes: int = 16 << 20) -> Iterator[list[dict[
                 rows, held = [], 0
     if rows:
         yield rows
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _manifest(bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ JSON Lines and Parquet stream. A Parquet file is read page by page: its memory i
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -29,6 +30,20 @@ MAX_ARRAY_BYTES = 256 << 20
 
 _BATCH_BYTES = 8 << 20
 _MAX_BATCH_ROWS = 256
+
+
+def cache_folder() -> Path:
+    """Where what can be made or fetched again is kept: `$CODE_RL_CACHE`, or `code-rl` in the user's cache folder."""
+    given = os.environ.get("CODE_RL_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "code-rl"
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def is_data_file(name: str) -> bool:
