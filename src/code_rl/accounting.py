@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from code_rl.budget import Tokens
 from code_rl.objective import Example, Objective, loss_metrics
@@ -17,7 +17,23 @@ if TYPE_CHECKING:
     from code_rl.pipeline import Batch
 
 
-def step_metrics(batch: Batch, learned: Learned, objective: Objective) -> dict[str, Any]:
+class Sampled(Protocol):
+    """What metrics want to know of a batch: its step, the stage of the schedule, the token limit, the places."""
+
+    @property
+    def step(self) -> int: ...  # noqa: D102
+
+    @property
+    def stage(self) -> int: ...  # noqa: D102
+
+    @property
+    def max_tokens(self) -> int: ...  # noqa: D102
+
+    @property
+    def size(self) -> int: ...  # noqa: D102
+
+
+def step_metrics(batch: Sampled, learned: Learned, objective: Objective) -> dict[str, Any]:
     """What one batch showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error`."""
     groups = [group for group, _ in learned.credited]
     credits_P = [credited for _, credited in learned.credited]

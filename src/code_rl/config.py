@@ -177,6 +177,18 @@ class Config:
         default=False,
         doc="Print the settings as resolved and a forecast of tokens, sandbox CPU, time and cost, and stop.",
     )
+    replay: str | None = chz.field(
+        default=None,
+        doc="Run directory: credit its recorded steps again under the settings of the algorithm given beside it (advantage=,\n"
+        "overlong=, loss=, …), without model or sandbox, and stop.",
+    )
+    verify: bool = chz.field(
+        default=False,
+        doc="With replay=: compute every reward, advantage and metric again and report what differs; exit code 1 if anything does.",
+    )
+    replay_out: str | None = chz.field(
+        default=None, doc="With replay=: a file that gets the replayed metrics, one JSON object a step."
+    )
     seed: int = chz.field(default=0, doc="Seed of everything: problem order, LoRA initialisation, sampling.")
     log_to: str = chz.field(
         default="", doc="Trackers that get the metrics too, comma-separated: wandb, tensorboard, trackio, mlflow."
@@ -269,6 +281,9 @@ class Config:
             raise ConfigError(f"max_cost={self.max_cost} needs prices=FILE.toml, the price table")
         if self.difficulty is not None:
             parse_difficulty(self.difficulty)
+        for name in ("verify", "replay_out"):
+            if getattr(self, name) and self.replay is None:
+                raise ConfigError(f"{name}={getattr(self, name)} has no effect without replay=DIR")
 
 
 @dataclass(frozen=True, slots=True)

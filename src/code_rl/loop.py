@@ -103,6 +103,7 @@ class Learned:
     credited: list[tuple[Group, Credit]] = field(default_factory=list)
     trained: Trained = field(default_factory=Trained)
     kl_reference: list[float] = field(default_factory=list)
+    reference: list[list[float]] = field(default_factory=list)
 
 
 async def learn(run: Run, batch: Batch) -> Learned:
@@ -118,8 +119,10 @@ async def learn(run: Run, batch: Batch) -> Learned:
             credited = [[(group, credit(group, objective)) for group in groups] for groups in places]
             examples = build_examples([pair for pairs in credited for pair in pairs])
             if run.reference is not None and examples:
-                examples, divergence = penalise_kl(examples, await reference_logprobs(run, examples), config.kl_coef)
+                reference = await reference_logprobs(run, examples)
+                examples, divergence = penalise_kl(examples, reference, config.kl_coef)
                 learned.kl_reference.append(divergence)
+                learned.reference += reference
             run.recorder.log_rollouts(batch.step, first, credited)
             if examples:
                 run.recorder.decided("train", step=batch.step, first=first, datums=len(examples))
@@ -138,6 +141,7 @@ async def learn(run: Run, batch: Batch) -> Learned:
         outcome = await ready(answer)
         results = getattr(outcome, "loss_fn_outputs", ())
         learned.trained.logprobs += [result["logprobs"].to_numpy() for result in results]
+    run.recorder.log_trained(batch.step, learned.trained, learned.reference)
     return learned
 
 

@@ -136,14 +136,21 @@ def build_examples(credited: Sequence[tuple[Group, Credit]]) -> list[Example]:
     """One example per completion that is not masked, of every group whose advantages are not all zero."""
     examples = []
     for group, each in credited:
-        if each.skipped:
-            continue
-        for completion, advantage in zip(group.completions, each.advantages_G, strict=True):
-            if advantage is not None and completion.tokens:
-                tokens = [*group.prompt_tokens, *completion.tokens]
-                datum = make_datum(tokens, list(completion.logprobs), len(group.prompt_tokens), advantage)
-                examples.append(Example(datum, len(group.prompt_tokens) - 1, group.policy_step))
+        for index in trained_members(group, each):
+            completion, advantage = group.completions[index], each.advantages_G[index]
+            assert advantage is not None
+            tokens = [*group.prompt_tokens, *completion.tokens]
+            datum = make_datum(tokens, list(completion.logprobs), len(group.prompt_tokens), advantage)
+            examples.append(Example(datum, len(group.prompt_tokens) - 1, group.policy_step))
     return examples
+
+
+def trained_members(group: Group, credited: Credit) -> list[int]:
+    """Which of a group's completions become examples, in order."""
+    if credited.skipped:
+        return []
+    advantages_G = credited.advantages_G
+    return [i for i, each in enumerate(group.completions) if advantages_G[i] is not None and each.tokens]
 
 
 def penalise_kl(

@@ -51,6 +51,10 @@ FIXED_ON_RESUME = (
 
 def train_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a signal ended the run."""
+    if given.get("replay") is not None:
+        from code_rl.replaying.command import replay_command
+
+        return replay_command(given)
     config, log_path, start = prepare(given)
     if config.dry_run:
         from code_rl.forecast import report

@@ -16,12 +16,13 @@ from code_rl.runs.files import JsonLines, keep_lines, read_lines
 from code_rl.runs.inflight import INFLIGHT, InFlight
 from code_rl.runs.journal import Journal
 from code_rl.runs.logs import MultiplexLogger
+from code_rl.runs.trained import TRAINED, trained_line
 
 if TYPE_CHECKING:
     import tinker
 
     from code_rl.console import Console
-    from code_rl.objective import Credit
+    from code_rl.objective import Credit, Trained
     from code_rl.rollouts import Completion, Group
 
 ROLLOUTS = "rollouts.jsonl"
@@ -38,6 +39,7 @@ class Recorder:
         self._logger = logger
         self._journal = Journal(log_path / JOURNAL)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
+        self._trained = JsonLines(log_path / TRAINED)
         self.inflight = InFlight(log_path / INFLIGHT)
 
     def decided(self, event: str, **facts: Any) -> None:
@@ -51,6 +53,11 @@ class Recorder:
         for number, attempts in enumerate(places, first):
             for attempt, (group, credited) in enumerate(attempts):
                 self._rollouts.append(_line(step, number, attempt, group, credited))
+
+    def log_trained(self, step: int, trained: Trained, reference: Sequence[Sequence[float]]) -> None:
+        """One line with the trainer's logprobs of every datum of a step, and the reference model's where there are any."""
+        pairs = zip(trained.examples, trained.logprobs, strict=True)
+        self._trained.append(trained_line(step, [logprobs[example.start :] for example, logprobs in pairs], reference))
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One line in `metrics.jsonl` and one row on the console."""
@@ -79,13 +86,14 @@ class Recorder:
         """Close every file. Idempotent."""
         self._journal.close()
         self._rollouts.close()
+        self._trained.close()
         self.inflight.close()
         self._logger.close()
 
 
 def rewind(log_path: Path, step: int) -> None:
     """Drop what a cut run logged after the checkpoint at `step` (0: from the start), so that each step is there once."""
-    for name in (METRICS, ROLLOUTS):
+    for name in (METRICS, ROLLOUTS, TRAINED):
         keep_lines(log_path / name, lambda record: step > 0 and record.get("step", -1) < step)
     keep_lines(log_path / CHECKPOINTS, lambda record: record.get("step", 0) <= step)
 

@@ -1,0 +1,1 @@
+"""A recorded run again, without model or sandbox."""

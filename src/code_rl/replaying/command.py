@@ -1,0 +1,154 @@
+"""`code-rl train replay=DIR`: a recorded run under other settings of the algorithm, or (`verify=true`) checked against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from code_rl.config import Config
+from code_rl.errors import ConfigError
+from code_rl.replaying.again import ReplayedStep, replay_steps
+from code_rl.replaying.recording import Recording, open_recording
+from code_rl.replaying.verify import differences
+from code_rl.runs.files import JsonLines
+from code_rl.settings import make_settings
+
+REPLAYED = (
+    "advantage", "overlong", "overlong_buffer", "overlong_penalty", "loss", "clip_low", "clip_high", "kl_coef", "format_coef",
+)  # fmt: skip
+"""Settings whose effect on a recorded step can be computed from what was recorded."""
+OWN = ("replay", "verify", "replay_out")
+MAX_SHOWN = 20
+COLUMNS = ("step", "reward", "skipped", "datums", "mean |A|", "loss", "clipped")
+
+
+def replay_command(given: Mapping[str, Any]) -> int:
+    """Run `code-rl train replay=DIR`. Returns 1 when `verify` found a difference, else 0."""
+    for name in given:
+        if name not in REPLAYED and name not in OWN and name in chz.chz_fields(Config):
+            raise ConfigError(
+                f"{name}={given[name]} has no effect with replay=: nothing is sampled, run or trained; a replay takes "
+                f"{', '.join(REPLAYED)}"
+            )
+    wanted = make_settings(Config, {name: given[name] for name in OWN if name in given})
+    recording = open_recording(Path(str(wanted.replay)).expanduser())
+    changes = {name: given[name] for name in REPLAYED if name in given}
+    config = make_settings(Config, _recorded_settings(recording, changes), changes)
+    changed = [name for name in REPLAYED if getattr(config, name) != getattr(recording.config, name)]
+    if wanted.verify and changed:
+        raise ConfigError(
+            f"verify=true compares with what the run recorded, and {changed[0]}={getattr(config, changed[0])} is not what it ran "
+            f"with ({getattr(recording.config, changed[0])}); leave one of the two out"
+        )
+    steps = _kept(replay_steps(recording, config), wanted.replay_out)
+    return _verify(recording, steps) if wanted.verify else _compare(recording, steps, changed, config)
+
+
+def _recorded_settings(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's own settings, without those that a changed one makes meaningless (a clip range belongs to its loss)."""
+    settings = chz.asdict(recording.config)
+    if "loss" in changes:
+        settings |= {"clip_low": None, "clip_high": None}
+    if "overlong" in changes:
+        settings |= {"overlong_buffer": None, "overlong_penalty": None}
+    return settings
+
+
+def _kept(steps: Iterator[ReplayedStep], out: str | None) -> Iterator[ReplayedStep]:
+    """The steps, each step's replayed metrics appended to `out` on the way."""
+    if out is None:
+        yield from steps
+        return
+    path = Path(out).expanduser()
+    try:
+        path.unlink(missing_ok=True)
+        lines = JsonLines(path)
+    except OSError as error:
+        raise ConfigError(f"replay_out={out} cannot be written: {error.strerror or error}") from error
+    try:
+        for step in steps:
+            lines.append({"step": step.recorded.step, **step.metrics})
+            yield step
+    finally:
+        lines.close()
+
+
+def _compare(recording: Recording, steps: Iterator[ReplayedStep], changed: Sequence[str], config: Config) -> int:
+    was = [f"{name}={getattr(config, name)} (was {getattr(recording.config, name)})" for name in changed]
+    print(f"replay of {recording.log_path}: {', '.join(was) or 'nothing changed'}")
+    print("each step on the samples that the run drew; a cell with an arrow is recorded → replayed")
+    print("  ".join(f"{name:>19}" if name != "step" else f"{name:>5}" for name in COLUMNS))
+    count = assumed = 0
+    for step in steps:
+        count, assumed = count + 1, assumed + step.assumed
+        print("  ".join(f"{cell:>19}" if index else f"{cell:>5}" for index, cell in enumerate(_row(step))), flush=True)
+    if not count:
+        recording.notices.append("the run recorded no step")
+    if assumed:
+        recording.notices.append(
+            f"{assumed} completions were not trained on by the run: their losses are those at a ratio of 1"
+        )
+    _print_notices(recording)
+    return 0
+
+
+def _row(step: ReplayedStep) -> list[str]:
+    before, after = step.recorded.metrics or {}, step.metrics
+    recorded = [advantage for line in step.recorded.groups for advantage in line.advantages_G]
+    replayed = [advantage for _, each in step.credited for advantage in each.advantages_G]
+    return [
+        str(step.recorded.step),
+        *(_arrow(before.get(key), after.get(key)) for key in ("mean_reward", "groups_skipped", "n_datums")),
+        _arrow(_magnitude(recorded), _magnitude(replayed)),
+        *(_arrow(before.get(key), after.get(key)) for key in ("loss", "clip_fraction")),
+    ]
+
+
+def _magnitude(advantages: Sequence[float | None]) -> float | None:
+    known = [abs(advantage) for advantage in advantages if advantage is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _arrow(before: Any, after: Any) -> str:
+    shown = [_shown(before), _shown(after)]
+    return shown[0] if shown[0] == shown[1] else " → ".join(shown)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
+    found = shown = 0
+    counts = {"steps": 0, "groups": 0, "completions": 0}
+    unanswered = 0
+    for step in steps:
+        counts["steps"] += 1
+        counts["groups"] += len(step.recorded.groups)
+        counts["completions"] += sum(len(line.rewards_G) for line in step.recorded.groups)
+        unanswered += step.recorded.answers is None and bool(step.metrics.get("n_datums"))
+        for difference in differences(step, recording):
+            found += 1
+            if shown < MAX_SHOWN:
+                shown += 1
+                print(f"step {step.recorded.step}: {difference}")
+    if found > shown:
+        print(f"… and {found - shown} more")
+    if unanswered:
+        recording.notices.append(
+            f"{unanswered} steps have no record of the trainer's log-probabilities: their losses were not compared"
+        )
+    _print_notices(recording)
+    what = ", ".join(f"{count} {name}" for name, count in counts.items())
+    print(f"{what} of {recording.log_path}: {found or 'no'} difference{'' if found == 1 else 's'}")
+    return 1 if found else 0
+
+
+def _print_notices(recording: Recording) -> None:
+    for notice in recording.notices:
+        print(notice)

@@ -1,0 +1,210 @@
+"""A run directory read back for a replay: settings, and step by step the groups, what the trainer answered, metrics and decisions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from code_rl.config import BatchShape, Config, batch_shape
+from code_rl.errors import DataError
+from code_rl.problems.problem import Problem
+from code_rl.reward.extract import extract_code
+from code_rl.reward.score import RewardConfig, make_score
+from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.rollouts import Completion, Group
+from code_rl.runs.directory import METRICS, is_run, read_config
+from code_rl.runs.journal import read_journal
+from code_rl.runs.recorder import JOURNAL, ROLLOUTS
+from code_rl.runs.trained import TRAINED, Logprobs, read_trained_line
+from code_rl.settings import make_settings
+
+UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
+"""What reading a record of the wrong shape can raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """One line of `rollouts.jsonl`: its place, the group with its verdicts, and the credit that the run gave."""
+
+    step: int
+    place: int
+    attempt: int
+    group: Group
+    rewards_G: tuple[float | None, ...]  # noqa: N815
+    advantages_G: tuple[float | None, ...]  # noqa: N815
+    masked_G: tuple[str | None, ...]  # noqa: N815
+    skipped: bool
+
+    @property
+    def trained_on(self) -> list[int]:
+        """Members that the run made datums of, in order."""
+        if self.skipped:
+            return []
+        tokens = [completion.tokens for completion in self.group.completions]
+        return [i for i, advantage in enumerate(self.advantages_G) if advantage is not None and tokens[i]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the trainer answered for one step's datums, and the reference model where it was asked."""
+
+    logprobs: list[Logprobs]
+    reference: list[Logprobs]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step as it was recorded. `metrics` is None when the run was cut before it logged them."""
+
+    step: int
+    groups: list[RecordedGroup]
+    metrics: Mapping[str, Any] | None
+    answers: Answers | None
+    sampled: Mapping[str, Any] | None
+
+
+@dataclass(slots=True)
+class Recording:
+    """A run directory. `notices` grows with what a reader should know while steps are read."""
+
+    log_path: Path
+    config: Config
+    settings: Mapping[str, Any]
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def shape(self) -> BatchShape:
+        """Prompts and completions per step."""
+        return batch_shape(self.config)
+
+    def steps(self, format_coef: float) -> Iterator[RecordedStep]:
+        """Every step in order, each completion's reward made anew from its text and its verdict.
+
+        Raises:
+            DataError: names the file and the line that cannot be read.
+        """
+        metrics = {record["step"]: record for record in self._metrics() if record["step"] >= 0}
+        answers = self._answers()
+        sampled = {
+            entry["step"]: entry
+            for entry in read_journal(self.log_path / JOURNAL)
+            if entry.get("event") == "sample" and isinstance(entry.get("step"), int)
+        }
+        seen = -1
+        for step, lines in itertools.groupby(self._groups(format_coef), key=lambda line: line.step):
+            if step <= seen:
+                raise DataError(f"{self.log_path / ROLLOUTS}: step {step} comes after step {seen}")
+            for absent in [known for known in sorted(metrics) if seen < known < step]:
+                yield RecordedStep(absent, [], metrics[absent], answers.get(absent), sampled.get(absent))
+            seen = step
+            yield RecordedStep(step, list(lines), metrics.get(step), answers.get(step), sampled.get(step))
+        for absent in [known for known in sorted(metrics) if known > seen]:
+            yield RecordedStep(absent, [], metrics[absent], answers.get(absent), sampled.get(absent))
+
+    def _groups(self, format_coef: float) -> Iterator[RecordedGroup]:
+        reward = RewardConfig(format_coef=format_coef)
+        path = self.log_path / ROLLOUTS
+        for number, record in self._lines(path):
+            try:
+                yield _group(record, reward)
+            except UNREADABLE as error:
+                raise DataError(f"{path} line {number} is no whole group: {type(error).__name__}: {error}") from error
+
+    def _metrics(self) -> Iterator[dict[str, Any]]:
+        path = self.log_path / METRICS
+        for number, record in self._lines(path):
+            if type(record.get("step")) is not int:
+                raise DataError(f"{path} line {number} names no step")
+            yield record
+
+    def _answers(self) -> dict[int, Answers]:
+        found = {}
+        path = self.log_path / TRAINED
+        for number, record in self._lines(path):
+            try:
+                step, logprobs, reference = read_trained_line(record)
+            except UNREADABLE as error:
+                raise DataError(f"{path} line {number} is damaged: {error}") from error
+            found[step] = Answers(logprobs, reference)
+        return found
+
+    def _lines(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Numbered objects of a file; a torn last line is left out with a notice, any other that cannot be read is an error."""
+        if not path.exists():
+            return
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        self.notices.append(f"{path.name}: the last line is torn and was left out")
+                        return
+                    record = json.loads(line)
+                    if not isinstance(record, dict):
+                        raise DataError(f"{path} line {number} is no object")
+                    yield number, record
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} line {number} cannot be read: {error}") from error
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def open_recording(log_path: Path) -> Recording:
+    """The recording in a run directory. Raises ConfigError or DataError when there is none that can be read."""
+    if not is_run(log_path):
+        raise DataError(f"replay={log_path} holds no run (config.json is missing); give the directory of a run")
+    if not (log_path / ROLLOUTS).is_file():
+        raise DataError(f"replay={log_path} holds no {ROLLOUTS}: nothing was recorded that could be replayed")
+    settings = read_config(log_path)
+    left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
+    config = make_settings(Config, {name: value for name, value in settings.items() if name not in left_out})
+    return Recording(log_path, config, settings)
+
+
+def _group(record: Mapping[str, Any], reward: RewardConfig) -> RecordedGroup:
+    rows = record["completions"]
+    completions = tuple(_completion(row, reward) for row in rows)
+    group = Group(
+        problem=Problem(id=_is(record["problem_id"], str), statement="", tests=()),
+        prompt_tokens=tuple(_is(token, int) for token in record["prompt_tokens"]),
+        completions=completions,
+        sample_s=0.0,
+        score_s=0.0,
+        max_tokens=_is(record["max_tokens"], int),
+        policy_step=_is(record["policy_step"], int),
+    )
+    return RecordedGroup(
+        step=_is(record["step"], int),
+        place=_is(record["group"], int),
+        attempt=_is(record["attempt"], int),
+        group=group,
+        rewards_G=tuple(_number(row["reward"]) for row in rows),
+        advantages_G=tuple(_number(row["advantage"]) for row in rows),
+        masked_G=tuple(row["masked"] for row in rows),
+        skipped=_is(record["skipped"], bool),
+    )
+
+
+def _completion(row: Mapping[str, Any], reward: RewardConfig) -> Completion:
+    text = _is(row["text"], str)
+    verdict = Verdict(VerdictKind(row["verdict"]), _is(row["passed"], int), _is(row["total"], int), "")
+    tokens = tuple(_is(token, int) for token in row["tokens"])
+    logprobs = tuple(float(logprob) for logprob in row["logprobs"])
+    if len(tokens) != len(logprobs):
+        raise ValueError(f"{len(tokens)} tokens and {len(logprobs)} logprobs")
+    score = make_score(verdict, extract_code(text), reward)
+    return Completion(tokens, logprobs, text, _is(row["truncated"], bool), score)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _is(value: Any, kind: type) -> Any:
+    """`value`, which must be of exactly this type: a bool is no number."""
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40} is not a {kind.__name__}")
+    return value
