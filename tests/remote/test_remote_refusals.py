@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -135,6 +137,24 @@ def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(cap
         line = refusal(capsys, tmp_path / "run", backend=other.url, model_name="tiny")
     assert "older generation of the protocol" in line
     assert "pip install tinker==0.24.1" in line
+
+
+def test_sdk_too_old_for_the_embedded_engine_is_refused_with_what_to_install(tmp_path):
+    older = tmp_path / "packages" / "tinker"
+    older.mkdir(parents=True)
+    (older / "__init__.py").touch()
+    program = "import sys; from code_rl.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["train", "backend=embedded", f"log_path={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "PYTHONPATH": str(older.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "pip install 'tinker>=0.38'" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -46,13 +46,22 @@ class Backend:
 async def preflight(config: Config) -> Survey | None:
     """Ask a remote back end whether this run can begin; None on the embedded engine. Nothing is written or spent.
 
-    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another generation of the protocol, or a setting
-    that this kind of back end cannot honour.
+    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another generation of the protocol, a package that the
+    embedded engine needs missing or too old, or a setting that this kind of back end cannot honour.
     """
     refuse_settings(config)
+    from code_rl.backends.preflight import sdk_is_newer, survey
+
     if config.backend == BackendKind.EMBEDDED:
+        if importlib.util.find_spec("torch") is None:
+            raise ConfigError(
+                "backend=embedded needs torch, which is not installed; run: pip install 'code-rl[embedded]'"
+            )
+        if not sdk_is_newer():
+            raise ConfigError(
+                "backend=embedded needs a newer tinker SDK than the one installed; run: pip install 'tinker>=0.38'"
+            )
         return None
-    from code_rl.backends.preflight import survey
 
     return await survey(place_of(config.backend), config.model_name)
 
@@ -69,17 +78,13 @@ async def connect(
         CheckpointError: the checkpoint is missing or damaged.
         BackendError: the server failed.
     """
-    if config.backend == BackendKind.EMBEDDED:
-        refuse_settings(config)
-        return await _connect_embedded(config, state_dir, state_path)
     found = found or await preflight(config)
-    assert found is not None
+    if found is None:
+        return await _connect_embedded(config, state_dir, state_path)
     return await _connect_remote(config, state_path, found)
 
 
 async def _connect_embedded(config: Config, state_dir: Path, state_path: str | None) -> Backend:
-    if importlib.util.find_spec("torch") is None:
-        raise ConfigError("backend=embedded needs torch, which is not installed; run: pip install 'code-rl[embedded]'")
     from code_rl.backends.embedded import EmbeddedService
     from code_rl.backends.embedded.losses import LOSSES
 

@@ -131,18 +131,18 @@ class _Asked:
             if exchanged.status == 200 and isinstance(exchanged.body, dict):
                 self._token = str(exchanged.body.get("jwt", self._token))
         self.newer = self.ask("POST", "client/dynamic_config", version).status != 404
-        if _sdk_is_newer() and not self.newer:
+        if sdk_is_newer() and not self.newer:
             raise ConfigError(
                 f"{self._place.url} speaks an older generation of the protocol than SDK tinker=={version['sdk_version']}; "
                 f"in an environment of its own, run: pip install tinker=={OLDER_SDK}"
             )
 
 
-def _sdk_is_newer() -> bool:
+def sdk_is_newer() -> bool:
     """True for an SDK of the generation that samples in protobuf and refreshes its configuration (0.38), found without importing it."""
     spec = importlib.util.find_spec("tinker")
     if spec is None or spec.origin is None:
-        raise ConfigError("backend=tinker needs the tinker SDK, which is not installed; run: pip install tinker")
+        raise ConfigError("the tinker SDK is not installed; run: pip install tinker")
     return (Path(spec.origin).parent / "types" / "client_dynamic_config_response.py").is_file()
 
 
