@@ -8,11 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from code_rl.concurrency import together
 from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.grpo import make_datum, masked_advantages, should_skip
 from code_rl.loop import adam_params, current_policy, run_evaluation
-from code_rl.rollouts import derive_seed, roll_out_all
+from code_rl.rollouts import derive_seed
 from code_rl.runs.recorder import read_metrics
 from code_rl.training import assemble
 
@@ -59,7 +60,10 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
                 prompts = run.shape.prompts
                 problems = run.train_problems.batch(step * prompts, prompts)
                 seeds = [derive_seed(config.seed, "sample", step, index) for index in range(prompts)]
-                groups = await roll_out_all(policy, problems, run.shape.completions, run.sampling, seeds)
+                groups = await together(
+                    policy.roll_out(problem, run.shape.completions, run.sampling, seed)
+                    for problem, seed in zip(problems, seeds, strict=True)
+                )
                 datums, rewards = [], []
                 for group in groups:
                     advantages = masked_advantages(group.rewards_G)

@@ -163,15 +163,6 @@ def problem_messages(problem: Problem) -> list[Message]:
     return [{"role": "user", "content": build_prompt(problem.view())}]
 
 
-async def roll_out_all(
-    policy: Policy, problems: Sequence[Problem], count: int, sampling: Sampling, seeds: Sequence[int]
-) -> list[Group]:
-    """One group per problem, all sampled concurrently, in the problems' order."""
-    return await together(
-        policy.roll_out(problem, count, sampling, seed) for problem, seed in zip(problems, seeds, strict=True)
-    )
-
-
 def derive_seed(seed: int, *names: object) -> int:
     """A seed in [0, 2**31) for one named use; different names give independent streams, the same names the same seed."""
     key = "/".join([str(seed), *map(str, names)]).encode()

@@ -1,6 +1,7 @@
 """Our verdicts against those of the `evalplus` package on the same samples: right and wrong programs of several qualities.
 
 Set CODE_RL_EVALPLUS to the Python of an environment with `evalplus==0.3.1` (and tree-sitter, numpy and the like, which it imports).
+All parts together are 2,168 samples; each takes minutes, and `-k "mbpp-3"` takes one.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from code_rl.preparation.mutation import mutants
 
 PYTHON = os.environ.get("CODE_RL_EVALPLUS")
 SETS = {
-    "mbpp": ("mbpp+", "mbppplus/MbppPlus.jsonl.gz", "MBPP_OVERRIDE_PATH", 2),
-    "humaneval": ("humaneval+", "humanevalplus/HumanEvalPlus-Mini.jsonl.gz", "HUMANEVAL_OVERRIDE_PATH", 2),
+    "mbpp": ("mbpp+", "mbppplus/MbppPlus.jsonl.gz", "MBPP_OVERRIDE_PATH"),
+    "humaneval": ("humaneval+", "humanevalplus/HumanEvalPlus-Mini.jsonl.gz", "HUMANEVAL_OVERRIDE_PATH"),
 }
+PARTS = {"mbpp": 6, "humaneval": 3}
+MUTANTS = 2
 CPU_LIMIT_S = 3
 WALL_LIMIT_S = 20
 """evalplus's limits are of wall time: on a busy machine the usual one second stops HumanEval/139's reference."""
@@ -44,7 +47,7 @@ DIFFERENCES = {
 """(dataset, task): why the two verdicts may differ there. Everything else must be equal."""
 
 
-def programs(row, count):
+def programs(row):
     """The reference, mutants of it, and attempts of poorer quality."""
     reference = row["prompt"] + row["canonical_solution"]
     name = row["entry_point"]
@@ -60,11 +63,11 @@ def programs(row, count):
         "\n".join(lines[:-1]),
         reference.replace(f"def {name}", f"def {name}_", 1) if row["canonical_solution"].count(name) == 0 else "print(",
     ]
-    return [reference, *mutants(reference, count, row["task_id"]), rng.choice(poor)]
+    return [reference, *mutants(reference, MUTANTS, row["task_id"]), rng.choice(poor)]
 
 
-def write_samples(rows, path, count):
-    samples = [{"task_id": row["task_id"], "solution": code} for row in rows for code in programs(row, count)]
+def write_samples(rows, path):
+    samples = [{"task_id": row["task_id"], "solution": code} for row in rows for code in programs(row)]
     path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     return samples
 
@@ -90,13 +93,13 @@ def ours(dataset, data, samples, folder):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not PYTHON, reason="CODE_RL_EVALPLUS names no Python with evalplus")
-@pytest.mark.parametrize("dataset", SETS)
-def test_verdicts_equal_those_of_evalplus(dataset, tmp_path):
-    packed = data_file(SETS[dataset][1])
-    data = tmp_path / packed.name.removesuffix(".gz")
-    data.write_bytes(gzip.decompress(packed.read_bytes()))
-    rows = [json.loads(line) for line in data.read_text().splitlines()]
-    samples = write_samples(rows, tmp_path / "samples.jsonl", SETS[dataset][3])
+@pytest.mark.parametrize(("dataset", "part"), [(name, part) for name, parts in PARTS.items() for part in range(parts)])
+def test_verdicts_equal_those_of_evalplus(dataset, part, tmp_path):
+    lines = gzip.decompress(data_file(SETS[dataset][1]).read_bytes()).decode().splitlines()[part :: PARTS[dataset]]
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(line + "\n" for line in lines))
+    rows = [json.loads(line) for line in lines]
+    samples = write_samples(rows, tmp_path / "samples.jsonl")
     expected = theirs(dataset, data, tmp_path / "samples.jsonl", tmp_path)
     found = ours(dataset, data, tmp_path / "samples.jsonl", tmp_path)
     assert expected.keys() == found.keys()
@@ -109,10 +112,8 @@ def test_verdicts_equal_those_of_evalplus(dataset, tmp_path):
         for task, number in different
         if (dataset, task) not in DIFFERENCES
     ]
-    print(
-        f"{dataset}: {len(found)} samples, {sum(expected.values())} right by evalplus, {len(different)} verdicts differ"
-    )
-    print(Counter(row["verdict"] for row in found.values()))
+    print(f"{dataset}, part {part}: {len(found)} samples, {sum(expected.values())} right by evalplus")
+    print(f"differ: {different}; {Counter(row['verdict'] for row in found.values())}")
     for row in unexplained:
         print(row)
     assert not unexplained

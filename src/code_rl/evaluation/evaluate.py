@@ -6,10 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from code_rl.concurrency import together
 from code_rl.evaluation.figures import Figures, Outcome, figures
 from code_rl.evaluation.passk import Estimate
 from code_rl.problems.problem import Problem
-from code_rl.rollouts import Group, Policy, Sampling, derive_seed, roll_out_all
+from code_rl.rollouts import Group, Policy, Sampling, derive_seed
+
+IN_FLIGHT = 256
+"""Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
+As many as the embedded engine takes into one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ async def evaluate(
     The seeds depend on split and position only, so that evaluations before and after training are paired.
     """
     names = list(splits)
-    results = await asyncio.gather(*(_split(policy, name, splits[name], samples, sampling, seed) for name in names))
+    places = asyncio.Semaphore(IN_FLIGHT)
+    results = await together(_split(policy, name, splits[name], samples, sampling, seed, places) for name in names)
     return dict(zip(names, results, strict=True))
 
 
@@ -54,21 +60,31 @@ def problem_seed(seed: int, split: str, index: int) -> int:
 
 
 async def _split(
-    policy: Policy, name: str, problems: Sequence[Problem], samples: int, sampling: Sampling, seed: int
+    policy: Policy,
+    name: str,
+    problems: Sequence[Problem],
+    samples: int,
+    sampling: Sampling,
+    seed: int,
+    places: asyncio.Semaphore,
 ) -> SplitResult:
-    seeds = [problem_seed(seed, name, index) for index in range(len(problems))]
-    greedy_sampling = Sampling(max_tokens=sampling.max_tokens, temperature=0.0)
-    runs = [roll_out_all(policy, problems, 1, greedy_sampling, seeds)]
-    if samples:
-        runs.append(roll_out_all(policy, problems, samples, sampling, seeds))
-    greedy, *sampled = await asyncio.gather(*runs)
-    return summarise(greedy, sampled[0] if sampled else None, samples)
+    async def outcomes(index: int, count: int, how: Sampling) -> list[Outcome]:
+        async with places:
+            group = await policy.roll_out(problems[index], count, how, problem_seed(seed, name, index))
+        return _outcomes(group)
+
+    greedy = Sampling(max_tokens=sampling.max_tokens, temperature=0.0)
+    draws = [(1, greedy), *([(samples, sampling)] if samples else [])]
+    found = await together(outcomes(index, *draw) for draw in draws for index in range(len(problems)))
+    return summarise(found[: len(problems)], found[len(problems) :] if samples else None, samples)
 
 
-def summarise(greedy: Sequence[Group], sampled: Sequence[Group] | None, k: int) -> SplitResult:
-    """Figures of one split from its rollouts. Raises SandboxError when no completion has a verdict."""
-    greedily = figures([_outcomes(group) for group in greedy], (1,))
-    drawn = None if sampled is None else figures([_outcomes(group) for group in sampled], {1, k})
+def summarise(
+    greedy_P: Sequence[Sequence[Outcome]], sampled_P: Sequence[Sequence[Outcome]] | None, k: int
+) -> SplitResult:
+    """Figures of one split from the outcomes of its P problems. Raises SandboxError when no completion has a verdict."""
+    greedily = figures(greedy_P, (1,))
+    drawn = None if sampled_P is None else figures(sampled_P, {1, k})
     shown: Figures = drawn or greedily
     return SplitResult(
         problems=shown.problems,
