@@ -20,27 +20,32 @@ PLACEHOLDER = "§"
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _MARKUP = (
-    (re.compile(r"<sup>\s*(\d+)\s*</sup>"), r"^\1"),
-    (re.compile(r"</?[a-z][^<>]{0,80}>"), " "),
-    (re.compile(r"&(?:le|#8804);|\\leqslant|\\leq?(?![a-z])|≤|⩽"), "<="),
-    (re.compile(r"&(?:ge|#8805);|\\geqslant|\\geq?(?![a-z])|≥|⩾"), ">="),
-    (re.compile(r"&lt;|\\lt(?![a-z])"), "<"),
-    (re.compile(r"&gt;|\\gt(?![a-z])"), ">"),
-    (re.compile(r"&nbsp;|\u00a0"), " "),
-    (re.compile(r"\\(?:times|cdot)(?![a-z])|×|·|⋅"), "*"),
-    (re.compile(r"\\(?:ldots|dots|cdots)(?![a-z])|…"), "..."),
-    (re.compile(r"\\(?:left|right|text|mathrm|mathtt|mathbf|textbf|textit|texttt|operatorname|mathit)(?![a-z])"), " "),
-    (re.compile(r"\\[,;:! ]"), ""),
-    (re.compile(r"[{}$`]|\*\*(?=\D)"), " "),
+    ("<", re.compile(r"<sup>\s*(\d+)\s*</sup>"), r"^\1"),
+    ("<", re.compile(r"</?[a-z][^<>]{0,80}>"), " "),
+    ("&\\≤⩽", re.compile(r"&(?:le|#8804);|\\leqslant|\\leq?(?![a-z])|≤|⩽"), "<="),
+    ("&\\≥⩾", re.compile(r"&(?:ge|#8805);|\\geqslant|\\geq?(?![a-z])|≥|⩾"), ">="),
+    ("&\\", re.compile(r"&lt;|\\lt(?![a-z])"), "<"),
+    ("&\\", re.compile(r"&gt;|\\gt(?![a-z])"), ">"),
+    ("&\u00a0", re.compile(r"&nbsp;|\u00a0"), " "),
+    ("\\×·⋅", re.compile(r"\\(?:times|cdot)(?![a-z])|×|·|⋅"), "*"),
+    ("\\…", re.compile(r"\\(?:ldots|dots|cdots)(?![a-z])|…"), "..."),
+    (
+        "\\",
+        re.compile(r"\\(?:left|right|text|mathrm|mathtt|mathbf|textbf|textit|texttt|operatorname|mathit)(?![a-z])"),
+        " ",
+    ),
+    ("\\", re.compile(r"\\[,;:! ]"), ""),
+    ("{}$`*", re.compile(r"[{}$`]|\*\*(?=\D)"), " "),
 )
-_GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?![\d,])")
-_POWER = re.compile(r"(?<![\d.\w])(\d+)\s*(?:\^|\*\*)\s*(\d+)")
-_SCIENTIFIC = re.compile(r"(?<![\d.\w])(\d+)e(\d+)(?![\d.\w])")
-_PRODUCT = re.compile(r"(?<![\d.\w])(\d+)\s*\*\s*(10+)(?!\d)")
+"""(Characters of which every match has one, pattern, replacement): most statements have few of them, and a look for a character costs little."""
+_GROUPED = re.compile(r"\d(?<![\d.]\d)\d{0,2}(?:,\d{3})+(?![\d,])")
+_POWER = re.compile(r"(\d(?<![\w.]\d)\d*)\s*(?:\^|\*\*)\s*(\d+)")
+_SCIENTIFIC = re.compile(r"(\d(?<![\w.]\d)\d*)e(\d+)(?![\w.])")
+_PRODUCT = re.compile(r"(\d(?<![\w.]\d)\d*)\s*\*\s*(10+)(?!\d)")
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_][\w']*|<=|>=|!=|==|[<>]")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 _SPELLED_NAME = re.compile(r"[a-z]\w*_\w+|\w*[a-z]\d+\w*")
-_CAMEL = re.compile(r"\b[a-z]+(?:[A-Z][a-z0-9]*)+\b")
+_CAMEL = re.compile(r"\b[a-z]++(?:[A-Z][a-z0-9]*+)++\b")
 _QUOTED = re.compile(r"[`$]([A-Za-z_]\w*)[`$]")
 _DEFINED = re.compile(r"\bdef\s+(\w+)|(\w+)\s*:\s*(?:[A-Za-z])|(\w+)\s*=")
 _EXAMPLES = re.compile(
@@ -102,13 +107,19 @@ def problem_text(statement: str, starter_code: str | None) -> str:
 
 def simplify(text: str) -> str:
     """Lower case, without markup, numbers in one spelling."""
-    text = _SUPERSCRIPT_RUN.sub(lambda run: "^" + run[0].translate(_SUPERSCRIPTS), text).lower()
-    for pattern, replacement in _MARKUP:
-        text = pattern.sub(replacement, text)
+    if not text.isascii():
+        text = _SUPERSCRIPT_RUN.sub(lambda run: "^" + run[0].translate(_SUPERSCRIPTS), text)
+    text = text.lower()
+    for signs, pattern, replacement in _MARKUP:
+        if any(sign in text for sign in signs):
+            text = pattern.sub(replacement, text)
     text = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
     text = _SCIENTIFIC.sub(lambda match: _power(match[1], "10", match[2]), text)
-    text = _POWER.sub(lambda match: _power("1", match[1], match[2]), text)
-    return _PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])) if len(match[1]) < 20 else match[0], text)
+    if "^" in text or "**" in text:
+        text = _POWER.sub(lambda match: _power("1", match[1], match[2]), text)
+    if "*" in text:
+        text = _PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])) if len(match[1]) < 20 else match[0], text)
+    return text
 
 
 def _power(factor: str, base: str, exponent: str) -> str:
@@ -147,7 +158,8 @@ def _looks_variable(token: str) -> bool:
 
 def task_text(statement: str) -> str:
     """The statement up to its first worked example."""
-    match = _EXAMPLES.search(statement)
+    lower = statement.lower()
+    match = _EXAMPLES.search(statement) if any(mark in lower for mark in ("example", "sample", ">>>")) else None
     return statement[: match.start()] if match and match.start() > 0 else statement
 
 
