@@ -48,7 +48,7 @@ def _flips(entries: Sequence[Entry], levels: Sequence[int], rounds: int) -> dict
     for concurrency in levels:
         for _ in range(rounds):
             for entry, kind in zip(entries, asyncio.run(_verdicts(entries, concurrency)), strict=True):
-                seen.setdefault(entry.name, set()).add(kind.value)
+                seen.setdefault(f"{entry.kind}: {entry.name}", set()).add(kind.value)
     return {name: sorted(kinds) for name, kinds in seen.items() if len(kinds) > 1}
 
 

@@ -119,7 +119,7 @@ class Supervisor:
         self._test = pid
         exit_code, cpu, peak = reap_all(pid, self._level)
         wall = time.monotonic() - self._began
-        self._test = 0
+        self._test, self._began = 0, 0.0  # an alarm on its way now finds nothing to do, and starts no further one
         signal.setitimer(signal.ITIMER_REAL, 0)
         run.check(exit_code)
         record = outcome.judge(self._job, index, streams, exit_code, self._stopped, cpu, wall, peak)
