@@ -2,13 +2,14 @@
 
 import asyncio
 import copy
+from dataclasses import replace
 
 import pytest
 
 from code_rl.errors import DataError
 from code_rl.problems.problem import CallTest, Problem
 from code_rl.problems.sources.casts import CastError, cast_calls
-from code_rl.problems.sources.evalplus import with_expected
+from code_rl.problems.sources.evalplus import REFERENCE_LIMITS, with_expected
 from code_rl.problems.sources.humaneval import read_humaneval, read_humaneval_plus, read_humaneval_plus_origin
 from code_rl.problems.sources.leetcode import binary_tree, linked_list, read_leetcode
 from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus
@@ -68,10 +69,10 @@ async def _verdict(problem, code):
         await sandbox.aclose()
 
 
-async def _expected(draft):
+async def _expected(draft, limits=REFERENCE_LIMITS):
     sandbox = EmbeddedSandbox(concurrency=1)
     try:
-        return await with_expected(draft, sandbox)
+        return await with_expected(draft, sandbox, limits)
     finally:
         await sandbox.aclose()
 
@@ -96,6 +97,24 @@ def test_humaneval_plus_expected_values_come_from_the_reference():
 def test_a_reference_that_fails_makes_the_row_a_skipped_one():
     row = {**HUMANEVAL_PLUS, "plus_input": [["text"], [7]]}
     result = asyncio.run(_expected(only(read_humaneval_plus([row]))))
+    assert isinstance(result, Skipped)
+    assert result.reason == "reference_failed"
+
+
+def test_a_call_whose_value_is_beyond_the_limits_is_left_out_and_named():
+    small = replace(REFERENCE_LIMITS, output_bytes=10_000)
+    calls = [[[i]] for i in range(38)]
+    row = {**HUMANEVAL_PLUS, "plus_input": [*calls[:30], [[1] * 5000], *calls[30:]]}
+    problem = asyncio.run(_expected(only(read_humaneval_plus([row])), small))
+    assert len(problem.tests) == 40
+    assert problem.meta["calls_left_out"] == {"32": "output_limit"}
+    assert problem.tests[32] == CallTest(([30],), [60])
+
+
+def test_a_reference_often_beyond_its_limits_has_failed():
+    small = replace(REFERENCE_LIMITS, output_bytes=10_000)
+    row = {**HUMANEVAL_PLUS, "plus_input": [[[1] * 5000]]}
+    result = asyncio.run(_expected(only(read_humaneval_plus([row])), small))
     assert isinstance(result, Skipped)
     assert result.reason == "reference_failed"
 
