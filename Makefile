@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint types unit slow bench docs clean
+.PHONY: train test lint types unit slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,9 @@ unit: $(VENV)/.installed
 
 slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow
+
+audit: $(VENV)/.installed
+	$(BIN)/python scripts/audit.py
 
 bench: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 from dotenv import load_dotenv
 
-from code_rl.errors import CodeRLError, ConfigError
+from code_rl.errors import CodeRLError, ConfigError, ResourceError, in_words
+from code_rl.redaction import install_hooks, redacted
 from code_rl.settings import describe, make_settings, read_arguments, suggestion
 
 HELP = ("--help", "-h", "help")
@@ -94,12 +95,15 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     if any(word in HELP for word in words):
         print(describe(verb.settings_class(), f"{program} key=value …"))
         return 0
+    install_hooks()
     try:
         given = read_arguments(words)
         load_dotenv()
         return verb.run(given)
     except CodeRLError as error:
         return _fail(error)
+    except (OSError, MemoryError) as error:
+        return _fail(ResourceError(in_words(error)))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -127,7 +131,7 @@ def overview() -> str:
 
 
 def _fail(error: CodeRLError) -> int:
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"error: {redacted(' '.join(str(error).split()))}", file=sys.stderr)
     return error.exit_code
 
 

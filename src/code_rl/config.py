@@ -164,6 +164,13 @@ class Config:
     backend_patience: float = chz.field(
         default=600.0, doc="Seconds that a remote back end may be silent before the run stops, resumable."
     )
+    request_patience: float = chz.field(
+        default=7200.0,
+        doc="Seconds that a remote back end that is well may take over one request before the run stops, resumable.",
+    )
+    sandbox_patience: float = chz.field(
+        default=600.0, doc="Seconds that the sandbox may be gone before the run stops, resumable."
+    )
     max_tokens_total: int | None = chz.field(
         default=None,
         doc="Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint before one could be passed.",
@@ -227,6 +234,8 @@ class Config:
             "reward_timeout",
             "eps",
             "backend_patience",
+            "request_patience",
+            "sandbox_patience",
             "overlong_penalty",
             "clip_high",
             "max_cost",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from code_rl.redaction import redacted
 
 COLUMNS = ("step", "reward", "correct", "format", "skipped", "loss", "tokens", "sample", "score", "train", "held-out")
 PIPE_WIDTH = 120
@@ -40,13 +43,24 @@ class Console:
         """Settings worth reading, one a line."""
         width = max(map(len, facts))
         for name, value in facts.items():
+            value = redacted(value)
             self.rich.print(
                 f"[bold]{name:>{width}}[/bold]  {value}" if self.rich.is_terminal else f"{name:>{width}}  {value}"
             )
 
     def notice(self, text: str) -> None:
         """One line that a user should read."""
-        self.rich.print(text, markup=False)
+        self.rich.print(redacted(text), markup=False)
+
+    @contextlib.contextmanager
+    def outages_shown(self) -> Iterator[None]:
+        """Show what the logger `code_rl.outages` says: the run is waiting for something."""
+        logger, handler = logging.getLogger("code_rl.outages"), _Notices(self)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
 
     def start(self) -> None:
         """Show the progress bar."""
@@ -129,6 +143,18 @@ class Console:
         self.notice(f"run directory: {log_path}")
         for hint in hints:
             self.notice(hint)
+
+
+class _Notices(logging.Handler):
+    """Warnings as lines on the console."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        self._console.notice(record.getMessage())
 
 
 def _evaluation_line(metrics: Mapping[str, Any]) -> str:

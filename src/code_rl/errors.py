@@ -32,6 +32,14 @@ class SandboxError(CodeRLError):
     """
 
 
+class OutageError(CodeRLError):
+    """A service stayed away for longer than the run waits for it; the run stops, resumable."""
+
+
+class ResourceError(CodeRLError):
+    """The machine lacks something (disk, memory, file descriptors); the message names what."""
+
+
 class IsolationError(InputError):
     """The isolation level asked for cannot be had on this machine; the message names what is missing."""
 
@@ -42,3 +50,18 @@ class BackendError(CodeRLError):
 
 class CheckpointError(CodeRLError):
     """A checkpoint is missing, damaged or made by an incompatible version."""
+
+
+def in_words(error: OSError | MemoryError) -> str:
+    """What the machine lacked, on one line."""
+    if isinstance(error, MemoryError):
+        return f"out of memory{f' ({error})' if str(error) else ''}"
+    where = f": {error.filename}" if error.filename is not None else ""
+    return f"{error.strerror or error or type(error).__name__}{where}"
+
+
+def stopped(error: CodeRLError | OSError | MemoryError, hint: str) -> CodeRLError:
+    """What a run that `error` stopped ends with: the same kind, and how to go on."""
+    if isinstance(error, CodeRLError):
+        return type(error)(f"{error}; {hint}")
+    return ResourceError(f"the run stopped: {in_words(error)}; {hint}")

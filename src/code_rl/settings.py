@@ -13,6 +13,7 @@ import chz
 from chz.blueprint import Blueprint, Castable, InvalidBlueprintArg, MissingBlueprintArg
 
 from code_rl.errors import ConfigError
+from code_rl.redaction import holds_key
 
 Settings = TypeVar("Settings")
 
@@ -50,6 +51,12 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
     for name in merged:
         if name not in fields:
             raise ConfigError(f"unknown setting {name!r}{suggestion(name, fields)}; --help lists all of them")
+    for name, value in merged.items():
+        if isinstance(value, str) and holds_key(value):
+            raise ConfigError(
+                f"{name} holds what looks like a key or a password; settings are written down and shown, so keys belong into the "
+                "environment or .env"
+            )
     try:
         values = {name: Castable(value) if isinstance(value, str) else value for name, value in merged.items()}
         return Blueprint(cls).apply(values).make()

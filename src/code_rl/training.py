@@ -28,7 +28,7 @@ from code_rl.config import (
     parse_difficulty,
 )
 from code_rl.console import Console
-from code_rl.errors import BackendError, ConfigError, DataError
+from code_rl.errors import BackendError, CodeRLError, ConfigError, DataError, stopped
 from code_rl.runs.checkpoints import get_last_checkpoint
 from code_rl.runs.directory import check_log_dir, default_log_path, is_run, read_config
 from code_rl.runs.logs import setup_logging
@@ -47,6 +47,10 @@ FIXED_ON_RESUME = (
     "overlong_penalty", "dynamic_sampling", "difficulty", "max_tokens_schedule", "schedule_window", "max_steps_off_policy",
     "num_substeps", "num_minibatches", "sample_request",
 )  # fmt: skip
+
+
+SANDBOX_ATTEMPTS = 4
+"""Tries of a remote sandbox before its trouble is looked into: a run bridges outages itself."""
 
 
 def train_command(given: Mapping[str, Any]) -> int:
@@ -104,8 +108,8 @@ async def _train(config: Config, log_path: Path, resumed: dict[str, Any] | None)
         with signals.caught(console):
             try:
                 await train_to_the_end(run)
-            except BackendError as error:
-                raise BackendError(f"{error}; {_hints(config, log_path, True)[0]}") from error
+            except (CodeRLError, OSError, MemoryError) as error:
+                raise stopped(error, _hints(config, log_path, True)[0]) from error
         console.stop()
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
@@ -147,11 +151,14 @@ async def assemble(
     from code_rl.reward.score import RewardConfig
     from code_rl.rollouts import Sampling
     from code_rl.sandbox.connect import connect_executor
+    from code_rl.sandbox.patience import PatientExecutor
 
     found = await preflight(config)
     pins = _pins(config, log_path)
     data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
-    executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency)
+    executor = connect_executor(
+        config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency, attempts=SANDBOX_ATTEMPTS
+    )
     stack.push_async_callback(executor.aclose)
     train_problems = await load_train_problems(data, executor, console.notice)
     if config.difficulty is not None:
@@ -169,6 +176,7 @@ async def assemble(
     room = cap_max_tokens(wanted, backend.context, shown, renderer, console)
     budget = _budget(config, log_path)
     logs = setup_logging(log_path, _kept(config, data.describe()), read_log_to(config.log_to))
+    stack.enter_context(console.outages_shown())
     recorder = Recorder(log_path, logs, console)
     stack.callback(recorder.close)
     logging.getLogger("code_rl").info("backend %s; %s", backend.description, backend.capabilities.describe())
@@ -176,7 +184,7 @@ async def assemble(
         config=config,
         shape=batch_shape(config),
         backend=backend,
-        executor=executor,
+        executor=PatientExecutor(executor, config.sandbox_patience),
         renderer=renderer,
         reward=RewardConfig(format_coef=config.format_coef, cpu_limit_s=config.reward_timeout),
         sampling=Sampling(min(config.max_tokens, room), config.temperature),

@@ -122,7 +122,11 @@ async def _connect_remote(config: Config, state_path: str | None, found: Survey)
     if ttl is not None and not found.numbered_requests:
         raise ConfigError(f"checkpoint_ttl_days={ttl:g} is not known to {place.url}, a server of the older generation")
     service = await asyncio.to_thread(
-        RemoteService, place, config.backend_patience, None if ttl is None else round(ttl * 86400)
+        RemoteService,
+        place,
+        config.backend_patience,
+        None if ttl is None else round(ttl * 86400),
+        config.request_patience,
     )
     try:
         return await _begin(config, state_path, found, place, service, context)

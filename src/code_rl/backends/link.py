@@ -1,13 +1,16 @@
 """The wire to a remote back end: futures that end, whatever happens to the server, and errors of ours in place of the SDK's.
 
-The SDK retries what may be retried (connection errors, 408, 429, 5xx) and keeps asking for results without limit. `Link` sets the
-limit: a server that has not answered a health check for `patience_s` ends the wait.
+The SDK retries what may be retried (connection errors, 408, 429, 5xx) and keeps asking for results without limit. `Link` sets two
+limits: a server that has not answered a health check for `patience_s` ends the wait, and so does one that is well but has not
+answered a request for `request_patience_s`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
@@ -18,33 +21,62 @@ from code_rl.errors import BackendError, CodeRLError
 
 T = TypeVar("T")
 logger = logging.getLogger("code_rl.backends")
+outages = logging.getLogger("code_rl.outages")
 _CHECK_EVERY_S = 5.0
+_LONGEST_PAUSE_S = 30.0
 
 
 class Link:
-    """One server, watched: when it was last seen, and how its errors read."""
+    """One server, watched: for how long it has been away, and how its errors read."""
 
-    def __init__(self, place: Place, patience_s: float) -> None:
+    def __init__(self, place: Place, patience_s: float, request_patience_s: float = math.inf) -> None:
         self.place = place
         self.patience_s = patience_s
+        self.request_patience_s = request_patience_s
         self.check_every_s = min(_CHECK_EVERY_S, patience_s / 2)
-        self._seen = time.monotonic()
+        self._checking = threading.Lock()
+        self._next_check = 0.0
+        self._away, self._away_since = 0, 0.0
 
-    def check(self) -> None:
-        """Ask the server for its health. Raises BackendError when it has been silent for longer than the patience."""
+    def check(self, waited_s: float = 0.0) -> None:
+        """Ask the server for its health, unless that was done lately; `waited_s` is how long the caller has waited for its answer.
+
+        Raises BackendError when the server has been silent for longer than its patience, or this request for longer than its own.
+        """
+        if waited_s > self.request_patience_s:
+            raise BackendError(
+                f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (request_patience={self.request_patience_s:g})"
+            )
+        if not self._checking.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() >= self._next_check:
+                self._check()
+        finally:
+            self._checking.release()
+
+    def _check(self) -> None:
         import httpx
 
         try:
             httpx.get(f"{self.place.url}/api/v1/healthz", timeout=self.check_every_s)
         except httpx.HTTPError as error:
-            silent = time.monotonic() - self._seen
+            if not self._away:
+                self._away_since = time.monotonic()
+            silent = time.monotonic() - self._away_since
             if silent > self.patience_s:
                 raise BackendError(
                     f"{self.place.url} has not answered for {silent:.0f} s ({self.place.redacted(str(error))})"
                 ) from None
-            logger.warning("%s does not answer (%s); waiting", self.place.url, self.place.redacted(str(error)))
+            said = outages.info if self._away else outages.warning
+            said("%s does not answer (%s); waiting for up to %g s", self.place.url, self.place.redacted(str(error)), self.patience_s)  # fmt: skip
+            self._away += 1
         else:
-            self._seen = time.monotonic()
+            if self._away:
+                outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
+            self._away = 0
+        pause = min(self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2)
+        self._next_check = time.monotonic() + (pause if self._away > 1 else 0.0)
 
     def outcome(self, future: Future[T]) -> T:
         """A finished future's result. Raises BackendError in place of what the SDK raised."""
@@ -54,7 +86,6 @@ class Link:
             raise
         except Exception as error:  # the SDK's own kinds differ between versions; the cause is kept
             raise BackendError(f"{self.place.url}: {self.place.redacted(_in_words(error))}") from error
-        self._seen = time.monotonic()
         return result
 
     def submit(self, call: Callable[[], Any], then: Callable[[Any], T]) -> RemoteFuture[T]:
@@ -105,14 +136,14 @@ class RemoteFuture(Generic[T]):
                 return self._then(self._link.outcome(self._future))
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError
-            self._link.check()
+            self._link.check(time.monotonic() - self._since)
 
     async def result_async(self) -> T:
         """`result`, awaited; cancelling the wait cancels the request."""
         waiting = asyncio.wrap_future(self._future)
         try:
             while not (await asyncio.wait({waiting}, timeout=self._link.check_every_s))[0]:
-                await asyncio.to_thread(self._link.check)
+                await asyncio.to_thread(self._link.check, time.monotonic() - self._since)
         except BaseException:
             waiting.cancel()
             raise

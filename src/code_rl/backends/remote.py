@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +29,14 @@ _CLOSING_S = 5.0
 class RemoteService:
     """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask `preflight` first."""
 
-    def __init__(self, place: Place, patience_s: float, ttl_seconds: int | None) -> None:
+    def __init__(
+        self, place: Place, patience_s: float, ttl_seconds: int | None, request_patience_s: float = math.inf
+    ) -> None:
         if place.url != HOSTED:
             os.environ.setdefault("TINKER_TELEMETRY", "0")
         import tinker
 
-        self.link = Link(place, patience_s)
+        self.link = Link(place, patience_s, request_patience_s)
         SdkLog.install(place)
         self._ttl_seconds = ttl_seconds
         self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)

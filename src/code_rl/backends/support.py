@@ -47,6 +47,7 @@ LINES = (
         "its checkpoints stay until they are deleted",
     ),
     Line("backend_patience", _REMOTE, "how long a server may be silent", "there is no server to wait for"),
+    Line("request_patience", _REMOTE, "how long one request may take while the server is well", "there is no server to wait for"),
 )  # fmt: skip
 
 # What the loop, the sandbox and the run directory do themselves, the same on every back end.
@@ -60,6 +61,7 @@ ELSEWHERE = frozenset(
         "executor",
         "isolation",
         "sandbox_concurrency",
+        "sandbox_patience",
         "batch_size",
         "group_size",
         "groups_per_batch",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import DataError
+from code_rl.redaction import redacted
 from code_rl.reports.groups import (
     Tally,
     as_text,
@@ -109,7 +110,7 @@ class RunReader:
             stamp = (status.st_mtime_ns, status.st_size)
             if stamp == self._config_stamp:
                 return False
-            settings = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+            settings = json.loads(redacted(path.read_text(encoding="utf-8", errors="replace")))
         except FileNotFoundError:
             self.notices = [f"{CONFIG} is missing; settings are not shown"]
             return False

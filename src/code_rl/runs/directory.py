@@ -43,7 +43,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
         occupied = path.exists() and any(path.iterdir())
         if occupied:
             _settle(path, behavior_if_exists)
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = path / ".writable"
         probe.touch()
         probe.unlink()

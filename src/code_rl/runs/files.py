@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 TAIL_BYTES = 1 << 16
 
@@ -14,12 +14,18 @@ TAIL_BYTES = 1 << 16
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text`: temporary name, fsync, rename, directory fsync."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with open_private(temporary, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def open_private(path: Path, mode: Literal["w", "a"]) -> TextIO:
+    """Open a text file, which only its owner may read and write when it is made here."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if mode == "w" else os.O_APPEND)
+    return os.fdopen(os.open(path, flags, 0o600), mode, encoding="utf-8")
 
 
 def sync_directory(path: Path) -> None:
@@ -37,7 +43,7 @@ class JsonLines:
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path = path
         self._durable = durable
-        self._file: TextIO = path.open("a", encoding="utf-8")
+        self._file: TextIO = open_private(path, "a")
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from code_rl.redaction import RedactingFormatter
 from code_rl.runs.directory import CONFIG, METRICS
-from code_rl.runs.files import JsonLines, write_atomically
+from code_rl.runs.files import JsonLines, open_private, write_atomically
 from code_rl.runs.trackers import open_trackers
 
 logger = logging.getLogger("code_rl")
@@ -88,14 +90,33 @@ class MultiplexLogger:
             each.close()
 
 
+class PrivateFileHandler(logging.FileHandler):
+    """A log file for its owner only. A line that cannot be written, on a full disk say, is lost, which is said once."""
+
+    _said = False
+
+    def _open(self) -> Any:
+        return open_private(Path(self.baseFilename), "a")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say it on stderr, the first time."""
+        del record
+        if not self._said:
+            self._said = True
+            print(
+                f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}; lines of the log are lost",
+                file=sys.stderr,
+            )
+
+
 def setup_logging(
     log_dir: str | Path, config: Mapping[str, Any] | None = None, log_to: Sequence[str] = ()
 ) -> MultiplexLogger:
     """Log into `log_dir`: `config.json`, `metrics.jsonl` and `logs.log`; and to the trackers that `log_to` names."""
     directory = Path(log_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(directory / "logs.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handler = PrivateFileHandler(directory / "logs.log", encoding="utf-8")
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
     for old in logger.handlers[:]:
         logger.removeHandler(old)
         old.close()

@@ -7,10 +7,11 @@ from code_rl.sandbox.executor import Executor
 
 
 def connect_executor(
-    executor: str = "embedded", *, isolation: str = "auto", concurrency: int | None = None
+    executor: str = "embedded", *, isolation: str = "auto", concurrency: int | None = None, attempts: int | None = None
 ) -> Executor:
     """The executor that `executor` names: `embedded`, or one or several comma-separated Sandbox Fusion URLs.
 
+    `attempts` (None: the client's own) is how often a remote sandbox is tried before SandboxError; whoever bridges outages wants few.
     Raises ConfigError for anything else, and for an `isolation` that a remote server would not hear of.
     """
     name = executor.strip()
@@ -28,5 +29,7 @@ def connect_executor(
             f"isolation={isolation!r} has no effect on executor={executor!r}: the server chooses its own; leave it out"
         )
     from code_rl.sandbox.fusion import FusionClient
+    from code_rl.sandbox.fusion.attempts import RetryPolicy
 
-    return FusionClient(urls=urls, concurrency=concurrency)
+    policy = None if attempts is None else RetryPolicy(attempts=attempts)
+    return FusionClient(urls=urls, concurrency=concurrency, policy=policy)

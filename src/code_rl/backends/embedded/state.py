@@ -57,7 +57,7 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, An
     header = {"format": FORMAT, "version": str(VERSION), "settings": settings, "sha256": _digest(settings, plain)}
     temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and not overwrite:
             raise ConfigError(f"checkpoint {path} exists; pass overwrite=True or another name")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

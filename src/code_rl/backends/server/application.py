@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import sys
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +14,7 @@ from pydantic import BaseModel
 from tinker import types
 
 from code_rl.errors import BackendError, CodeRLError
+from code_rl.redaction import print_exception, redacted
 
 from .core import Core
 from .future_calls import FutureCalls
@@ -168,8 +167,8 @@ class Application:
         except CodeRLError as error:
             response = _refused(Refusal(400 if category(error) != SERVER else 500, str(error)))
         except Exception as error:  # noqa: BLE001 - a fault of ours is an answer too, and is printed
-            traceback.print_exc(file=sys.stderr)
-            response = _refused(Refusal(500, f"{type(error).__name__}: {error}"))
+            print_exception(error)
+            response = _refused(Refusal(500, redacted(f"{type(error).__name__}: {error}")))
         resource = request.match_info.route.resource
         self.metrics.answered(resource.canonical if resource is not None else "other", response.status)
         return response

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-import traceback
+
+from code_rl.redaction import print_exception
 
 from .core import Core, Run, SamplingSession
 from .metrics import Metrics
@@ -35,8 +36,8 @@ class Janitor:
             await asyncio.sleep(TICK_S)
             try:
                 self.tick()
-            except Exception:  # noqa: BLE001 - a full disk, say; the server goes on, and so does the next look
-                traceback.print_exc(file=sys.stderr)
+            except Exception as error:  # noqa: BLE001 - a full disk, say; the server goes on, and so does the next look
+                print_exception(error)
             now = time.monotonic()
             if now - self._disk_at > DISK_EVERY_S:
                 self._disk_at = now

@@ -165,7 +165,10 @@ class EmbeddedSandbox:
         others = self._idle[not scientific]
         if len(self._workers) >= self.concurrency and others:
             self._discard(others.pop(0))
-        process = self._zygote(scientific).spawn_worker()
+        try:
+            process = self._zygote(scientific).spawn_worker()
+        except OSError as error:
+            raise SandboxError(f"no worker could be started: {error.strerror or error}") from error
         try:
             link = WorkerLink(process, self._groups.enclose(process.pid))
         except OSError as error:

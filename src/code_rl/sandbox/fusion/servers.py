@@ -48,6 +48,8 @@ def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
         scheme, _, rest = url.partition("://")
         if scheme not in ("http", "https") or not rest or rest.startswith("/"):
             raise ConfigError(f"{name}: {url!r} is not a URL; give http://host:port/run_code")
+        if "@" in rest.partition("/")[0]:
+            raise ConfigError(f"{name} holds a user or a password; give a plain URL like http://host:port/run_code")
     return tuple(dict.fromkeys(url if url.endswith(RUN_PATH) else url + RUN_PATH for url in urls))
 
 

@@ -1,0 +1,75 @@
+"""Keys do not leave the environment: what looks like one is refused in settings and replaced by *** in logs, errors and reports.
+
+A key is the value of an environment variable whose name says so (`…_KEY`, `…_TOKEN`, `…_SECRET`, `…_PASSWORD`), a text of a form that
+well-known services give to their keys, or a password within a URL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+HIDDEN = "***"
+LEAST_LENGTH = 12
+"""Characters that a variable's value must have to be taken for a key: shorter ones are words that occur anywhere."""
+_NAMES = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+_FORMS = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:tml-|hf_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abp]-|AKIA|sk-(?:ant-|proj-)?)[A-Za-z0-9._~+/=-]{12,}"
+    r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+)
+_IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
+
+
+def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """`text` with every key in it replaced."""
+    for value in sorted(_values(environment), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, text))
+
+
+def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """True when a setting's value holds a key. A variable's value that is a path is none."""
+    known = [value for value in _values(environment) if not value.startswith(("/", "~", "."))]
+    return any(value in text for value in known) or bool(_FORMS.search(text) or _IN_URL.search(text))
+
+
+class RedactingFormatter(logging.Formatter):
+    """A formatter whose lines, exceptions included, hold no key."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record, redacted."""
+        return redacted(super().format(record))
+
+
+def install_hooks() -> None:
+    """Redact what Python prints by itself: uncaught exceptions, of threads too, and log records that nobody handles."""
+    sys.excepthook = _print_exception
+    threading.excepthook = _print_thread_exception
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(RedactingFormatter())
+
+
+def _values(environment: Mapping[str, str]) -> set[str]:
+    return {value for name, value in environment.items() if len(value) >= LEAST_LENGTH and _NAMES.search(name)}
+
+
+def print_exception(error: BaseException) -> None:
+    """An exception's traceback on stderr, redacted."""
+    sys.stderr.write(redacted("".join(traceback.format_exception(error))))
+
+
+def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    del kind, trace
+    print_exception(error)
+
+
+def _print_thread_exception(failed: Any) -> None:
+    if failed.exc_type is not SystemExit and failed.exc_value is not None:
+        print_exception(failed.exc_value)

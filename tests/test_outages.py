@@ -1,0 +1,252 @@
+"""A sandbox or a back end that is gone: the run waits and says so, goes on where it was, and past its patience stops resumable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import httpx
+import pytest
+from pipeline_support import rollouts, small, untimed
+
+from code_rl.backends.capabilities import BackendKind
+from code_rl.backends.link import Link, RemoteFuture
+from code_rl.backends.places import Place
+from code_rl.errors import BackendError, OutageError, SandboxError
+from code_rl.runs.journal import read_journal
+from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
+from code_rl.sandbox.patience import PatientExecutor
+
+sys.path.insert(0, str(Path(__file__).parent / "fusion"))
+from fusion_support import ServerProcess
+
+ROOT = Path(__file__).parent.parent
+
+
+class Flaky:
+    """Echoes each input reversed; fails while `gone`, and on the third test of any program that says so."""
+
+    description = "flaky"
+
+    def __init__(self) -> None:
+        self.gone, self.seen, self.poisoned = False, [], 0
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        for case in job.cases:
+            await asyncio.sleep(0)
+            if self.gone:
+                raise SandboxError("nobody answers")
+            assert isinstance(case, StdinInput)
+            if case.stdin == b"poison":
+                self.poisoned += 1
+                raise SandboxError("this program kills its worker")
+            self.seen.append(case.stdin)
+            yield Execution(Status.OK, stdout=case.stdin.strip()[::-1] + b"\n")
+
+    async def aclose(self) -> None:
+        self.gone = True
+
+
+async def outputs(executor: PatientExecutor, *inputs: bytes) -> list[bytes]:
+    return [each.stdout async for each in executor.run(Job("", tuple(map(StdinInput, inputs))))]
+
+
+def test_an_outage_within_the_patience_costs_no_test_and_repeats_none(caplog):
+    async def go() -> list[list[bytes]]:
+        flaky = Flaky()
+        executor = PatientExecutor(flaky, 60.0)
+
+        async def cut() -> None:
+            while len(flaky.seen) < 40:  # noqa: ASYNC110 - what it waits for is the other tasks, turn by turn
+                await asyncio.sleep(0)
+            flaky.gone = True
+            await asyncio.sleep(0.3)
+            flaky.gone = False
+
+        names = [[b"%d.%d" % (job, test) for test in range(20)] for job in range(8)]
+        *answers, _ = await asyncio.gather(*(outputs(executor, *each) for each in names), cut())
+        assert sorted(flaky.seen) == sorted([*(name for each in names for name in each), *[b"control\n"] * flaky.seen.count(b"control\n")])  # fmt: skip
+        await executor.aclose()
+        return answers
+
+    with caplog.at_level(logging.WARNING, logger="code_rl.outages"):
+        logging.getLogger("code_rl").propagate = True
+        answers = asyncio.run(go())
+    assert answers == [[(b"%d.%d" % (job, test))[::-1] + b"\n" for test in range(20)] for job in range(8)]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2, said
+    assert "does not answer (nobody answers); waiting for up to 60 s" in said[0]
+    assert "answers again" in said[1]
+
+
+def test_a_program_that_kills_its_worker_is_not_taken_for_an_outage():
+    async def go() -> int:
+        flaky = Flaky()
+        with pytest.raises(SandboxError, match="kills its worker"):
+            await outputs(PatientExecutor(flaky, 60.0), b"a", b"poison")
+        return flaky.poisoned
+
+    assert asyncio.run(go()) == 1
+
+
+def test_past_the_patience_every_waiting_submission_ends_with_one_clear_error():
+    async def go() -> list[BaseException]:
+        flaky = Flaky()
+        flaky.gone = True
+        executor = PatientExecutor(flaky, 0.2)
+        found = await asyncio.gather(*(outputs(executor, b"x") for _ in range(5)), return_exceptions=True)
+        await executor.aclose()
+        return found
+
+    for error in asyncio.run(go()):
+        assert isinstance(error, OutageError)
+        assert "sandbox_patience=0.2" in str(error)
+        assert "nobody answers" in str(error)
+
+
+def test_nothing_is_left_waiting_when_the_executor_is_closed_in_an_outage():
+    async def go() -> set[asyncio.Task[object]]:
+        flaky = Flaky()
+        flaky.gone = True
+        executor = PatientExecutor(flaky, 600.0)
+        waiting = asyncio.create_task(outputs(executor, b"x"))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await executor.aclose()
+        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+
+    assert asyncio.run(go()) == set()
+
+
+class Health:
+    """Stands for a server's health page: well or silent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.well, self.asked = True, 0
+        monkeypatch.setattr(httpx, "get", self._get)
+
+    def _get(self, *_: object, **__: object) -> object:
+        self.asked += 1
+        if not self.well:
+            raise httpx.ConnectError("refused")
+        return None
+
+
+def link(patience_s: float, request_patience_s: float) -> Link:
+    return Link(Place(BackendKind.SERVER, "http://s", None), patience_s, request_patience_s)
+
+
+def test_a_request_that_a_well_server_never_answers_ends(monkeypatch):
+    Health(monkeypatch)
+    never: RemoteFuture[int] = RemoteFuture(Future(), link(0.1, 0.3), int)
+    with pytest.raises(BackendError, match=r"request_patience=0\.3"):
+        never.result()
+    never = RemoteFuture(Future(), link(0.1, 0.3), int)
+    with pytest.raises(BackendError, match=r"request_patience=0\.3"):
+        asyncio.run(asyncio.wait_for(never.result_async(), 20))
+
+
+def test_a_server_that_comes_back_within_the_patience_ends_no_request(monkeypatch, caplog):
+    health, answer = Health(monkeypatch), Future()
+    health.well = False
+    threading.Timer(0.6, lambda: setattr(health, "well", True)).start()
+    threading.Timer(1.2, lambda: answer.set_result(7)).start()
+    with caplog.at_level(logging.WARNING, logger="code_rl.outages"):
+        logging.getLogger("code_rl").propagate = True
+        waiting: RemoteFuture[int] = RemoteFuture(answer, link(5.0, 60.0), int)
+        waiting._link.check_every_s = 0.1
+        assert waiting.result() == 7
+    assert ["does not answer" in caplog.messages[0], "answers again" in caplog.messages[-1], len(caplog.messages)] == [True, True, 2]  # fmt: skip
+
+
+def test_a_server_that_was_last_asked_long_ago_gets_its_whole_patience(monkeypatch):
+    health = Health(monkeypatch)
+    watched = link(1.0, 60.0)
+    watched.check()
+    time.sleep(1.2)
+    health.well = False
+    watched.check()
+
+
+def test_many_waiting_requests_do_not_all_ask_for_the_servers_health(monkeypatch):
+    health = Health(monkeypatch)
+    health.well = False
+    watched = link(60.0, 60.0)
+    for _ in range(100):
+        watched.check()
+    assert health.asked <= 2
+
+
+def journaled(log_path: Path, event: str, step: int) -> bool:
+    path = log_path / "journal.jsonl"
+    return path.exists() and any((e["event"], e["step"]) == (event, step) for e in read_journal(path))
+
+
+def start(words: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "train.py", *(f"{name}={value}" for name, value in words.items())]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(condition, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_run_whose_sandbox_server_goes_away_twice_ends_like_one_that_nothing_disturbed(overlap, tmp_path):
+    changes = {"max_steps": 4, "save_every": 1, "max_steps_off_policy": overlap, "seed": 3}
+    with ServerProcess() as server:
+        words = small(tmp_path / "whole", executor=server.url, **changes)
+        whole = start(words)
+        assert whole.wait(240) == 0, whole.communicate()
+        process = start({**words, "log_path": str(tmp_path / "cut"), "sandbox_patience": "120"})
+        for step in (1, 2):
+            until(lambda step=step: journaled(tmp_path / "cut", "sample", step), process)
+            server.stop(signal.SIGKILL)
+            time.sleep(4)
+            server.start()
+        output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "the sandbox does not answer" in output
+    assert "the sandbox answers again after" in output
+    assert rollouts(tmp_path / "cut") == rollouts(tmp_path / "whole")
+    without = [{k: v for k, v in r.items() if not k.startswith("sandbox/")} for r in untimed(tmp_path / "cut")]
+    assert without == [
+        {k: v for k, v in r.items() if not k.startswith("sandbox/")} for r in untimed(tmp_path / "whole")
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_whose_sandbox_stays_away_stops_with_one_line_and_goes_on_when_it_is_back(tmp_path):
+    with ServerProcess() as server:
+        words = small(tmp_path / "whole", executor=server.url, max_steps=3, save_every=1)
+        whole = start(words)
+        assert whole.wait(240) == 0, whole.communicate()
+        process = start({**words, "log_path": str(tmp_path / "cut"), "sandbox_patience": "2"})
+        until(lambda: journaled(tmp_path / "cut", "sample", 1), process)
+        server.stop(signal.SIGKILL)
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 1
+        assert errors.count("\n") == 1, errors
+        assert "the sandbox has not answered for" in errors
+        assert f"to resume: python train.py log_path={tmp_path / 'cut'}" in errors
+        server.start()
+        again = start({"log_path": str(tmp_path / "cut")})
+        _, errors = again.communicate(timeout=240)
+    assert again.returncode == 0, errors
+    assert rollouts(tmp_path / "cut") == rollouts(tmp_path / "whole")

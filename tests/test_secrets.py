@@ -1,0 +1,200 @@
+"""Keys reach no file, log, error or report; run directories are private; the audit says what it found."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import runpy
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_support import small
+
+from code_rl.cli import main
+from code_rl.redaction import HIDDEN, holds_key, redacted
+from code_rl.reports.command import report_command
+from code_rl.runs.logs import setup_logging
+
+ROOT = Path(__file__).parent.parent
+KEY = "tml-Kq8vXw2LmZ5tRn7B"
+PASSWORD = "correct-horse-battery"
+SECRETS = {
+    "TINKER_API_KEY": KEY,
+    "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
+    "MY_SERVICE_PASSWORD": PASSWORD,
+}
+
+
+def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **SECRETS, **environment}
+    return subprocess.run([sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
+
+
+def assert_no_secret(text: str) -> None:
+    for value in SECRETS.values():
+        assert value not in text
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log_path = tmp_path_factory.mktemp("secrets") / "made" / "run"
+    words = [f"{name}={value}" for name, value in small(log_path, max_steps=1, save_every=1, eval_every=0).items()]
+    done = command("train.py", *words)
+    assert done.returncode == 0, done.stderr
+    assert_no_secret(done.stdout + done.stderr)
+    return log_path
+
+
+def test_no_file_of_a_run_holds_a_key(run):
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert {"config.json", "logs.log", "report.html", "journal.jsonl"} <= {path.name for path in files}
+    for path in files:
+        data = path.read_bytes()
+        assert not any(value.encode() in data for value in SECRETS.values()), path
+
+
+def test_a_run_directory_and_all_in_it_are_for_the_owner_only(run):
+    for path in [run, *run.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+@pytest.mark.parametrize(
+    "word",
+    [f"model_name={KEY}", f"dataset=x-{PASSWORD}.jsonl", f"executor=http://user:{PASSWORD}@host:1", "backend=http://u:abc@host:1",
+     "model_name=hf_abcdefghijklmnopqrst", f"backend=https://host/?key={KEY}"],
+)  # fmt: skip
+def test_a_setting_that_holds_a_key_is_refused_without_showing_it(word, tmp_path):
+    done = command("train.py", word, f"log_path={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert_no_secret(done.stdout + done.stderr)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sandbox_url_with_a_password_is_refused_before_it_is_written_down(tmp_path):
+    words = [f"{k}={v}" for k, v in small(tmp_path / "run").items() if k != "executor"]
+    done = command("train.py", *words, SANDBOX_URL="http://user:pw@localhost:1/run_code")
+    assert done.returncode == 2
+    assert "holds a user or a password" in done.stderr
+    assert "user:pw" not in done.stdout + done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_log_lines_exceptions_and_traceback_of_the_log_hold_no_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    logger = setup_logging(tmp_path, {"seed": 1})
+    try:
+        raise RuntimeError(f"401 for Bearer {KEY} at https://me:{PASSWORD}@host/x")
+    except RuntimeError:
+        logging.getLogger("code_rl").exception("request %s failed", {"key": KEY})
+    logger.close()
+    text = (tmp_path / "logs.log").read_text()
+    assert "RuntimeError: 401 for Bearer *** at https://***@host/x" in text
+    assert_no_secret(text)
+
+
+UNCAUGHT = {
+    "the main thread": "raise RuntimeError(KEY)",
+    "a cause": "\ntry:\n    raise ValueError(KEY)\nexcept ValueError as error:\n    raise RuntimeError('x') from error",
+    "a thread": "import threading; t = threading.Thread(target=lambda: int(KEY)); t.start(); t.join()",
+    "a record that nobody handles": "import logging; logging.getLogger('other').error('key %s', KEY)",
+    "a task that nobody awaits": "import asyncio\nasync def bad(): raise RuntimeError(KEY)\n"
+    "async def go(): asyncio.create_task(bad()); await asyncio.sleep(0.01)\nasyncio.run(go())",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", UNCAUGHT)
+def test_what_python_prints_of_an_exception_holds_no_key(where):
+    code = f"import os; from code_rl.redaction import install_hooks; install_hooks(); KEY = os.environ['TINKER_API_KEY']\n{UNCAUGHT[where]}"
+    done = command("-c", code)
+    assert HIDDEN in done.stderr
+    assert_no_secret(done.stderr)
+
+
+def test_a_report_of_a_foreign_run_whose_settings_hold_a_key_does_not_show_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    setup_logging(tmp_path, {"seed": 1, "model_name": KEY, "executor": f"http://u:{PASSWORD}@h"}).log_metrics(
+        {"loss": 1.0}, 0
+    )
+    assert report_command({"log_path": str(tmp_path)}) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert KEY not in page
+    assert PASSWORD not in page
+
+
+@given(st.text(), st.text())
+def test_a_key_is_found_in_any_text(before, after):
+    text = f"{before} {KEY}|{after}"
+    assert KEY not in redacted(text, {})
+    assert holds_key(text, {})
+    assert PASSWORD not in redacted(before + PASSWORD + after, {"A_TOKEN": PASSWORD})
+
+
+@pytest.mark.parametrize(
+    "text", ["tml-dummy", "embedded", "/models/qwen3-4b", "Qwen/Qwen3-4B", "sk-learn", "http://host:8080/run_code", "eyJ", "hf_x", "a@b.org", "0:64,200:128"]
+)  # fmt: skip
+def test_ordinary_settings_are_no_keys(text):
+    environment = {"TINKER_API_KEY": "tml-dummy", "SSH_KEY": "/models/qwen3-4b", "X_TOKEN": "short"}
+    assert not holds_key(text, environment)
+    assert redacted(text, {"TINKER_API_KEY": "tml-dummy"}) == text
+
+
+def test_the_command_line_redacts_the_error_that_it_prints(monkeypatch, capsys):
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    assert main(["train", f"replay=/nowhere/{KEY}"]) == 2
+    assert main([f"x{KEY}"]) == 2
+    assert_no_secret(capsys.readouterr().err)
+
+
+def fake_tool(folder: Path, output: str, code: int, stderr: str = "") -> Path:
+    tool = folder / "pip-audit"
+    tool.write_text(
+        f"#!{sys.executable}\nimport sys\nprint({output!r})\nsys.stderr.write({stderr!r})\nsys.exit({code})\n"
+    )
+    tool.chmod(0o755)
+    return tool
+
+
+def audited(folder: Path, tool: Path, accepted: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    (folder / "accepted.txt").write_text(accepted)
+    script = runpy.run_path(str(ROOT / "scripts" / "audit.py"))
+    code = script["main"](script["Audit"](tool=tool, accepted=folder / "accepted.txt"))
+    return code, capsys.readouterr().out
+
+
+FOUND = json.dumps(
+    {"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "GHSA-1", "aliases": ["CVE-1"], "fix_versions": ["2"]}]},
+                      {"name": "b", "version": "3", "vulns": []}]}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "stderr", "accepted", "wanted", "said"),
+    [
+        (FOUND, 1, "", "", 1, "a 1: GHSA-1 (fixed in 2)"),
+        (FOUND, 1, "", "CVE-1 we do not call it\n", 0, "accepted, we do not call it"),
+        (FOUND, 1, "", "CVE-1 fine\nCVE-9 old\n", 0, "lists CVE-9, which is not found any more"),
+        (FOUND.replace('{"id"', '{"id": "X", "fix_versions": []}, {"id"'), 1, "", "CVE-1 fine\n", 1, "1 of them not accepted"),
+        ("", 1, "requests.exceptions.ConnectionError: Max retries exceeded", "", 0, "not audited: offline"),
+    ],
+)  # fmt: skip
+def test_the_audit_fails_on_what_is_not_listed_and_says_when_it_is_offline(
+    output, code, stderr, accepted, wanted, said, tmp_path, capsys
+):
+    got, text = audited(tmp_path, fake_tool(tmp_path, output, code, stderr), accepted, capsys)
+    assert got == wanted, text
+    assert said in text
+
+
+def test_an_audit_that_breaks_is_no_pass(tmp_path, capsys):
+    from code_rl.errors import CodeRLError
+
+    with pytest.raises(CodeRLError, match="broken"):
+        audited(tmp_path, fake_tool(tmp_path, "", 2, "broken"), "", capsys)
