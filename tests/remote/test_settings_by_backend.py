@@ -31,7 +31,7 @@ GIVEN = {
     "learning_rate": "1.5e-3", "beta1": "0.8", "beta2": "0.9", "eps": "1e-9", "lora_rank": "5", "max_tokens": "47",
     "temperature": "0.7", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
-REMOTE_GIVEN = {"checkpoint_ttl_days": "2", "backend_patience": "77"}
+REMOTE_GIVEN = {"checkpoint_ttl_days": "2", "backend_patience": "77", "request_patience": "777"}
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
         seen.losses.append((loss_fn, dict(loss_fn_config or {})))
         return learn(self, data, loss_fn, loss_fn_config)
 
-    def service(self, place, patience_s, ttl_seconds):
-        opened(self, place, patience_s, ttl_seconds)
-        seen.patience = self.link.patience_s
+    def service(self, *args):
+        opened(self, *args)
+        seen.patience, seen.request_patience = self.link.patience_s, self.link.request_patience_s
 
     patch.setattr(Learner, "optim_step", optim_step)
     patch.setattr(Request, "__init__", requested)
@@ -122,6 +122,7 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
         "kl_coef": lambda: any(request.prompt_logprobs for request in seen.requests),
         "checkpoint_ttl_days": lambda: seen.ttl / 86400,
         "backend_patience": lambda: seen.patience,
+        "request_patience": lambda: seen.request_patience,
     }
     return found[setting]()
 
@@ -147,7 +148,7 @@ def test_setting_arrives_or_ends_the_run(arrived, line, server, tmp_path, monkey
         with pytest.raises(ConfigError, match="device='mps' is not available on this machine"):
             train_command(settings("embedded", tmp_path / "run", device="mps", backend_patience="600"))
     else:
-        value = {"device": "cpu", "threads": "1", "checkpoint_ttl_days": "2", "backend_patience": "77"}[line.setting]
+        value = {"device": "cpu", "threads": "1", **REMOTE_GIVEN}[line.setting]
         backend = backend_of(arrived.kind, server.url, monkeypatch)
         given = settings(backend, tmp_path / "run", backend_patience="600") | {line.setting: value}
         with pytest.raises(ConfigError, match=f"{line.setting}={value}.* has no effect on backend="):
