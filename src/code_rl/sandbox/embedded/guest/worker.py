@@ -91,7 +91,7 @@ class Worker:
                 supervisor.Supervisor(
                     job, self._wanted, self._base, self._channel, self._progress_out, directory, self._processes
                 ).run()
-            except BrokenPipeError:  # the host has gone: nobody to tell
+            except ConnectionError:  # the host has gone: nobody to tell
                 os._exit(98)
             except BaseException as error:  # noqa: BLE001 - the host hears of it as a crash
                 os.write(self._log, f"supervisor: {error!r}\n".encode())
