@@ -112,11 +112,11 @@ def measure(config: PipelineConfig, lag: int, seed: int) -> Result:
 
 
 async def _train(given: dict[str, str], latency: Latency, spent: Spent, bare: bool) -> None:
-    config, log_path, checkpoint = prepare(given)
+    config, log_path, resumes = prepare(given)
     async with contextlib.AsyncExitStack() as stack:
         console = Console(config.max_steps, 0)
         console.rich.quiet = True
-        run: Run = await assemble(config, log_path, checkpoint or {}, console, asyncio.Event(), stack)
+        run: Run = await assemble(config, log_path, resumes, console, asyncio.Event(), stack)
         if not bare:
             executor = SlowExecutor(run.executor, latency, spent)
             run = replace(run, backend=remote(run.backend, latency, spent), executor=executor)

@@ -53,7 +53,7 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
         steps = []
         async with contextlib.AsyncExitStack() as stack:
             console = Console(config.max_steps, 0)
-            run = await assemble(config, Path(given["log_path"]), {}, console, asyncio.Event(), stack)
+            run = await assemble(config, Path(given["log_path"]), False, console, asyncio.Event(), stack)
             policy = await current_policy(run, 0)
             baseline = await run_evaluation(run, policy, full=True) if config.eval_every >= 0 else {}
             for step in range(config.max_steps):

@@ -18,7 +18,7 @@ import code_rl.training
 from code_rl.console import Console
 from code_rl.errors import BackendError, CodeRLError, SandboxError
 from code_rl.loop import Run
-from code_rl.runs.inflight import INFLIGHT, read_inflight
+from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file, steps_in
 from code_rl.runs.journal import read_journal
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import Execution, Executor, Job
@@ -99,9 +99,9 @@ class ChaoticExecutor:
 
 async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
     """One process's worth of a run, to its end or to the error that stopped it."""
-    config, log_path, checkpoint = prepare(given)
+    config, log_path, resumes = prepare(given)
     async with contextlib.AsyncExitStack() as stack:
-        run: Run = await assemble(config, log_path, checkpoint or {}, Console(STEPS, 0), asyncio.Event(), stack)
+        run: Run = await assemble(config, log_path, resumes, Console(STEPS, 0), asyncio.Event(), stack)
         executor = ChaoticExecutor(run.executor, chaos)
         backend = replace(run.backend, trainer=ChaoticTrainer(run.backend.trainer, chaos))
         before = asyncio.all_tasks()
@@ -124,12 +124,16 @@ def balanced(log_path: Path, finished: bool) -> None:
         for place in range(len(entry["problems"]))
     }
     logged = Counter((group["step"], group["group"], group["attempt"]) for group in rollouts(log_path))
+    folder = log_path / INFLIGHT
     kept = Counter(
-        (record["step"], record["place"], record["attempt"]) for record in read_inflight(log_path / INFLIGHT)
+        (step, record["place"], record["attempt"], record["first"])
+        for step in steps_in(folder)
+        for record in read_inflight(step_file(folder, step))
+        if record["kind"] == "drawn"
     )
     assert set(logged.values()) <= {1}
     assert set(kept.values()) <= {1}
-    assert {(step, place) for step, place, _ in [*logged, *kept]} <= decided
+    assert {(step, place) for step, place, *_ in [*logged, *kept]} <= decided
     steps = [record["step"] for record in read_metrics(log_path)]
     assert steps == sorted(set(steps))
     if finished:

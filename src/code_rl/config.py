@@ -158,6 +158,10 @@ class Config:
         default=8, doc="Completions per problem of the full evaluations, for Pass@1 and Pass@k."
     )
     save_every: int = chz.field(default=10, doc="Checkpoint every so many steps, and at the end. 0: never.")
+    keep_checkpoints: int | None = chz.field(
+        default=None,
+        doc="Checkpoints to keep, the newest ones (None: all); at least 2, so that there is one to fall back to.",
+    )
     checkpoint_ttl_days: float | None = chz.field(
         default=None, doc="Days after which a remote back end may delete a checkpoint (None: never)."
     )
@@ -253,6 +257,8 @@ class Config:
         _require(self.eval_limit != 0, "eval_limit", 0, "-1 (all problems) or at least 1")
         _require(self.save_every >= 0, "save_every", self.save_every, "0 (never) or above")
         _require(0 <= self.seed < 2**31, "seed", self.seed, "in [0, 2**31)")
+        kept = self.keep_checkpoints
+        _require(kept is None or kept >= 2, "keep_checkpoints", kept, "at least 2")
         ttl = self.checkpoint_ttl_days
         _require(ttl is None or 1 / 24 <= ttl <= 3650, "checkpoint_ttl_days", ttl, "from 1/24 (an hour) to 3650")
         _require(self.clip_low is None or 0 < self.clip_low <= 1, "clip_low", self.clip_low, "above 0 and at most 1")

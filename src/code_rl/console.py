@@ -62,6 +62,10 @@ class Console:
         finally:
             logger.removeHandler(handler)
 
+    def resume_at(self, step: int) -> None:
+        """So many steps are done already."""
+        self._progress.update(self._task, completed=step)
+
     def start(self) -> None:
         """Show the progress bar."""
         self._progress.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from code_rl.accounting import stage_times, step_metrics
@@ -26,6 +26,7 @@ from code_rl.objective import (
     credit,
     objective_of,
     penalise_kl,
+    training_decision,
 )
 from code_rl.pipeline import Batch, Pipeline
 from code_rl.problems.order import ProblemOrder
@@ -71,7 +72,7 @@ async def train(run: Run) -> None:
     config = run.config
     policy = await current_policy(run, run.first_step)
     if run.first_step == 0 and config.eval_every >= 0:
-        baseline = await run_evaluation(run, policy, full=True)
+        baseline = await run_evaluation(run, policy, -1, full=True)
         run.budget.spent += Tokens.of(baseline)
         run.recorder.log_step(-1, baseline)
 
@@ -85,7 +86,7 @@ async def train(run: Run) -> None:
             policy = await current_policy(run, step) if learned.trained.examples else replace(policy, step=step)
 
             finished = step == config.max_steps
-            evaluation = run_evaluation(run, policy, full=finished) if evaluates_after(config, step) else None
+            evaluation = run_evaluation(run, policy, step - 1, full=finished) if evaluates_after(config, step) else None
             times = stage_times(batch, learned, started)
             health = {"sandbox/retries": retries_of(run.executor) - retries}
             retries = retries_of(run.executor)
@@ -94,6 +95,7 @@ async def train(run: Run) -> None:
             )
             if config.save_every and (finished or run.stop.is_set() or step % config.save_every == 0):
                 await pipeline.save(step)
+        run.recorder.decided("stop", step=step, why="asked to stop" if run.stop.is_set() else "max_steps")
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ async def learn(run: Run, batch: Batch) -> Learned:
     learned = Learned()
     answers: list[Any] = []
     first, size = 0, run.shape.prompts // (config.num_substeps * config.num_minibatches)
-    for _ in range(config.num_substeps):
+    for substep in range(config.num_substeps):
         submitted = 0
         for _ in range(config.num_minibatches):
             places = await batch.groups(first, size)
@@ -124,17 +126,21 @@ async def learn(run: Run, batch: Batch) -> Learned:
                 learned.kl_reference.append(divergence)
                 learned.reference += reference
             run.recorder.log_rollouts(batch.step, first, credited)
+            decision = training_decision(first, credited, examples)
+            run.recorder.decided("train" if examples else "skip", step=batch.step, substep=substep, **decision)
             if examples:
-                run.recorder.decided("train", step=batch.step, first=first, datums=len(examples))
                 datums = [example.datum for example in examples]
                 answers.append(
                     await asyncio.to_thread(submit_datums, trainer, datums, objective.loss, objective.loss_config)
                 )
-                submitted += 1
+                submitted += len(examples)
             learned.credited += [pair for pairs in credited for pair in pairs]
             learned.trained.examples += examples
             first += size
         if submitted:
+            run.recorder.decided(
+                "optimize", step=batch.step, substep=substep, datums=submitted, learning_rate=config.learning_rate
+            )
             optim_step: Callable[..., Any] = trainer.optim_step
             answers.append(await asyncio.to_thread(optim_step, adam_params(config)))
     for answer in answers:
@@ -174,19 +180,29 @@ def adam_params(config: Config) -> tinker.types.AdamParams:
     return types.AdamParams(learning_rate=config.learning_rate, beta1=config.beta1, beta2=config.beta2, eps=config.eps)
 
 
-async def run_evaluation(run: Run, policy: Policy, *, full: bool) -> dict[str, Any]:
-    """Evaluate on the held-out splits: greedily, and (full) with samples for Pass@1 and Pass@k."""
+async def run_evaluation(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
+    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with samples for Pass@1 and Pass@k.
+
+    What an earlier process of this run has finished is not done again.
+    """
     started = time.perf_counter()
     samples = run.config.eval_samples if full else 0
+    known = run.recorder.evaluated(step, samples)
+    if known is not None:
+        return known
+    prompts = sum(len(policy.prompt_tokens(problem)) for problems in run.test_splits.values() for problem in problems)
+    count = sum(map(len, run.test_splits.values())) * (1 + samples)
+    worst = Tokens(prefill=prompts * (1 + samples), sample=count * run.sampling.max_tokens)
+    run.recorder.decided("evaluate", step=step, samples=samples, policy_step=policy.step, worst=asdict(worst))
     with run.recorder.evaluating(run.test_splits, samples):
         results = await evaluate(policy, run.test_splits, samples=samples, sampling=run.sampling, seed=run.config.seed)
-    metrics: dict[str, Any] = dict(evaluation_metrics(results))
-    prompts = sum(len(policy.prompt_tokens(problem)) for problems in run.test_splits.values() for problem in problems)
-    return metrics | {
+    metrics = dict(evaluation_metrics(results)) | {
         "tokens/eval_prefill": prompts * (1 + samples),
         "time/eval": time.perf_counter() - started,
         "tokens/eval": sum(result.completion_tokens for result in results.values()),
     }
+    run.recorder.decided("evaluated", step=step, samples=samples, metrics=metrics)
+    return metrics
 
 
 def evaluates_after(config: Config, completed_steps: int) -> bool:

@@ -153,6 +153,39 @@ def trained_members(group: Group, credited: Credit) -> list[int]:
     return [i for i, each in enumerate(group.completions) if advantages_G[i] is not None and each.tokens]
 
 
+def training_decision(
+    first: int, places: Sequence[Sequence[tuple[Group, Credit]]], examples: Sequence[Example]
+) -> dict[str, Any]:
+    """What the journal holds of a minibatch: its datums in order, the groups that are skipped, the completions that are masked.
+
+    `places` are the attempts at each place from number `first` on.
+    """
+    numbered = [
+        (place, attempt, group, credited)
+        for place, attempts in enumerate(places, first)
+        for attempt, (group, credited) in enumerate(attempts)
+    ]
+    decision: dict[str, Any] = {
+        "first": first,
+        "skipped": [[place, attempt] for place, attempt, _, credited in numbered if credited.skipped],
+        "masked": [
+            [place, attempt, number, why]
+            for place, attempt, _, credited in numbered
+            for number, why in enumerate(credited.masked_G)
+            if why is not None
+        ],
+    }
+    if examples:
+        decision["members"] = [
+            [place, attempt, number]
+            for place, attempt, group, credited in numbered
+            for number in trained_members(group, credited)
+        ]
+        decision["datums"] = len(examples)
+        decision["tokens"] = sum(len(example.datum.model_input.to_ints()) for example in examples)
+    return decision
+
+
 def penalise_kl(
     examples: Sequence[Example], reference: Sequence[Sequence[float]], coefficient: float
 ) -> tuple[list[Example], float]:

@@ -4,7 +4,7 @@ Batch n is sampled with the weights behind max(0, n − K) training steps, K = `
 batch n − 1 has been trained on. With K above 0 it begins K steps earlier, so that up to K batches are sampled and scored while one
 trains. The rule is a function of the settings: timing decides how long a step takes, never what is in it. Staleness is K from step K on.
 
-Every scored group is kept on disk until a checkpoint no longer needs it. A checkpoint after step s counts only when the batches
+Every completion and every verdict is kept on disk until no checkpoint needs it. A checkpoint after step s counts only when the batches
 up to s + K − 1, sampled from weights that no longer exist, are there too: so a resumed run trains on the same groups.
 """
 
@@ -79,12 +79,15 @@ class Pipeline:
         self._evaluation: asyncio.Task[dict[str, Any]] | None = None
 
     async def __aenter__(self) -> Pipeline:
+        self._side.interrupts(asyncio.current_task())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 await self._side.finish()
+            else:
+                self._side.explain(kind)
         finally:
             await self._side.abandon()
             if self._evaluation is not None:
@@ -157,7 +160,8 @@ class Pipeline:
         async def commit() -> None:
             for batch in ahead:
                 await batch.complete()
-            await run.recorder.commit_checkpoint(saving, step, offset=step * run.shape.prompts)
+            steps = [batch.step for batch in ahead]
+            await run.recorder.commit_checkpoint(saving, step, step * run.shape.prompts, steps)
 
         await self._side.do(commit)
 
@@ -166,12 +170,14 @@ class Pipeline:
         stage = run.schedule.stage(step, self._facts)
         sampling = Sampling(run.schedule.stages[stage].max_tokens, config.temperature, request_per(config))
         problems = run.train_problems.batch(step * run.shape.prompts, run.shape.prompts)
-        seeds = [derive_seed(config.seed, "sample", step, place) for place in range(len(problems))]
+        seeds = batch_seeds(config.seed, step, len(problems))
         run.recorder.decided(
             "sample",
             step=step,
             policy_step=policy.step,
+            stage=stage,
             max_tokens=sampling.max_tokens,
+            prompt_tokens=[len(policy.prompt_tokens(problem)) for problem in problems],
             problems=[problem.id for problem in problems],
             seeds=seeds,
         )
@@ -193,30 +199,52 @@ class Pipeline:
             position = (step * run.shape.prompts + place) * run.config.dynamic_sampling + attempt - 1
             (problem,) = self._refills.batch(position, 1)
             seed = derive_seed(run.config.seed, "refill", step, place, attempt)
-            run.recorder.decided("refill", step=step, place=place, attempt=attempt, problem=problem.id, seed=seed)
+            run.recorder.decided(
+                "refill",
+                step=step,
+                place=place,
+                attempt=attempt,
+                problem=problem.id,
+                seed=seed,
+                max_tokens=sampling.max_tokens,
+                prompt_tokens=len(policy.prompt_tokens(problem)),
+            )
             groups.append(await self._group((*at, attempt), problem, seed, policy, sampling))
         return groups
 
     async def _group(
         self, place: tuple[int, int, int], problem: Problem, seed: int, policy: Policy, sampling: Sampling
     ) -> Group:
-        """A group that an earlier process sampled and scored for this place, or a new one, kept on disk."""
-        inflight = self._run.recorder.inflight
-        known = inflight.find(place, seed, sampling.max_tokens, problem)
-        if known is not None:
-            return known
-        group = await policy.roll_out(problem, self._run.shape.completions, sampling, seed)
-        inflight.add(place, seed, group)
+        """One group; what an earlier process sampled and judged of it is used, what is new is kept on disk."""
+        recorder, (step, number, attempt) = self._run.recorder, place
+        slot = recorder.inflight.slot(place)
+        group = await policy.roll_out(problem, self._run.shape.completions, sampling, seed, slot)
+        recorder.decided(
+            "scored",
+            step=step,
+            place=number,
+            attempt=attempt,
+            problem=problem.id,
+            policy_step=group.policy_step,
+            verdicts=[completion.score.verdict.kind.value for completion in group.completions],
+            rewards=group.rewards_G,
+        )
         return group
 
 
 class SideWork:
-    """Jobs that run one after the other, beside the loop or (`waits`) before `do` returns. The first error ends it."""
+    """Jobs that run one after the other, beside the loop or (`waits`) before `do` returns. The first error ends it, and the loop."""
 
     def __init__(self, *, waits: bool) -> None:
         self._waits = waits
         self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
         self._worker: asyncio.Task[None] | None = None
+        self._loop_task: asyncio.Task[Any] | None = None
+        self._interrupted = self._abandoned = False
+
+    def interrupts(self, task: asyncio.Task[Any] | None) -> None:
+        """Cancel this task as soon as a job fails, wherever it waits: a step may take long, and be paid for in vain."""
+        self._loop_task = task
 
     async def do(self, job: Callable[[], Awaitable[None]]) -> None:
         """Run a job, or queue it; raises what an earlier one raised."""
@@ -225,6 +253,7 @@ class SideWork:
             return
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
+            self._worker.add_done_callback(self._failed)
         if self._worker.done():
             self._worker.result()
         self._jobs.put_nowait(job)
@@ -233,16 +262,45 @@ class SideWork:
         """Wait until all jobs are done; raises what one of them raised."""
         if self._worker is not None:
             self._jobs.put_nowait(None)
-            await self._worker
+            try:
+                await self._worker
+            except BaseException as error:
+                self.explain(type(error))
+                raise
+
+    def explain(self, kind: type[BaseException]) -> None:
+        """When the loop ends because a job failed, raise what the job raised."""
+        if self._interrupted and self._loop_task is not None and self._worker is not None:
+            self._interrupted = False
+            self._loop_task.uncancel()
+            if issubclass(kind, asyncio.CancelledError):
+                self._worker.result()
 
     async def abandon(self) -> None:
         """Cancel what is not done."""
+        self._abandoned = True
         if self._worker is not None:
             await abandon([self._worker])
+
+    def _failed(self, worker: asyncio.Task[None]) -> None:
+        failed = worker.cancelled() or worker.exception() is not None
+        if failed and not self._abandoned and self._loop_task is not None:
+            self._interrupted = True
+            self._loop_task.cancel()
 
     async def _work(self) -> None:
         while (job := await self._jobs.get()) is not None:
             await job()
+
+
+def batch_seeds(seed: int, step: int, prompts: int) -> list[int]:
+    """The seed of each place's draw."""
+    return [derive_seed(seed, "sample", step, place) for place in range(prompts)]
+
+
+def decide_batch(order: ProblemOrder, seed: int, step: int, prompts: int) -> tuple[list[str], list[int]]:
+    """Ids of the problems of a step's batch, and their seeds: what the journal has of it, and a resumed run must find again."""
+    return [problem.id for problem in order.batch(step * prompts, prompts)], batch_seeds(seed, step, prompts)
 
 
 def request_per(config: Config) -> Literal["group", "completion"]:

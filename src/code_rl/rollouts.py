@@ -13,7 +13,9 @@ from code_rl.concurrency import together
 from code_rl.problems.problem import Problem
 from code_rl.problems.prompts import build_prompt
 from code_rl.renderers import Message, Renderer
+from code_rl.reward.extract import extract_code
 from code_rl.reward.score import GroupScorer, RewardConfig, Score
+from code_rl.runs.inflight import Drawn, Request, Slot
 from code_rl.sandbox.executor import Executor
 
 if TYPE_CHECKING:
@@ -83,50 +85,96 @@ class Policy:
         """The problem's prompt as the model reads it; built from the public view only."""
         return self.renderer.prompt_tokens(problem_messages(problem))
 
-    async def roll_out(self, problem: Problem, count: int, sampling: Sampling, seed: int) -> Group:
-        """Sample `count` completions and score them. The draw depends on `seed`, the prompt and the weights alone."""
+    async def roll_out(
+        self, problem: Problem, count: int, sampling: Sampling, seed: int, slot: Slot | None = None
+    ) -> Group:
+        """Sample `count` completions and score them. The draw depends on `seed`, the prompt and the weights alone.
+
+        What `slot` has of this group is neither sampled nor judged again; what comes is kept there.
+        """
         prompt = self.prompt_tokens(problem)
         max_tokens = min(sampling.max_tokens, self.context - len(prompt))
-        scorer = GroupScorer(problem, self.executor, self.reward)
+        request = Request(problem.id, prompt, count, max_tokens, seed)
+        rollout = _Rollout(self, problem, request, sampling, slot)
         started = time.perf_counter()
-        if sampling.request_per == "group":
-            drawn = await self._sample(prompt, count, max_tokens, sampling.temperature, seed)
-            sampled = [time.perf_counter()]
-            completions = await together(self._scored(sequence, scorer) for sequence in drawn)
-        else:
-            sampled = []
-
-            async def one(index: int) -> Completion:
-                own = derive_seed(seed, "completion", index)
-                (sequence,) = await self._sample(prompt, 1, max_tokens, sampling.temperature, own)
-                sampled.append(time.perf_counter())
-                return await self._scored(sequence, scorer)
-
-            completions = await together(one(index) for index in range(count))
+        completions, sampled, sample_s = await rollout.run(started)
         scored = time.perf_counter()
         return Group(
             problem=problem,
             prompt_tokens=tuple(prompt),
             completions=tuple(completions),
-            sample_s=max(sampled) - started,
-            score_s=scored - max(sampled),
+            sample_s=sample_s,
+            score_s=scored - sampled,
             max_tokens=max_tokens,
-            policy_step=self.step,
+            policy_step=self.step if slot is None or slot.policy_step is None else slot.policy_step,
         )
 
-    async def _sample(
-        self, prompt: Sequence[int], count: int, max_tokens: int, temperature: float, seed: int
-    ) -> Sequence[tinker.types.SampledSequence]:
-        return await draw(self.sampler, self.renderer, prompt, count, max_tokens, temperature, seed)
 
-    async def _scored(self, sequence: tinker.types.SampledSequence, scorer: GroupScorer) -> Completion:
-        text, truncated = read_answer(self.renderer, sequence)
+class _Rollout:
+    """One group on its way."""
+
+    def __init__(
+        self, policy: Policy, problem: Problem, request: Request, sampling: Sampling, slot: Slot | None
+    ) -> None:
+        self._policy, self._request, self._sampling, self._slot = policy, request, sampling, slot
+        self._scorer = GroupScorer(problem, policy.executor, policy.reward)
+        self._sampled = 0.0
+        self._judged: set[str | None] = set()
+
+    async def run(self, started: float) -> tuple[list[Completion], float, float]:
+        """The completions, when the last was sampled, and seconds of sampling."""
+        self._sampled = started
+        known: dict[int, Drawn] = {}
+        if self._slot is not None:
+            self._slot.open(self._request)
+            known = dict(self._slot.drawn)
+            for member, verdict in self._slot.verdicts.items():
+                code = extract_code(read_answer(self._policy.renderer, known[member])[0])
+                self._scorer.reached(code, verdict)
+                self._judged.add(code)
+        count, seed = self._request.count, self._request.seed
+        if self._sampling.request_per == "group" and len(known) < count:
+            drawn = await self._draw(0, count, seed, started)
+            known = dict(enumerate(drawn))
+
+        async def one(member: int) -> Completion:
+            if member not in known:
+                (known[member],) = await self._draw(member, 1, derive_seed(seed, "completion", member), started)
+            return await self._scored(member, known[member])
+
+        completions = await together(one(member) for member in range(count))
+        sample_s = self._slot.sample_s if self._slot is not None else self._sampled - started
+        return completions, self._sampled, sample_s
+
+    async def _draw(self, first: int, count: int, seed: int, started: float) -> list[Drawn]:
+        policy, request = self._policy, self._request
+        sequences = await draw(
+            policy.sampler,
+            policy.renderer,
+            request.prompt_tokens,
+            count,
+            request.max_tokens,
+            self._sampling.temperature,
+            seed,
+        )
+        drawn = [Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in sequences]
+        self._sampled = time.perf_counter()
+        if self._slot is not None:
+            self._slot.keep_drawn(first, drawn, self._sampled - started, policy.step)
+        return drawn
+
+    async def _scored(self, member: int, sequence: Drawn) -> Completion:
+        text, truncated = read_answer(self._policy.renderer, sequence)
+        score = await self._scorer.score(text)
+        if self._slot is not None and score.code not in self._judged:
+            self._judged.add(score.code)
+            self._slot.keep_verdict(member, score.verdict)
         return Completion(
-            tokens=tuple(sequence.tokens),
-            logprobs=tuple(sequence.logprobs or ()),
+            tokens=sequence.tokens,
+            logprobs=sequence.logprobs,
             text=text,
             truncated=truncated,
-            score=await scorer.score(text),
+            score=score,
         )
 
 
@@ -152,7 +200,7 @@ async def draw(
     return response.sequences
 
 
-def read_answer(renderer: Renderer, sequence: tinker.types.SampledSequence) -> tuple[str, bool]:
+def read_answer(renderer: Renderer, sequence: tinker.types.SampledSequence | Drawn) -> tuple[str, bool]:
     """A sequence's text, and whether it was cut at the token limit."""
     message, ended = renderer.parse_response(sequence.tokens)
     return message["content"], sequence.stop_reason == "length" and not ended

@@ -29,13 +29,16 @@ from code_rl.config import (
 )
 from code_rl.console import Console
 from code_rl.errors import BackendError, CodeRLError, ConfigError, DataError, stopped
-from code_rl.runs.checkpoints import get_last_checkpoint
-from code_rl.runs.directory import check_log_dir, default_log_path, is_run, read_config
+from code_rl.runs.directory import check_log_dir, default_log_path, is_run, read_config, with_checksum
+from code_rl.runs.history import History
+from code_rl.runs.lock import RunLock, lock_run
 from code_rl.runs.logs import setup_logging
-from code_rl.runs.recorder import Recorder, read_metrics, rewind
+from code_rl.runs.recorder import Recorder, read_metrics
+from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
 from code_rl.runs.trackers import read_log_to
 
 if TYPE_CHECKING:
+    from code_rl.backends.connect import Backend
     from code_rl.loop import Run
     from code_rl.problems.problem import Problem
     from code_rl.renderers import Renderer
@@ -59,7 +62,7 @@ def train_command(given: Mapping[str, Any]) -> int:
         from code_rl.replaying.command import replay_command
 
         return replay_command(given)
-    config, log_path, start = prepare(given)
+    config, log_path, resumes = prepare(given)
     if config.dry_run:
         from code_rl.forecast import report
 
@@ -67,11 +70,11 @@ def train_command(given: Mapping[str, Any]) -> int:
         return 0
     # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    return asyncio.run(_train(config, log_path, start))
+    return asyncio.run(_train(config, log_path, resumes))
 
 
-def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, dict[str, Any] | None]:
-    """Settings, run directory and, when an earlier run is resumed, its last checkpoint. Nothing is written yet.
+def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
+    """Settings, run directory, and whether an earlier run is resumed there. Nothing is written yet.
 
     Raises:
         ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
@@ -84,7 +87,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, dict[str, Any] | No
     batch_shape(config)
     read_log_to(config.log_to)
     if log_path is None or earlier is None or not resuming:
-        return config, log_path or default_log_path(), None
+        return config, log_path or default_log_path(), False
     changed = changed_settings(earlier, config, FIXED_ON_RESUME)
     if changed:
         name = changed[0]
@@ -92,17 +95,16 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, dict[str, Any] | No
             f"{name}={chz.asdict(config)[name]} differs from the run in {log_path} ({name}={earlier[name]}); "
             "a resumed run keeps it: leave it out, or choose another log_path"
         )
-    return config, log_path, get_last_checkpoint(log_path) or {}
+    return config, log_path, True
 
 
-async def _train(config: Config, log_path: Path, resumed: dict[str, Any] | None) -> int:
+async def _train(config: Config, log_path: Path, resumes: bool) -> int:
     started = time.perf_counter()
-    first_step = int((resumed or {}).get("step", 0))
-    console = Console(config.max_steps, first_step)
+    console = Console(config.max_steps, 0)
     signals = _Signals()
     async with contextlib.AsyncExitStack() as stack:
-        run = await assemble(config, log_path, resumed or {}, console, signals.stop, stack)
-        _announce(console, run, resumed, log_path)
+        run = await assemble(config, log_path, resumes, console, signals.stop, stack)
+        _announce(console, run, resumes, log_path)
         console.start()
         stack.callback(console.stop)
         with signals.caught(console):
@@ -135,16 +137,21 @@ async def train_to_the_end(run: Run) -> None:
 async def assemble(
     config: Config,
     log_path: Path,
-    checkpoint: Mapping[str, Any],
+    resumes: bool,
     console: Console,
     stop: asyncio.Event,
     stack: contextlib.AsyncExitStack,
 ) -> Run:
-    """Build every part of a run; what must be closed is left to `stack`."""
+    """Build every part of a run; what must be closed is left to `stack`. A run that `resumes` goes on from its last good checkpoint.
+
+    Raises:
+        CheckpointError: there is nothing left that the run could go on from.
+    """
     from code_rl.accounting import worst_start
     from code_rl.backends.connect import connect, preflight
     from code_rl.loading.load import find_data, load_test_splits, load_train_problems
     from code_rl.loop import Run
+    from code_rl.pipeline import decide_batch
     from code_rl.problems.order import ProblemOrder
     from code_rl.renderers import get_renderer
     from code_rl.reports.pieces import keep_tokenizer
@@ -153,6 +160,7 @@ async def assemble(
     from code_rl.sandbox.connect import connect_executor
     from code_rl.sandbox.patience import PatientExecutor
 
+    lock = _locked(log_path, console, stack) if is_run(log_path) else None
     found = await preflight(config)
     pins = _pins(config, log_path)
     data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
@@ -165,38 +173,58 @@ async def assemble(
         train_problems = within_difficulty(train_problems, config.difficulty)
     test_splits = await load_test_splits(data, config.eval_limit, executor, console.notice)
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
-    rewind(log_path, int(checkpoint.get("step", 0)))
-    backend = await connect(config, log_path / "checkpoints", checkpoint.get("state_path"), found)
+    if lock is None or not lock.holds():
+        _locked(log_path, console, stack)
+    shape = batch_shape(config)
+    order = ProblemOrder(train_problems, config.seed)
+
+    async def load(start: Start) -> Backend:
+        return await connect(config, log_path / "checkpoints", start.state_path, found)
+
+    history, start = History(), Start()
+    if resumes and is_run(log_path):
+        history = open_history(log_path, console.notice)
+        check_decisions(history, lambda step: decide_batch(order, config.seed, step, shape.prompts))
+        overlapped = config.max_steps_off_policy > 0
+        start, backend = await choose_start(log_path, history, overlapped, console.notice, load)
+    else:
+        backend = await load(start)
     stack.callback(backend.close)
+    lost = history.lost
+    if resumes and is_run(log_path):
+        new = lost_tokens(log_path, history, start.step, shape.completions)
+        go_back(log_path, start, new)
+        lost += new
     backend.capabilities.require_loss(config.loss, loss_config(config))
     keep_tokenizer(log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
     shown = itertools.chain(train_problems[:64], *test_splits.values())
     wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
     room = cap_max_tokens(wanted, backend.context, shown, renderer, console)
-    budget = _budget(config, log_path)
+    budget = _budget(config, log_path, lost)
     logs = setup_logging(log_path, _kept(config, data.describe()), read_log_to(config.log_to))
     stack.enter_context(console.outages_shown())
-    recorder = Recorder(log_path, logs, console)
+    recorder = Recorder(log_path, logs, console, history, config.keep_checkpoints)
     stack.callback(recorder.close)
     logging.getLogger("code_rl").info("backend %s; %s", backend.description, backend.capabilities.describe())
     run = Run(
         config=config,
-        shape=batch_shape(config),
+        shape=shape,
         backend=backend,
         executor=PatientExecutor(executor, config.sandbox_patience),
         renderer=renderer,
         reward=RewardConfig(format_coef=config.format_coef, cpu_limit_s=config.reward_timeout),
         sampling=Sampling(min(config.max_tokens, room), config.temperature),
         schedule=context_schedule(config, room),
-        train_problems=ProblemOrder(train_problems, config.seed),
+        train_problems=order,
         test_splits=test_splits,
         recorder=recorder,
         budget=budget,
         stop=stop,
         reference=await backend.base_sampler() if config.kl_coef else None,
-        first_step=int(checkpoint.get("step", 0)),
+        first_step=start.step,
     )
+    console.resume_at(start.step)
     refused = budget.refusal(worst_start(run)) if budget.capped else None
     if refused is not None:
         raise ConfigError(
@@ -205,10 +233,19 @@ async def assemble(
     return run
 
 
-def _budget(config: Config, log_path: Path) -> Budget:
-    """The run's caps, with what its earlier part has spent."""
+def _locked(log_path: Path, console: Console, stack: contextlib.AsyncExitStack) -> RunLock:
+    """The run directory's lock, until `stack` closes."""
+    lock = lock_run(log_path)
+    stack.callback(lock.release)
+    if lock.earlier is not None:
+        console.notice(f"{lock.earlier} ended without closing this run; its lock is taken over")
+    return lock
+
+
+def _budget(config: Config, log_path: Path, lost: Tokens) -> Budget:
+    """The run's caps, with what its earlier part has spent: as logged, and in vain."""
     prices = read_prices(config.prices)[0] if config.prices is not None else None
-    spent = Tokens()
+    spent = lost
     for record in read_metrics(log_path):
         spent += Tokens.of(record)
     return Budget(config.max_tokens_total, config.max_cost, prices, spent)
@@ -280,7 +317,7 @@ def _report(console: Console, log_path: Path) -> None:
         console.notice(f"report: {(log_path / REPORT).resolve()}")
 
 
-def _announce(console: Console, run: Run, resumed: dict[str, Any] | None, log_path: Path) -> None:
+def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
     config = run.config
     facts = {
         "recipe": config.recipe or "none",
@@ -295,7 +332,7 @@ def _announce(console: Console, run: Run, resumed: dict[str, Any] | None, log_pa
         "watch": f"code-rl report log_path={log_path} live=true",
     }
     console.header(facts)
-    if resumed is not None:
+    if resumes:
         console.notice(f"resuming after {run.first_step} steps")
 
 
@@ -313,7 +350,7 @@ def _hints(config: Config, log_path: Path, stopped: bool) -> list[str]:
 def _kept(config: Config, data: Mapping[str, list[str]]) -> dict[str, Any]:
     shape: BatchShape = batch_shape(config)
     resolved = {"prompts": shape.prompts, "completions": shape.completions, "data": data}
-    return {**chz.asdict(config), "resolved": resolved}
+    return with_checksum({**chz.asdict(config), "resolved": resolved})
 
 
 def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:

@@ -46,6 +46,10 @@ LINES = (
         "checkpoint_ttl_days", _REMOTE, "expiry of saved checkpoints; refused by servers of the older generation",
         "its checkpoints stay until they are deleted",
     ),
+    Line(
+        "keep_checkpoints", (BackendKind.EMBEDDED,), "older files are deleted",
+        "what it keeps is limited by checkpoint_ttl_days",
+    ),
     Line("backend_patience", _REMOTE, "how long a server may be silent", "there is no server to wait for"),
     Line("request_patience", _REMOTE, "how long one request may take while the server is well", "there is no server to wait for"),
 )  # fmt: skip

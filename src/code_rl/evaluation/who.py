@@ -15,8 +15,7 @@ from code_rl.evaluation.endpoint import Endpoint
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig, run_of
 from code_rl.problems.files import file_sha256
-from code_rl.runs.checkpoints import CHECKPOINTS
-from code_rl.runs.files import read_lines
+from code_rl.runs.checkpoints import read_checkpoints
 
 
 async def connect_weights(config: EvalConfig, out: Path) -> Weights:
@@ -59,7 +58,7 @@ async def connect_weights(config: EvalConfig, out: Path) -> Weights:
 def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
     """The run and its checkpoint's record. Raises ConfigError for a name that the run does not have."""
     run, name = run_of(checkpoint)
-    records = [record for record in read_lines(run / CHECKPOINTS) if "state_path" in record]
+    records = [record for record in read_checkpoints(run) if "state_path" in record]
     if not records:
         raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
     if name is None:

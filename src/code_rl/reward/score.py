@@ -62,10 +62,17 @@ class GroupScorer:
     def __init__(self, problem: Problem, executor: Executor, config: RewardConfig | None = None) -> None:
         self._problem, self._executor, self._config = problem, executor, config or RewardConfig()
         self._runs: dict[str | None, asyncio.Task[Verdict]] = {}
+        self._reached: dict[str | None, Verdict] = {}
+
+    def reached(self, code: str | None, verdict: Verdict) -> None:
+        """Take a verdict that an earlier process reached: this program is not run again."""
+        self._reached[code] = verdict
 
     async def score(self, text: str) -> Score:
         """Score one completion. Whoever cancels one cancels the group: its run may be shared."""
         code = extract_code(text)
+        if code in self._reached:
+            return make_score(self._reached[code], code, self._config)
         if code not in self._runs:
             judged = judge(self._problem, code, self._executor, cpu_limit_s=self._config.cpu_limit_s)
             self._runs[code] = asyncio.create_task(judged)

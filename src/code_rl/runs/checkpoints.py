@@ -1,13 +1,18 @@
-"""Checkpoints of a run: training state with optimizer, sampler weights, and the line in `checkpoints.jsonl` that names them."""
+"""Checkpoints of a run: training state with optimizer, sampler weights, and the line in `checkpoints.jsonl` that names them.
+
+Lines begin with a CRC-32 (`runs.files.seal`). `version` and `marks`, where a run wrote them, say which format its directory has, and how
+the files began that belong to the checkpoint: a run is resumed from it only when they still do.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from code_rl.runs.files import JsonLines, read_lines
+from code_rl.runs.files import JsonLines, drop_torn_line, seal, unseal, write_lines_atomically
 
 if TYPE_CHECKING:
     import tinker
@@ -49,13 +54,50 @@ async def commit_save(
     pending: Mapping[str, Any], name: str, log_path: str | Path, loop_state: Mapping[str, Any]
 ) -> dict[str, str]:
     """Wait for what was asked for, then write the line that makes it a checkpoint."""
-    paths = {key: str((await future).path) for key, future in pending.items()}
-    lines = JsonLines(Path(log_path) / CHECKPOINTS, durable=True)
+    paths = await saved_paths(pending)
+    append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths})
+    return paths
+
+
+async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
+    """Wait for what was asked for; paths by `state_path` and `sampler_path`."""
+    return {key: str((await future).path) for key, future in pending.items()}
+
+
+def append_checkpoint(log_path: Path, record: Mapping[str, Any]) -> None:
+    """Write the line that makes saved weights a checkpoint."""
+    drop_torn_line(log_path / CHECKPOINTS)
+    lines = JsonLines(log_path / CHECKPOINTS, durable=True, sealed=True)
     try:
-        lines.append({"name": name, **loop_state, **paths})
+        lines.append(record)
     finally:
         lines.close()
-    return paths
+
+
+def write_checkpoints(log_path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Replace all lines."""
+    write_lines_atomically(log_path / CHECKPOINTS, (seal(record) for record in records))
+
+
+def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
+    """The records of all checkpoints, in order; lines that are torn or altered are left out."""
+    path = Path(log_dir) / CHECKPOINTS
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        found = [unseal(line) or _unsealed(line) for line in file]
+    return [record for record in found if record is not None]
+
+
+def _unsealed(line: bytes) -> dict[str, Any] | None:
+    """A record of an earlier version, or of a program of its own: without checksum, and without what has one always."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not line.endswith(b"\n") or not isinstance(record, dict) or {"crc", "marks", "version"} & set(record):
+        return None
+    return record
 
 
 def save_checkpoint(
@@ -71,8 +113,5 @@ def save_checkpoint(
 
 def get_last_checkpoint(log_dir: str | Path, required_key: str = "state_path") -> dict[str, Any] | None:
     """The last record that has `required_key`, or None when there is none."""
-    last = None
-    for record in read_lines(Path(log_dir) / CHECKPOINTS):
-        if required_key in record:
-            last = record
-    return last
+    found = [record for record in read_checkpoints(log_dir) if required_key in record]
+    return found[-1] if found else None

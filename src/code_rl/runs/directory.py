@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import ConfigError
+from code_rl.runs.lock import LOCK
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
+FORMAT = 2
+"""Version of what a run directory holds. 1: journal and checkpoints without marks, scored groups in `inflight.jsonl`."""
 
 
 def default_log_path() -> Path:
@@ -40,7 +45,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     if path.exists() and not path.is_dir():
         raise ConfigError(f"log_path={path} is a file; give a directory")
     try:
-        occupied = path.exists() and any(path.iterdir())
+        occupied = path.exists() and any(entry.name != LOCK for entry in path.iterdir())
         if occupied:
             _settle(path, behavior_if_exists)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,6 +71,8 @@ def _settle(path: Path, behavior: Behavior) -> None:
     if behavior == "raise":
         raise ConfigError(f"log_path={path} holds an earlier run; choose another, or behavior_if_log_dir_exists=resume")
     if not is_run(path):
+        if (path / LOCK).is_file():
+            return  # a run that was cut before it had written its settings
         raise ConfigError(
             f"log_path={path} is not empty and holds no run ({CONFIG} is missing); choose another directory"
         )
@@ -74,11 +81,39 @@ def _settle(path: Path, behavior: Behavior) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings of an earlier run. Raises ConfigError when they cannot be read."""
+    """The settings of an earlier run. Raises ConfigError when they cannot be read, were altered, or are of a later version."""
     try:
         settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path / CONFIG} cannot be read: {error}; the run cannot be resumed") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path / CONFIG} does not hold an object; the run cannot be resumed")
+    resolved = settings.get("resolved")
+    if isinstance(resolved, dict) and {"checksum", "format"} & set(resolved):
+        if resolved.get("checksum") != settings_checksum(settings):
+            raise ConfigError(
+                f"{path / CONFIG} does not match its checksum: it was damaged or edited. Restore it; settings that may "
+                "change are given on the command line"
+            )
+        if resolved.get("format") != FORMAT:
+            raise ConfigError(
+                f"{path} was written by another version of code-rl (format {resolved.get('format')}; this one has "
+                f"{FORMAT}): resume it with that one"
+            )
     return settings
+
+
+def with_checksum(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as `config.json` keeps them: `resolved` gets the directory's format and a checksum over everything."""
+    kept = json.loads(
+        json.dumps({**settings, "resolved": {**settings.get("resolved", {}), "format": FORMAT}}, default=str)
+    )
+    kept["resolved"]["checksum"] = settings_checksum(kept)
+    return kept  # type: ignore[no-any-return]
+
+
+def settings_checksum(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of settings in canonical JSON, without the checksum that they may hold."""
+    resolved = {name: value for name, value in settings["resolved"].items() if name != "checksum"}
+    text = json.dumps({**settings, "resolved": resolved}, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

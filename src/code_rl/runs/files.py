@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import IO, Any, Literal, TextIO
 
 TAIL_BYTES = 1 << 16
+BLOCK = 1 << 20
+TEMPORARY = ".tmp"
+CRC = b'{"crc": "'
+BODY = len(CRC) + 8 + len(b'", ')
+"""Where the record of a sealed line goes on after its checksum."""
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text`: temporary name, fsync, rename, directory fsync."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_lines_atomically(path, (text,))
+
+
+def write_lines_atomically(path: Path, lines: Iterable[str]) -> None:
+    """`write_atomically`, with text that comes in parts."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     with open_private(temporary, "w") as file:
-        file.write(text)
+        file.writelines(lines)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -24,8 +36,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 def open_private(path: Path, mode: Literal["w", "a"]) -> TextIO:
     """Open a text file, which only its owner may read and write when it is made here."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if mode == "w" else os.O_APPEND)
-    return os.fdopen(os.open(path, flags, 0o600), mode, encoding="utf-8")
+    return os.fdopen(_private(path, os.O_TRUNC if mode == "w" else os.O_APPEND), mode, encoding="utf-8")
+
+
+def open_private_bytes(path: Path) -> IO[bytes]:
+    """The same for bytes that are appended."""
+    return os.fdopen(_private(path, os.O_APPEND), "ab")
+
+
+def _private(path: Path, how: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
 
 
 def sync_directory(path: Path) -> None:
@@ -37,20 +57,61 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a growing file began: its first `size` bytes and their CRC-32."""
+
+    size: int
+    crc: int
+
+
+def mark_of(path: Path, size: int | None = None) -> Mark | None:
+    """The mark of a file's first `size` bytes (None: of all), in flat memory. None when it is shorter; a missing file is empty."""
+    left, crc, whole = size, 0, 0
+    if path.exists():
+        with path.open("rb") as file:
+            while left != 0 and (block := file.read(BLOCK if left is None else min(BLOCK, left))):
+                crc, whole = zlib.crc32(block, crc), whole + len(block)
+                left = None if left is None else left - len(block)
+    return Mark(whole, crc) if not left else None
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes, on disk when this returns. A missing file stays missing."""
+    if path.exists() and path.stat().st_size > size:
+        with path.open("rb+") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+
+
 class JsonLines:
-    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append` returns."""
+    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append` returns.
 
-    def __init__(self, path: Path, durable: bool = False) -> None:
+    `sealed` lines begin with a CRC-32 of the rest; `unsealed` checks it.
+    """
+
+    def __init__(self, path: Path, durable: bool = False, sealed: bool = False) -> None:
         self.path = path
-        self._durable = durable
-        self._file: TextIO = open_private(path, "a")
+        self._durable, self._sealed = durable, sealed
+        self._mark: Mark | None = None
+        self._file = open_private_bytes(path)
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Mapping[str, Any], durable: bool | None = None) -> None:
         """Write one line and hand it to the operating system."""
-        self._file.write(json.dumps(record, ensure_ascii=True) + "\n")
+        line = (seal(record) if self._sealed else json.dumps(record, ensure_ascii=True) + "\n").encode()
+        self._file.write(line)
         self._file.flush()
-        if self._durable:
+        if self._mark is not None:
+            self._mark = Mark(self._mark.size + len(line), zlib.crc32(line, self._mark.crc))
+        if self._durable if durable is None else durable:
             self.sync()
+
+    def mark(self) -> Mark:
+        """The mark of the file as it is now; the first call reads it."""
+        if self._mark is None:
+            self._mark = mark_of(self.path)
+            assert self._mark is not None
+        return self._mark
 
     def sync(self) -> None:
         """Everything appended is on disk when this returns."""
@@ -61,6 +122,23 @@ class JsonLines:
         self._file.close()
 
 
+def seal(record: Mapping[str, Any]) -> str:
+    """A record, which must not be empty, as a line that begins with the CRC-32 of the rest."""
+    body = json.dumps(record, ensure_ascii=True)
+    return f'{{"crc": "{zlib.crc32(body.encode()):08x}", {body[1:]}\n'
+
+
+def unseal(line: bytes) -> dict[str, Any] | None:
+    """The record of a sealed line; None for a line that is torn, altered or not sealed."""
+    if line[: len(CRC)] != CRC or line[len(CRC) + 8 : BODY] != b'", ' or line[-1:] != b"\n":
+        return None
+    body = b"{" + line[BODY:-1]
+    if b"%08x" % zlib.crc32(body) != line[len(CRC) : len(CRC) + 8]:
+        return None
+    record: dict[str, Any] = json.loads(body)
+    return record
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The whole JSON objects of a file, in order; a line that a cut left torn ends it. Nothing if the file is missing."""
     if not path.exists():
@@ -69,7 +147,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return
             if not line.endswith("\n") or not isinstance(record, dict):
                 return
@@ -77,10 +155,10 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrite a JSON lines file with only the whole lines that are wanted."""
+    """Rewrite a JSON lines file with only the whole lines that are wanted, one at a time: a log of any length fits."""
     if path.exists():
-        kept = [json.dumps(record, ensure_ascii=True) + "\n" for record in read_lines(path) if wanted(record)]
-        write_atomically(path, "".join(kept))
+        kept = (json.dumps(record, ensure_ascii=True) + "\n" for record in read_lines(path) if wanted(record))
+        write_lines_atomically(path, kept)
 
 
 def drop_torn_line(path: Path) -> None:

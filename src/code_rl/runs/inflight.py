@@ -1,129 +1,187 @@
-"""Scored groups of steps that no checkpoint covers yet (`inflight.jsonl`), so that a resumed run does not sample them again.
+"""Completions and verdicts of steps that no checkpoint covers yet, so that a resumed run buys nothing twice.
 
-Each line has a checksum, like the journal's. A checkpoint keeps only the groups of later steps.
+`inflight/STEP.jsonl` has a sealed line per answer of the sampler (`drawn`: one or several completions of a group) and per program judged
+(`judged`), each written the moment it is there. A line that is torn or altered is left out: what it held is sampled or judged again.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from code_rl.reward.score import Score
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
-from code_rl.runs.files import JsonLines, read_lines, write_atomically
-from code_rl.runs.journal import checksum
+from code_rl.runs.files import Mark, drop_torn_line, mark_of, open_private_bytes, seal, sync_directory, unseal
 
-if TYPE_CHECKING:
-    from code_rl.problems.problem import Problem
-    from code_rl.rollouts import Group
-
-INFLIGHT = "inflight.jsonl"
+INFLIGHT = "inflight"
 Place = tuple[int, int, int]
 """Step, place in the batch, attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One sampled completion: T tokens, the sampler's logprobs_T, and why it ended (`stop` or `length`)."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a group was asked with. Completions of another request are not this group's."""
+
+    problem_id: str
+    prompt_tokens: Sequence[int]
+    count: int
+    max_tokens: int
+    seed: int
+
+    def facts(self) -> dict[str, Any]:
+        """The request as the lines hold it."""
+        prompt = zlib.crc32(b"".join(token.to_bytes(8, "little") for token in self.prompt_tokens))
+        return {
+            "problem": self.problem_id,
+            "prompt": prompt,
+            "count": self.count,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+        }
+
+
+@dataclass(slots=True)
+class Left:
+    """What an earlier process left of one group: lines `drawn`, and verdicts by completion."""
+
+    drawn: list[dict[str, Any]] = field(default_factory=list)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+
+
 class InFlight:
-    """The file, and the groups that an earlier process left in it."""
+    """The folder, and what earlier processes left in it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        records = list(read_inflight(path))
-        self._left = {_place(record): record for record in records}
-        self._rewrite(records)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._left: dict[int, dict[tuple[int, int], Left]] = {}
+        folder.mkdir(exist_ok=True)
 
-    def add(self, place: Place, seed: int, group: Group) -> None:
-        """Keep a scored group."""
-        record = {"step": place[0], "place": place[1], "attempt": place[2], "seed": seed, **_packed(group)}
-        self._lines.append({**record, "crc": checksum(record)})
+    def slot(self, place: Place) -> Slot:
+        """Where the completions of one group are kept, with those that are there already."""
+        step, *where = place
+        if step not in self._left:
+            drop_torn_line(step_file(self.folder, step))
+            self._left[step] = read_left(step_file(self.folder, step))
+        left = self._left[step].pop((where[0], where[1]), Left())
+        return Slot(step_file(self.folder, step), {"place": where[0], "attempt": where[1]}, left)
 
-    def find(self, place: Place, seed: int, max_tokens: int, problem: Problem) -> Group | None:
-        """The group that an earlier process got for this place from this seed, limit and problem, or None."""
-        record = self._left.pop(place, None)
-        if record is None or (record["seed"], record["problem_id"]) != (seed, problem.id):
-            return None
-        return _unpacked(record, problem) if record["max_tokens"] <= max_tokens else None
-
-    def sync(self) -> None:
-        """Everything added is on disk when this returns."""
-        self._lines.sync()
+    def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
+        """The marks of these steps' files, by name in the run directory; they are on disk when this returns."""
+        marks = {}
+        for step in steps:
+            path = step_file(self.folder, step)
+            if path.exists():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                mark = mark_of(path)
+                assert mark is not None
+                marks[f"{INFLIGHT}/{path.name}"] = mark
+        sync_directory(self.folder)
+        return marks
 
     def keep_from(self, step: int) -> None:
-        """Forget the groups of steps before `step`."""
-        self._lines.close()
-        self._rewrite([record for record in read_inflight(self.path) if record["step"] >= step])
+        """Forget the steps before `step`."""
+        for earlier in steps_in(self.folder):
+            if earlier < step:
+                step_file(self.folder, earlier).unlink(missing_ok=True)
+                self._left.pop(earlier, None)
 
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._lines.close()
 
-    def _rewrite(self, records: Sequence[Mapping[str, Any]]) -> None:
-        lines = [json.dumps({**record, "crc": checksum(record)}) + "\n" for record in records]
-        write_atomically(self.path, "".join(lines))
-        self._lines = JsonLines(self.path)
+class Slot:
+    """One group under way: `drawn` completions and their `verdicts`, by number, as far as they are known."""
+
+    def __init__(self, path: Path, where: Mapping[str, int], left: Left) -> None:
+        self._path, self._where, self._left = path, dict(where), left
+        self._request: dict[str, Any] = {}
+        self.drawn: dict[int, Drawn] = {}
+        self.verdicts: dict[int, Verdict] = {}
+        self.policy_step: int | None = None
+        self.sample_s = 0.0
+
+    def open(self, request: Request) -> None:
+        """Take what an earlier process got for the same request."""
+        self._request = request.facts()
+        left, self._left = self._left, Left()
+        for record in left.drawn:
+            if any(record.get(name) != value for name, value in self._request.items()):
+                continue
+            for member, each in enumerate(record["sequences"], record["first"]):
+                self.drawn[member] = Drawn(tuple(each["tokens"]), tuple(each["logprobs"]), each["stop"])
+            self.policy_step = record["policy_step"]
+            self.sample_s = max(self.sample_s, record["sample_s"])
+        self.verdicts = {member: verdict for member, verdict in left.verdicts.items() if member in self.drawn}
+
+    def keep_drawn(self, first: int, sequences: Sequence[Drawn], sample_s: float, policy_step: int) -> None:
+        """Keep completions that were sampled just now, numbered from `first`, `sample_s` seconds after they were asked for."""
+        for member, sequence in enumerate(sequences, first):
+            self.drawn[member] = sequence
+        self.policy_step = policy_step if self.policy_step is None else self.policy_step
+        self.sample_s = max(self.sample_s, sample_s)
+        drawn = [{"tokens": each.tokens, "logprobs": each.logprobs, "stop": each.stop_reason} for each in sequences]
+        facts = {"first": first, "policy_step": policy_step, "sample_s": sample_s, "sequences": drawn}
+        self._append({"kind": "drawn", **self._where, **self._request, **facts})
+
+    def keep_verdict(self, member: int, verdict: Verdict) -> None:
+        """Keep the verdict of one completion; the same program in others needs none of its own."""
+        self.verdicts[member] = verdict
+        self._append({"kind": "judged", **self._where, "member": member, "verdict": asdict(verdict)})
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        with open_private_bytes(self._path) as file:
+            file.write(seal(record).encode())
+
+
+def step_file(folder: Path, step: int) -> Path:
+    """The file of one step."""
+    return folder / f"{step:06d}.jsonl"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps that have a file, in order."""
+    return sorted(int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdigit())
 
 
 def read_inflight(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole records up to the first torn or altered line."""
-    for record in read_lines(path):
-        if record.pop("crc", None) != checksum(record):
-            return
-        yield record
+    """The whole records of one step's file; what is torn or altered is left out."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            record = unseal(line)
+            if record is not None:
+                yield record
 
 
-def _place(record: Mapping[str, Any]) -> Place:
-    return record["step"], record["place"], record["attempt"]
+def read_left(path: Path) -> dict[tuple[int, int], Left]:
+    """One step's file by place and attempt."""
+    found: dict[tuple[int, int], Left] = {}
+    for record in read_inflight(path):
+        try:
+            where = int(record["place"]), int(record["attempt"])
+            verdict = _verdict(record["verdict"]) if record["kind"] == "judged" else None
+            member = int(record["member" if verdict is not None else "first"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        left = found.setdefault(where, Left())
+        if verdict is None:
+            left.drawn.append(record)
+        else:
+            left.verdicts.setdefault(member, verdict)
+    return found
 
 
-def _packed(group: Group) -> dict[str, Any]:
-    return {
-        "problem_id": group.problem.id,
-        "policy_step": group.policy_step,
-        "max_tokens": group.max_tokens,
-        "sample_s": group.sample_s,
-        "score_s": group.score_s,
-        "prompt_tokens": list(group.prompt_tokens),
-        "completions": [
-            {
-                "tokens": list(each.tokens),
-                "logprobs": list(each.logprobs),
-                "text": each.text,
-                "truncated": each.truncated,
-                "score": asdict(each.score),
-            }
-            for each in group.completions
-        ],
-    }
-
-
-def _unpacked(record: Mapping[str, Any], problem: Problem) -> Group:
-    from code_rl.rollouts import Completion, Group
-
-    return Group(
-        problem=problem,
-        prompt_tokens=tuple(record["prompt_tokens"]),
-        completions=tuple(
-            Completion(
-                tokens=tuple(each["tokens"]),
-                logprobs=tuple(each["logprobs"]),
-                text=each["text"],
-                truncated=each["truncated"],
-                score=_unpacked_score(each["score"]),
-            )
-            for each in record["completions"]
-        ),
-        sample_s=record["sample_s"],
-        score_s=record["score_s"],
-        max_tokens=record["max_tokens"],
-        policy_step=record["policy_step"],
-    )
-
-
-def _unpacked_score(score: Mapping[str, Any]) -> Score:
-    verdict = score["verdict"]
-    failure = None if verdict["failure"] is None else Failure(**verdict["failure"])
-    return Score(
-        **{**score, "verdict": Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"]), "failure": failure})}
-    )
+def _verdict(kept: Mapping[str, Any]) -> Verdict:
+    failure = None if kept["failure"] is None else Failure(**kept["failure"])
+    return Verdict(**{**kept, "kind": VerdictKind(kept["kind"]), "failure": failure})

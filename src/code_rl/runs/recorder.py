@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from code_rl import __version__
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.values import dumps
-from code_rl.runs.checkpoints import CHECKPOINTS, commit_save, submit_save
-from code_rl.runs.directory import METRICS
-from code_rl.runs.files import JsonLines, keep_lines, read_lines
+from code_rl.runs.checkpoints import (
+    CHECKPOINTS,
+    append_checkpoint,
+    read_checkpoints,
+    saved_paths,
+    submit_save,
+    write_checkpoints,
+)
+from code_rl.runs.directory import FORMAT, METRICS
+from code_rl.runs.files import JsonLines, Mark, keep_lines, mark_of, read_lines
+from code_rl.runs.history import History
 from code_rl.runs.inflight import INFLIGHT, InFlight
-from code_rl.runs.journal import Journal
+from code_rl.runs.journal import JOURNAL, Journal
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.trained import TRAINED, trained_line
 
@@ -26,21 +36,43 @@ if TYPE_CHECKING:
     from code_rl.rollouts import Completion, Group
 
 ROLLOUTS = "rollouts.jsonl"
-JOURNAL = "journal.jsonl"
+PATHS = ("state_path", "sampler_path")
+FALLBACKS = 2
+"""Checkpoints from which a run can be resumed exactly without buying completions again."""
 MAX_SHOWN_TEST = 10_000
 
 
-class Recorder:
-    """Writes one run's directory and drives its console."""
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A checkpoint that was asked for: what the service was asked, and how the logs of the steps were then."""
 
-    def __init__(self, log_path: Path, logger: MultiplexLogger, console: Console) -> None:
+    pending: Mapping[str, Any]
+    logs: Mapping[str, Mark]
+
+
+class Recorder:
+    """Writes one run's directory and drives its console. `history` is what the journal has of the run's earlier part."""
+
+    def __init__(
+        self,
+        log_path: Path,
+        logger: MultiplexLogger,
+        console: Console,
+        history: History | None = None,
+        keep_checkpoints: int | None = None,
+    ) -> None:
         self.log_path = log_path
         self.console = console
         self._logger = logger
+        self._history = history or History()
+        self._keep = keep_checkpoints
         self._journal = Journal(log_path / JOURNAL)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
         self._trained = JsonLines(log_path / TRAINED)
+        self._rollouts.mark(), self._trained.mark()
         self.inflight = InFlight(log_path / INFLIGHT)
+        if not self._journal.mark().size:
+            self.decided("begin", step=0, version=FORMAT, release=__version__)
 
     def decided(self, event: str, **facts: Any) -> None:
         """Journal a decision before it takes effect."""
@@ -61,8 +93,14 @@ class Recorder:
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One line in `metrics.jsonl` and one row on the console."""
+        self.decided("logged", step=step, metrics=metrics)
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
+
+    def evaluated(self, step: int, samples: int) -> dict[str, Any] | None:
+        """The metrics of an evaluation after `step` that an earlier process finished, or None."""
+        known = self._history.evaluated.get(step)
+        return dict(known["metrics"]) if known is not None and known["samples"] == samples else None
 
     @contextlib.contextmanager
     def evaluating(self, splits: Mapping[str, Sequence[Problem]], samples: int) -> Iterator[None]:
@@ -70,24 +108,53 @@ class Recorder:
         with self.console.evaluating({name: len(problems) for name, problems in splits.items()}, samples):
             yield
 
-    async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> dict[str, Any]:
+    async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> Saving:
         """Ask for the weights after `step` completed steps, before the trainer gets anything else to do."""
         self.decided("save", step=step, name=_name(step))
-        return await asyncio.to_thread(submit_save, trainer, _name(step))
+        logs = {ROLLOUTS: self._rollouts.mark(), TRAINED: self._trained.mark()}
+        return Saving(await asyncio.to_thread(submit_save, trainer, _name(step)), logs)
 
-    async def commit_checkpoint(self, saving: Mapping[str, Any], step: int, offset: int) -> None:
-        """Make what was asked for a checkpoint, and then forget the groups that only earlier ones need; training goes on at position `offset` of the problem order."""
-        self.inflight.sync()
-        await commit_save(saving, _name(step), self.log_path, {"step": step, "offset": offset})
-        self.inflight.keep_from(step)
+    async def commit_checkpoint(self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()) -> None:
+        """Make what was asked for a checkpoint; training goes on from it at position `offset` of the problem order.
+
+        The rollouts of the steps `ahead`, which are complete, belong to it. Then older ones are forgotten as far as may be.
+        """
+        marks = await asyncio.to_thread(self._made_durable, saving, ahead)
+        paths = await saved_paths(saving.pending)
+        marks[JOURNAL] = self._journal.mark()
+        record = {"name": _name(step), "step": step, "offset": offset, **paths, "version": FORMAT}
+        record["marks"] = {name: [mark.size, mark.crc] for name, mark in marks.items()}
+        self.decided("saved", **record)
+        append_checkpoint(self.log_path, record)
+        self._forget()
         self.console.saved(step)
+
+    def _made_durable(self, saving: Saving, ahead: Sequence[int]) -> dict[str, Mark]:
+        """What a checkpoint needs besides the weights is on disk when this returns; its marks by file."""
+        self._rollouts.sync()
+        self._trained.sync()
+        metrics = mark_of(self.log_path / METRICS)
+        assert metrics is not None
+        return {METRICS: metrics, **saving.logs, **self.inflight.sync(ahead)}
+
+    def _forget(self) -> None:
+        """Drop checkpoints that are not to be kept, and the completions that only checkpoints before the last two need."""
+        records = read_checkpoints(self.log_path)
+        if self._keep is not None and len(records) > self._keep:
+            kept = records[-self._keep :]
+            write_checkpoints(self.log_path, kept)
+            needed = {record.get(key) for record in kept for key in PATHS}
+            for record in records[: -self._keep]:
+                for path in [Path(str(record[key])) for key in PATHS if key in record and record[key] not in needed]:
+                    path.unlink(missing_ok=True)
+        if len(records) >= FALLBACKS:
+            self.inflight.keep_from(int(records[-FALLBACKS]["step"]))
 
     def close(self) -> None:
         """Close every file. Idempotent."""
         self._journal.close()
         self._rollouts.close()
         self._trained.close()
-        self.inflight.close()
         self._logger.close()
 
 
@@ -95,7 +162,10 @@ def rewind(log_path: Path, step: int) -> None:
     """Drop what a cut run logged after the checkpoint at `step` (0: from the start), so that each step is there once."""
     for name in (METRICS, ROLLOUTS, TRAINED):
         keep_lines(log_path / name, lambda record: step > 0 and record.get("step", -1) < step)
-    keep_lines(log_path / CHECKPOINTS, lambda record: record.get("step", 0) <= step)
+    if (log_path / CHECKPOINTS).exists():
+        write_checkpoints(
+            log_path, [record for record in read_checkpoints(log_path) if int(record.get("step", 0)) <= step]
+        )
 
 
 def read_metrics(log_path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,122 @@
+"""What a run's journal says of it: the decisions that still hold, its checkpoints, what was spent in vain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from code_rl.budget import Tokens
+from code_rl.runs.files import open_private_bytes, sync_directory
+from code_rl.runs.journal import read_entries
+
+Drawn = Callable[[int, int, int], int]
+"""How many completions are kept of a step, a place and an attempt."""
+
+
+@dataclass(slots=True)
+class History:
+    """The journal read to its end. Whatever a `resume` made void is gone from here.
+
+    `saved` are the records of checkpoints by step, `evaluated` the finished evaluations by step, `lost` the tokens that
+    earlier resumes have written off. `damaged` is the offset of the first line that cannot be read, or None.
+    """
+
+    saved: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    refilled: dict[tuple[int, int, int], dict[str, Any]] = field(default_factory=dict)
+    trained: dict[tuple[int, int], int] = field(default_factory=dict)
+    evaluated: dict[int, dict[str, Any]] = field(default_factory=dict)
+    evaluating: dict[int, dict[str, Any]] = field(default_factory=dict)
+    logged: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lost: Tokens = field(default_factory=Tokens)
+    version: int | None = None
+    damaged: int | None = None
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Account for one event."""
+        event, step = entry["event"], entry.get("step")
+        if event == "begin":
+            self.version = entry.get("version")
+        elif event == "resume":
+            self._void_from(int(entry["step"]))
+            self.lost += Tokens(**entry["lost"])
+        elif event == "sample":
+            self.sampled[entry["step"]] = dict(entry)
+        elif event == "refill":
+            self.refilled[(entry["step"], entry["place"], entry["attempt"])] = dict(entry)
+        elif event == "train" and "tokens" in entry:
+            self.trained[(entry["step"], entry["first"])] = int(entry["tokens"])
+        elif event == "evaluate":
+            self.evaluating[entry["step"]] = dict(entry)
+        elif event == "evaluated":
+            self.evaluated[entry["step"]] = dict(entry)
+            self.evaluating.pop(entry["step"], None)
+        elif event == "logged":
+            self.logged[entry["step"]] = dict(entry["metrics"])
+        elif event == "saved":
+            self.saved[int(step or 0)] = {name: value for name, value in entry.items() if name != "event"}
+
+    def _void_from(self, step: int) -> None:
+        self.saved = {at: record for at, record in self.saved.items() if at <= step}
+        self.sampled = {at: entry for at, entry in self.sampled.items() if at < step}
+        self.refilled = {at: entry for at, entry in self.refilled.items() if at[0] < step}
+        self.trained = {at: tokens for at, tokens in self.trained.items() if at[0] < step}
+        self.logged = {at: metrics for at, metrics in self.logged.items() if at < step}
+        self.evaluating = {}
+
+    def lost_from(self, step: int, completions: int, drawn: Drawn) -> Tokens:
+        """The tokens that a resume from `step` pays for again, at worst: training, samples that are not kept, evaluations cut off.
+
+        `completions` is the size of a group.
+        """
+        lost = Tokens(train=sum(tokens for at, tokens in self.trained.items() if at[0] >= step))
+        for at, entry in self.sampled.items():
+            if at >= step and "prompt_tokens" in entry:
+                for place, prompt in enumerate(entry["prompt_tokens"]):
+                    lost += _asked(completions - drawn(at, place, 0), prompt, entry["max_tokens"])
+        for (at, place, attempt), entry in self.refilled.items():
+            if at >= step and "prompt_tokens" in entry:
+                missing = completions - drawn(at, place, attempt)
+                lost += _asked(missing, entry["prompt_tokens"], entry["max_tokens"])
+        for entry in self.evaluating.values():
+            lost += Tokens(**entry["worst"])
+        return lost
+
+
+def _asked(missing: int, prompt: int, max_tokens: int) -> Tokens:
+    return Tokens(prefill=max(missing, 0) * prompt, sample=max(missing, 0) * max_tokens)
+
+
+def read_history(path: Path) -> History:
+    """The history in a journal, up to the first line that is torn, altered or without its facts. A last line that a cut left torn is no damage."""
+    history, end = History(), 0
+    for entry, after in read_entries(path):
+        try:
+            history.take(entry)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            break
+        end = after
+    if path.exists() and path.stat().st_size > end:
+        with path.open("rb") as file:
+            file.seek(end)
+            if file.readline().endswith(b"\n"):
+                history.damaged = end
+    return history
+
+
+def set_aside_damage(path: Path, end: int) -> Path:
+    """Cut a damaged journal at `end`, keeping the whole of it beside, under the name that is returned."""
+    kept = path.with_name(f"{path.stem}.damaged{path.suffix}")
+    whole = path.read_bytes()
+    for target, data in ((kept, whole), (path, whole[:end])):
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        with open_private_bytes(temporary) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    sync_directory(path.parent)
+    return kept

@@ -1,0 +1,201 @@
+"""Taking a run up again: which checkpoint it goes on from, and what its directory holds then.
+
+A checkpoint lists how the files began that belong to it. Only when they still begin so is it used; else the one before, said plainly.
+What the journal can restore is restored: lines of `metrics.jsonl` and of `checkpoints.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from code_rl.budget import Tokens
+from code_rl.errors import CheckpointError, ConfigError
+from code_rl.runs.checkpoints import read_checkpoints, write_checkpoints
+from code_rl.runs.directory import FORMAT, METRICS
+from code_rl.runs.files import Mark, mark_of, truncate, write_lines_atomically
+from code_rl.runs.history import History, read_history, set_aside_damage
+from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file
+from code_rl.runs.journal import JOURNAL, Journal
+from code_rl.runs.recorder import ROLLOUTS, rewind
+from code_rl.runs.trained import TRAINED
+
+Say = Callable[[str], None]
+Loaded = TypeVar("Loaded")
+CHECKED_BATCHES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run goes on: after `step` steps, from a checkpoint's record, or (None) from the beginning."""
+
+    step: int = 0
+    record: Mapping[str, Any] | None = None
+
+    @property
+    def state_path(self) -> str | None:
+        """The training state to load."""
+        return None if self.record is None else str(self.record["state_path"])
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name."""
+        return "the beginning" if self.record is None else f"checkpoint {self.record.get('name', self.step)}"
+
+
+def open_history(log_path: Path, say: Say) -> History:
+    """What the journal says of a run; a damaged one is set aside, and cut after its last whole line."""
+    history = read_history(log_path / JOURNAL)
+    if history.damaged is not None:
+        kept = set_aside_damage(log_path / JOURNAL, history.damaged)
+        say(
+            f"{log_path / JOURNAL} is damaged after {history.damaged} bytes: it is cut there, the whole is in {kept.name}; "
+            "what the run decided and spent after that point is not known"
+        )
+    return history
+
+
+async def choose_start(
+    log_path: Path, history: History, overlapped: bool, say: Say, load: Callable[[Start], Awaitable[Loaded]]
+) -> tuple[Start, Loaded]:
+    """The latest point that the run can go on from, and what `load` made of it. Why a later one cannot be used is said.
+
+    `load` raises CheckpointError for state that is missing or damaged. Without any checkpoint, or while everything since the
+    beginning is still kept, the beginning is the last of them.
+
+    Raises:
+        CheckpointError: nothing is left to go on from, or the directory is of a version that this one cannot go on with.
+    """
+    reasons = []
+    for start in _starts(log_path, history):
+        try:
+            if start.record is not None:
+                _check_version(log_path, start.record, overlapped)
+                _check_marks(log_path, start, history, say)
+            return start, await load(start)
+        except CheckpointError as error:
+            if start.record is None:
+                raise
+            reasons.append(f"{start.name} cannot be used: {error}")
+            say(reasons[-1])
+    raise CheckpointError(
+        f"log_path={log_path}: {reasons[0]}; no earlier one can be used either. Restore what is damaged, or begin anew with "
+        "behavior_if_log_dir_exists=delete"
+    )
+
+
+def _starts(log_path: Path, history: History) -> Iterator[Start]:
+    listed = {record["step"]: record for record in read_checkpoints(log_path) if isinstance(record.get("step"), int)}
+    records = {step: record for step, record in {**listed, **history.saved}.items() if "state_path" in record}
+    for step in sorted(records, reverse=True):
+        yield Start(step, records[step])
+    if not records or step_file(log_path / INFLIGHT, 0).exists():
+        yield Start()
+
+
+def _check_version(log_path: Path, record: Mapping[str, Any], overlapped: bool) -> None:
+    version = record.get("version", 1)
+    if version == 1 and overlapped:
+        raise CheckpointError(
+            f"{log_path} was written by an earlier version of code-rl, whose overlapped runs this one cannot take up; "
+            "end it with that version"
+        )
+    if version not in (1, FORMAT):
+        raise CheckpointError(f"it has format {version}, and this version of code-rl reads 1 and {FORMAT}")
+
+
+def _check_marks(log_path: Path, start: Start, history: History, say: Say) -> None:
+    """Raise CheckpointError, naming the file, when one that the checkpoint needs no longer begins as it did."""
+    assert start.record is not None
+    for name, mark in _marks(start.record).items():
+        path = log_path / name
+        if mark_of(path, mark.size) == mark:
+            continue
+        if name == METRICS and _restore_metrics(path, start.step, history, mark):
+            say(f"{path} was damaged and is restored from the journal")
+        elif name in (JOURNAL, ROLLOUTS, TRAINED) and not path.exists():
+            say(f"{path} is missing: the run goes on without its earlier part")
+        elif name == JOURNAL:
+            say(f"{path} has lost lines: what the run decided and spent there is not known")
+        else:
+            hint = "; move it away to go on without it" if name in (ROLLOUTS, TRAINED) else ""
+            raise CheckpointError(f"the first {mark.size} bytes of {path} are damaged or missing{hint}")
+
+
+def _marks(record: Mapping[str, Any]) -> dict[str, Mark]:
+    try:
+        return {str(name): Mark(int(size), int(crc)) for name, (size, crc) in record.get("marks", {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"its record is malformed ({error})") from error
+
+
+def _restore_metrics(path: Path, step: int, history: History, mark: Mark) -> bool:
+    lines = [json.dumps({"step": at, **history.logged[at]}) + "\n" for at in sorted(history.logged) if at < step]
+    whole = "".join(lines).encode()
+    if Mark(len(whole), zlib.crc32(whole)) != mark:
+        return False
+    write_lines_atomically(path, lines)
+    return True
+
+
+def lost_tokens(log_path: Path, history: History, step: int, completions: int) -> Tokens:
+    """What a resume from `step` pays for again, at worst. `completions` is the size of a group."""
+    counts: dict[int, Counter[tuple[int, int]]] = {}
+
+    def drawn(at: int, place: int, attempt: int) -> int:
+        if at not in counts:
+            counts[at] = Counter()
+            for record in read_inflight(step_file(log_path / INFLIGHT, at)):
+                if record["kind"] == "drawn":
+                    counts[at][record["place"], record["attempt"]] += len(record["sequences"])
+        return counts[at][place, attempt]
+
+    return history.lost_from(step, completions, drawn)
+
+
+def go_back(log_path: Path, start: Start, lost: Tokens) -> None:
+    """Make the directory what it was at `start`: journaled first, then everything later is cut off, so that each step is there once."""
+    journal = Journal(log_path / JOURNAL)
+    try:
+        journal.record("resume", step=start.step, checkpoint=start.name, lost=asdict(lost))
+    finally:
+        journal.close()
+    marks = {} if start.record is None else _marks(start.record)
+    if start.record is not None and not marks:
+        rewind(log_path, start.step)
+        return
+    for name in (METRICS, ROLLOUTS, TRAINED):
+        truncate(log_path / name, marks[name].size if name in marks else 0)
+    kept = [record for record in read_checkpoints(log_path) if int(record.get("step", 0)) <= start.step]
+    if start.record is not None and start.record not in kept:
+        kept = [*kept, dict(start.record)]
+    write_checkpoints(log_path, kept)
+
+
+def check_decisions(history: History, batch: Callable[[int], tuple[Sequence[str], Sequence[int]]]) -> None:
+    """Hold the last batches that the journal decided on against `batch`, which gives ids of problems and seeds by step.
+
+    Raises:
+        ConfigError: they differ: the data or the program changed under the run.
+    """
+    for step in sorted(history.sampled)[-CHECKED_BATCHES:]:
+        problems, seeds = batch(step)
+        decided = history.sampled[step]
+        for was, now in ((decided["problems"], problems), (decided["seeds"], seeds)):
+            if list(was) != list(now):
+                raise ConfigError(
+                    f"the batch of step {step} would not be the one that the journal has ({_first_difference(was, now)}): "
+                    "dataset= has other problems than when the run began; restore them, or begin a new run"
+                )
+
+
+def _first_difference(was: Sequence[Any], now: Sequence[Any]) -> str:
+    for before, after in zip(was, now, strict=False):
+        if before != after:
+            return f"{before!r} became {after!r}"
+    return f"{len(was)} became {len(now)}"
