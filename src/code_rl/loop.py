@@ -195,13 +195,20 @@ async def run_evaluation(run: Run, policy: Policy, step: int = -1, *, full: bool
     worst = Tokens(prefill=prompts * (1 + samples), sample=count * run.sampling.max_tokens)
     run.recorder.decided("evaluate", step=step, samples=samples, policy_step=policy.step, worst=asdict(worst))
     with run.recorder.evaluating(run.test_splits, samples):
-        results = await evaluate(policy, run.test_splits, samples=samples, sampling=run.sampling, seed=run.config.seed)
+        results = await evaluate(
+            policy,
+            run.test_splits,
+            samples=samples,
+            sampling=run.sampling,
+            seed=run.config.seed,
+            slot=run.recorder.evaluation_slot(step),
+        )
     metrics = dict(evaluation_metrics(results)) | {
         "tokens/eval_prefill": prompts * (1 + samples),
         "time/eval": time.perf_counter() - started,
         "tokens/eval": sum(result.completion_tokens for result in results.values()),
     }
-    run.recorder.decided("evaluated", step=step, samples=samples, metrics=metrics)
+    run.recorder.evaluation_done(step, samples, metrics)
     return metrics
 
 

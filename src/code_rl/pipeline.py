@@ -171,10 +171,11 @@ class Pipeline:
         sampling = Sampling(run.schedule.stages[stage].max_tokens, config.temperature, request_per(config))
         problems = run.train_problems.batch(step * run.shape.prompts, run.shape.prompts)
         seeds = batch_seeds(config.seed, step, len(problems))
+        kept_from = run.recorder.inflight.policy_step(step)
         run.recorder.decided(
             "sample",
             step=step,
-            policy_step=policy.step,
+            policy_step=policy.step if kept_from is None else kept_from,
             stage=stage,
             max_tokens=sampling.max_tokens,
             prompt_tokens=[len(policy.prompt_tokens(problem)) for problem in problems],

@@ -13,13 +13,13 @@ from code_rl.backends.capabilities import BackendKind, Capabilities
 from code_rl.backends.places import Place, place_of
 from code_rl.backends.support import refuse_settings
 from code_rl.config import Config, loss_config
-from code_rl.errors import ConfigError
+from code_rl.errors import BackendError, CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import tinker
 
     from code_rl.backends.preflight import Survey
-    from code_rl.backends.remote import RemoteService
+    from code_rl.backends.remote import RemoteService, RemoteTrainingClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ async def _begin(
 
     name = config.model_name or ""
     if state_path is not None:
-        trainer = await service.create_training_client_from_state_with_optimizer(state_path)
+        trainer = await _restored(service, state_path)
     else:
         trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
     info = await asyncio.to_thread(trainer.get_info)
@@ -165,6 +165,16 @@ async def _begin(
         base_sampler=lambda: cast("Awaitable[tinker.SamplingClient]", service.create_sampling_client(base_model=name)),
         close=service.close,
     )
+
+
+async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingClient:
+    """The client that a checkpoint is; a server that answers that it has none, or cannot read it, has no outage."""
+    try:
+        return await service.create_training_client_from_state_with_optimizer(state_path)
+    except BackendError as error:
+        if getattr(error.__cause__, "status_code", None) in (404, 410) or "is damaged" in str(error):
+            raise CheckpointError(f"{state_path} cannot be loaded: {error}") from error
+        raise
 
 
 async def ready(value: Any) -> Any:

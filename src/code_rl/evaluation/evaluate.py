@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from code_rl.concurrency import together
 from code_rl.evaluation.figures import Figures, Outcome, figures
 from code_rl.evaluation.passk import Estimate
 from code_rl.problems.problem import Problem
 from code_rl.rollouts import Group, Policy, Sampling, derive_seed
+from code_rl.runs.inflight import Slot
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
 As many as the embedded engine takes into one batch."""
+
+EvaluationSlot = Callable[[int, int, int], Slot]
+"""Where the group of a split (by number), of greedy decoding (0) or samples (1), and of a problem (by position) is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,21 @@ async def evaluate(
     samples: int,
     sampling: Sampling,
     seed: int,
+    slot: EvaluationSlot | None = None,
 ) -> dict[str, SplitResult]:
     """Evaluate each split: greedily, and with `samples` completions per problem (0: greedy only).
 
-    The seeds depend on split and position only, so that evaluations before and after training are paired.
+    The seeds depend on split and position only, so that evaluations before and after training are paired. `slot` says where each
+    group is kept, for an evaluation that is cut.
     """
     names = list(splits)
     places = asyncio.Semaphore(IN_FLIGHT)
-    results = await together(_split(policy, name, splits[name], samples, sampling, seed, places) for name in names)
+    results = await together(
+        _split(
+            policy, name, splits[name], samples, sampling, seed, places, None if slot is None else partial(slot, number)
+        )
+        for number, name in enumerate(names)
+    )
     return dict(zip(names, results, strict=True))
 
 
@@ -67,14 +79,16 @@ async def _split(
     sampling: Sampling,
     seed: int,
     places: asyncio.Semaphore,
+    slot: Callable[[int, int], Slot] | None,
 ) -> SplitResult:
-    async def outcomes(index: int, count: int, how: Sampling) -> list[Outcome]:
+    async def outcomes(index: int, kind: int, count: int, how: Sampling) -> list[Outcome]:
+        kept = None if slot is None else slot(kind, index)
         async with places:
-            group = await policy.roll_out(problems[index], count, how, problem_seed(seed, name, index))
+            group = await policy.roll_out(problems[index], count, how, problem_seed(seed, name, index), kept)
         return _outcomes(group)
 
     greedy = Sampling(max_tokens=sampling.max_tokens, temperature=0.0)
-    draws = [(1, greedy), *([(samples, sampling)] if samples else [])]
+    draws = [(0, 1, greedy), *([(1, samples, sampling)] if samples else [])]
     found = await together(outcomes(index, *draw) for draw in draws for index in range(len(problems)))
     return summarise(found[: len(problems)], found[len(problems) :] if samples else None, samples)
 

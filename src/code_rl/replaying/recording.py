@@ -17,8 +17,8 @@ from code_rl.reward.score import RewardConfig, make_score
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts import Completion, Group
 from code_rl.runs.directory import METRICS, is_run, read_config
-from code_rl.runs.journal import read_journal
-from code_rl.runs.recorder import JOURNAL, ROLLOUTS
+from code_rl.runs.journal import JOURNAL, read_journal
+from code_rl.runs.recorder import ROLLOUTS
 from code_rl.runs.trained import TRAINED, Logprobs, read_trained_line
 from code_rl.settings import make_settings
 

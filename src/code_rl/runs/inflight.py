@@ -17,6 +17,8 @@ from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.runs.files import Mark, drop_torn_line, mark_of, open_private_bytes, seal, sync_directory, unseal
 
 INFLIGHT = "inflight"
+EVALUATIONS = "evaluations"
+"""Inside it, the same for evaluations that are under way: step + 1, position of the problem, kind of draw."""
 Place = tuple[int, int, int]
 """Step, place in the batch, attempt."""
 
@@ -71,11 +73,18 @@ class InFlight:
     def slot(self, place: Place) -> Slot:
         """Where the completions of one group are kept, with those that are there already."""
         step, *where = place
+        left = self._of(step).pop((where[0], where[1]), Left())
+        return Slot(step_file(self.folder, step), {"place": where[0], "attempt": where[1]}, left)
+
+    def policy_step(self, step: int) -> int | None:
+        """The training steps behind the weights that sampled what is kept of a step; None when nothing is."""
+        return next((record["policy_step"] for left in self._of(step).values() for record in left.drawn), None)
+
+    def _of(self, step: int) -> dict[tuple[int, int], Left]:
         if step not in self._left:
             drop_torn_line(step_file(self.folder, step))
             self._left[step] = read_left(step_file(self.folder, step))
-        left = self._left[step].pop((where[0], where[1]), Left())
-        return Slot(step_file(self.folder, step), {"place": where[0], "attempt": where[1]}, left)
+        return self._left[step]
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
         """The marks of these steps' files, by name in the run directory; they are on disk when this returns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from code_rl.runs.checkpoints import (
 from code_rl.runs.directory import FORMAT, METRICS
 from code_rl.runs.files import JsonLines, Mark, keep_lines, mark_of, read_lines
 from code_rl.runs.history import History
-from code_rl.runs.inflight import INFLIGHT, InFlight
+from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, InFlight, Slot
 from code_rl.runs.journal import JOURNAL, Journal
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.trained import TRAINED, trained_line
@@ -71,7 +71,9 @@ class Recorder:
         self._trained = JsonLines(log_path / TRAINED)
         self._rollouts.mark(), self._trained.mark()
         self.inflight = InFlight(log_path / INFLIGHT)
-        if not self._journal.mark().size:
+        self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
+        self._journal.mark()
+        if self._history.version is None:
             self.decided("begin", step=0, version=FORMAT, release=__version__)
 
     def decided(self, event: str, **facts: Any) -> None:
@@ -101,6 +103,15 @@ class Recorder:
         """The metrics of an evaluation after `step` that an earlier process finished, or None."""
         known = self._history.evaluated.get(step)
         return dict(known["metrics"]) if known is not None and known["samples"] == samples else None
+
+    def evaluation_slot(self, step: int) -> Callable[[int, int, int], Slot]:
+        """Where an evaluation after `step` keeps its groups while it is under way: by split, kind of decoding, position."""
+        return lambda split, kind, index: self._evaluations.slot((step + 1, index, 2 * split + kind))
+
+    def evaluation_done(self, step: int, samples: int, metrics: Mapping[str, Any]) -> None:
+        """Journal what an evaluation showed, after which its completions need not be kept."""
+        self.decided("evaluated", step=step, samples=samples, metrics=metrics)
+        self._evaluations.keep_from(step + 2)
 
     @contextlib.contextmanager
     def evaluating(self, splits: Mapping[str, Sequence[Problem]], samples: int) -> Iterator[None]:

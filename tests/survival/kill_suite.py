@@ -1,0 +1,339 @@
+"""Runs that are killed with SIGKILL at random instants, resumed, perhaps killed again, and held against the undisturbed run.
+
+    python tests/survival/kill_suite.py cases=40 lags=0,1 seed=0 folder=DIR
+
+The harness loads torch, the project and the held-out problems once, in a parent that has no other thread, and forks a child for each
+process of a run, which spares each of them some seconds of imports. A child is an ordinary run otherwise: `train_command` in a
+process of its own, with the embedded engine, the embedded sandbox, files and fsync; only the page at its end is left out. A kill is aimed at the run's progress, not at the clock, so that
+instants spread over the whole run on a busy machine too: the parent watches the journal grow to a random share of its final
+size, waits up to 40 ms more, and kills. One kill in eight strikes while the run starts.
+
+After the last process a case is right when metrics (times aside), rollouts, the trainer's answers, checkpoints and every tensor of
+the last state are those of the undisturbed run, when no completion that was sampled and no program that was judged was ever
+bought again, and when the journal can be read to its end. Prints one JSON object for each lag. `signals=true` adds runs that get
+SIGINT, SIGTERM, or both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RUN = {
+    "backend": "embedded", "executor": "embedded", "sandbox_concurrency": "2", "threads": "1", "batch_size": "8",
+    "group_size": "2", "max_tokens": "64", "max_steps": "6", "save_every": "2", "eval_every": "3", "eval_limit": "1",
+    "eval_samples": "1",
+}  # fmt: skip
+MODULES = (
+    "code_rl.training",
+    "code_rl.loop",
+    "code_rl.loading.load",
+    "code_rl.backends.embedded.service",
+    "code_rl.sandbox.embedded.pool",
+    "tinker",
+)
+SIGNALS = ((signal.SIGINT,), (signal.SIGTERM,), (signal.SIGTERM, signal.SIGINT))
+PATIENCE_S = 120.0
+ATTEMPTS = 6
+
+
+@dataclass
+class Outcome:
+    """One case: how its processes were killed, and what is wrong in the end."""
+
+    seed: int
+    kills: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What two runs must have in common."""
+
+    metrics: list[dict[str, Any]]
+    files: dict[str, str]
+    checkpoints: list[tuple[str, int, int]]
+    weights: str
+
+
+def settings(folder: Path, lag: int) -> dict[str, str]:
+    return {**RUN, "max_steps_off_policy": str(lag), "log_path": str(folder)}
+
+
+def facts_of(log_path: Path) -> Facts:
+    from code_rl.backends.embedded.state import read_state
+    from code_rl.runs.checkpoints import read_checkpoints
+    from code_rl.runs.recorder import read_metrics
+
+    records = read_checkpoints(log_path)
+    digest = hashlib.sha256()
+    for name, tensor in sorted(read_state(Path(records[-1]["state_path"])).tensors.items()):
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return Facts(
+        [{k: v for k, v in record.items() if not k.startswith("time/")} for record in read_metrics(log_path)],
+        {
+            name: hashlib.sha256((log_path / name).read_bytes()).hexdigest()
+            for name in ("rollouts.jsonl", "trained.jsonl")
+        },
+        [(record["name"], record["step"], record["offset"]) for record in records],
+        digest.hexdigest(),
+    )
+
+
+def preload(more: Sequence[str] = ()) -> None:
+    """Load everything that a run needs. The parent has no thread but its first, so that its children can be forked from it."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"  # pools of threads would not survive a fork
+    import torch
+
+    for module in (*MODULES, *more):
+        importlib.import_module(module)
+    from code_rl.problems.builtin import SPLITS, test_split
+
+    for split in SPLITS:
+        test_split(split)
+    torch.set_num_threads(1)
+    threads = os.listdir("/proc/self/task")
+    if len(threads) != 1:
+        raise SystemExit(f"the parent has {len(threads)} threads; it could not be forked safely")
+
+
+def fork(given: dict[str, str], ledger: Path, output: Path, use: Callable[[dict[str, str]], int]) -> int:
+    """One process of a run, in a child; returns its id. The child ends with the run's exit code."""
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        with output.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        keep_ledger(ledger)
+        code = use(given)
+    except BaseException:  # noqa: BLE001 - shown, and the child ends with a code of its own
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def keep_ledger(path: Path) -> None:
+    """Note every completion and every verdict once the run has kept it."""
+    from code_rl.runs import inflight
+
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    keep_drawn, keep_verdict = inflight.Slot.keep_drawn, inflight.Slot.keep_verdict
+
+    def name_of(slot: Any) -> str:
+        return f"{slot._path.parent.name}/{slot._path.stem} {slot._where}"
+
+    def drawn(self: Any, first: int, sequences: Any, *rest: Any) -> None:
+        keep_drawn(self, first, sequences, *rest)
+        lines = [f"drawn {name_of(self)} {first + n}\n" for n in range(len(sequences))]
+        os.write(handle, "".join(lines).encode())
+
+    def verdict(self: Any, member: int, *rest: Any) -> None:
+        keep_verdict(self, member, *rest)
+        os.write(handle, f"judged {name_of(self)} {member}\n".encode())
+
+    inflight.Slot.keep_drawn, inflight.Slot.keep_verdict = drawn, verdict  # type: ignore[method-assign]
+
+
+def train(given: dict[str, str]) -> int:
+    import code_rl.training
+    from code_rl.errors import CodeRLError
+
+    code_rl.training._report = lambda *_: None  # type: ignore[assignment]
+    try:
+        return code_rl.training.train_command(given)
+    except CodeRLError as error:
+        print(f"error: {error}")
+        return error.exit_code
+
+
+def ended(child: int, until: float) -> int | None:
+    """The exit code of a child that ended by then, else None."""
+    while time.monotonic() < until:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.0005)
+    return None
+
+
+def strike(child: int, log_path: Path, chooser: random.Random, whole: int, start_s: float) -> tuple[int | None, str]:
+    """Kill a child at a random instant of its run. Returns its exit code if it had ended before, and where it was struck."""
+    early = chooser.random() < 0.125
+    pause = chooser.random() * (start_s if early else 0.04)
+    journal = log_path / "journal.jsonl"
+    begun = journal.stat().st_size if journal.exists() else 0
+    target = 0 if early else chooser.randint(1, max(whole - begun, whole // 4))
+    deadline = time.monotonic() + PATIENCE_S
+    while (journal.stat().st_size if journal.exists() else 0) < begun + target:
+        code = ended(child, time.monotonic() + 0.0005)
+        if code is not None or time.monotonic() > deadline:
+            return code, "ended"
+    code = ended(child, time.monotonic() + pause)
+    if code is not None:
+        return code, "ended"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return (
+        None,
+        "starting" if early else f"journal at {(begun + target) / whole:.2f} of its size + {1000 * pause:.0f} ms",
+    )
+
+
+def case(seed: int, lag: int, folder: Path, whole: Facts, journal_size: int, start_s: float) -> Outcome:
+    chooser, outcome = random.Random(f"{seed}/{lag}"), Outcome(seed)
+    log_path, ledger, output = folder / "run", folder / "ledger", folder / "output"
+    folder.mkdir(parents=True)
+    wanted = chooser.choices((1, 2, 3), (6, 3, 1))[0]
+    for _ in range(ATTEMPTS):
+        if len(outcome.kills) == wanted:
+            break
+        child = fork(given_for(log_path, lag), ledger, output, train)
+        code, where = strike(child, log_path, chooser, journal_size, start_s)
+        if code is None and where != "ended":
+            outcome.kills.append(where)
+        elif code != 0:
+            outcome.wrong.append(f"a process ended with {code}: {output.read_text()[-600:]}")
+            return outcome
+        elif outcome.kills:
+            break
+        else:  # it was faster than the blow: another run, another instant
+            shutil.rmtree(log_path)
+            ledger.unlink()
+    code = ended(fork(given_for(log_path, lag), ledger, output, train), time.monotonic() + PATIENCE_S)
+    if code != 0:
+        outcome.wrong.append(f"the last process ended with {code}: {output.read_text()[-600:]}")
+    else:
+        outcome.wrong += differences(log_path, ledger, whole)
+    return outcome
+
+
+def given_for(log_path: Path, lag: int) -> dict[str, str]:
+    """The command that starts a run, or that resumes it once it has settings."""
+    return {"log_path": str(log_path)} if (log_path / "config.json").exists() else settings(log_path, lag)
+
+
+def differences(log_path: Path, ledger: Path, whole: Facts) -> list[str]:
+    from code_rl.runs.history import read_history
+    from code_rl.runs.journal import JOURNAL
+
+    found, wrong = facts_of(log_path), []
+    for name in ("metrics", "files", "checkpoints", "weights"):
+        if getattr(found, name) != getattr(whole, name):
+            wrong.append(f"{name} differ")
+    bought = [what for what, times in Counter(ledger.read_text().splitlines()).items() if times > 1]
+    wrong += [f"bought again: {what}" for what in bought[:3]]
+    if read_history(log_path / JOURNAL).damaged is not None:
+        wrong.append("the journal is damaged")
+    return wrong
+
+
+def undisturbed(folder: Path, lag: int) -> tuple[Facts, int, float]:
+    """The run that nothing disturbs, twice: its facts, the size of its journal, and seconds from a start to the first decision."""
+    both = []
+    for name in ("whole", "again"):
+        log_path = folder / name
+        began = time.monotonic()
+        child = fork(settings(log_path, lag), folder / f"{name}.ledger", folder / f"{name}.output", train)
+        while not (log_path / "journal.jsonl").exists() and time.monotonic() < began + PATIENCE_S:
+            time.sleep(0.002)
+        start_s = time.monotonic() - began
+        code = ended(child, time.monotonic() + PATIENCE_S)
+        if code != 0:
+            raise SystemExit(
+                f"the undisturbed run ended with {code}: {(folder / f'{name}.output').read_text()[-2000:]}"
+            )
+        both.append(facts_of(log_path))
+    if both[0] != both[1]:
+        raise SystemExit("two undisturbed runs differ: this machine's engine does not repeat itself")
+    if sum(record.get("n_datums", 0) > 0 for record in both[0].metrics) < int(RUN["max_steps"]) // 2:
+        raise SystemExit("the undisturbed run hardly trains: it would show nothing")
+    return both[0], (folder / "whole" / "journal.jsonl").stat().st_size, start_s
+
+
+def signalled(lag: int, folder: Path, whole: Facts, numbers: Sequence[signal.Signals]) -> list[str]:
+    """A run that gets these signals while it trains, then goes on: what is wrong with it."""
+    folder.mkdir(parents=True)
+    log_path, ledger, output = folder / "run", folder / "ledger", folder / "output"
+    child = fork(settings(log_path, lag), ledger, output, train)
+    code, until = None, time.monotonic() + PATIENCE_S
+    while code is None and time.monotonic() < until and events_of(log_path, "optimize") < 3:
+        code = ended(child, time.monotonic() + 0.002)
+    for number in numbers:
+        os.kill(child, number)
+        code = ended(child, time.monotonic() + (0.05 if len(numbers) > 1 else PATIENCE_S))
+    code = ended(child, time.monotonic() + PATIENCE_S) if code is None else code
+    said = output.read_text()
+    expected = 128 + numbers[0] if len(numbers) == 1 else -numbers[-1]
+    wrong = [f"ended with {code}, not with {expected}: {said[-600:]}"] if code != expected else []
+    if len(numbers) == 1 and f"to resume: python train.py log_path={log_path}" not in said:
+        wrong.append(f"did not say how to go on: {said[-600:]}")
+    if ended(fork({"log_path": str(log_path)}, ledger, output, train), time.monotonic() + PATIENCE_S) != 0:
+        return [*wrong, f"could not go on: {output.read_text()[-600:]}"]
+    return wrong + [each for each in differences(log_path, ledger, whole) if not each.startswith("checkpoints")]
+
+
+def events_of(log_path: Path, event: str) -> int:
+    journal = log_path / "journal.jsonl"
+    return journal.read_bytes().count(f'"event": "{event}"'.encode()) if journal.exists() else 0
+
+
+def report(cases: int, lag: int, first: int, folder: Path, signals: bool) -> dict[str, Any]:
+    began = time.monotonic()
+    folder.mkdir(parents=True)
+    whole, journal_size, start_s = undisturbed(folder, lag)
+    outcomes = [
+        case(seed, lag, folder / str(seed), whole, journal_size, start_s) for seed in range(first, first + cases)
+    ]
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
+    found = {
+        "lag": lag,
+        "cases": cases,
+        "identical": cases - len(wrong),
+        "never_killed": sum(not outcome.kills for outcome in outcomes),
+        "kills": sum(len(outcome.kills) for outcome in outcomes),
+        "wrong": [vars(outcome) for outcome in wrong],
+        "where": [where for outcome in outcomes for where in outcome.kills],
+        "wall_s": round(time.monotonic() - began, 1),
+    }
+    if signals:
+        found["signals"] = {
+            "+".join(number.name for number in numbers): signalled(lag, folder / f"signals-{n}", whole, numbers)
+            for n, numbers in enumerate(SIGNALS)
+        }
+    return found
+
+
+def main(words: list[str]) -> int:
+    given = dict(word.split("=", 1) for word in words)
+    cases, first = int(given.get("cases", "3")), int(given.get("seed", "0"))
+    folder = Path(given["folder"]).absolute()
+    preload()
+    for lag in map(int, given.get("lags", "0,1").split(",")):
+        found = report(cases, lag, first, folder / f"lag-{lag}", given.get("signals") == "true")
+        print(json.dumps(found), flush=True)
+    spent = os.times()
+    print(json.dumps({"cpu_s": round(sum(spent[:4]), 1)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
