@@ -150,7 +150,7 @@ def survives(log_path: Path, seed: int) -> Counter[str]:
     )  # fmt: skip
     struck: Counter[str] = Counter()
     for trial in range(20):
-        chaos = Chaos(seed * 1000 + trial, rate=0.06 if trial < 6 else 0.0)
+        chaos = Chaos(seed * 1000 + trial, rate=0.1 if trial < 6 else 0.0)
         words = given if trial == 0 or not (log_path / "config.json").exists() else {"log_path": str(log_path)}
         error = asyncio.run(asyncio.wait_for(attempt(words, chaos), TIMEOUT_S))
         struck += chaos.struck
