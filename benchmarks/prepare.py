@@ -126,6 +126,7 @@ def scale(config: PrepareBenchmark, folder: Path) -> None:
         write_problems(exam_file, exams(config))
     print(f"{config.problems} problems, {noisy.stat().st_size / 1e6:.0f} MB", flush=True)
     out = folder / "out"
+    before = cpu_s()
     seconds = command(
         "prepare", f"dataset={noisy}", f"out={out}", f"decontaminate={exam_file}", f"stop_after={config.stop_after}",
         f"mutants={config.mutants}", f"repeats={config.repeats}", f"unverified={'drop' if config.references else 'keep'}",
@@ -136,15 +137,18 @@ def scale(config: PrepareBenchmark, folder: Path) -> None:
             f"{stage['stage']:>13} {stage['seconds'] / 60:7.2f} min  {stage['in']} -> {stage['out']}  {stage['dropped']}"
         )
     static = sum(stage["seconds"] for stage in report["stages"] if stage["stage"] not in ("verify", "difficulty"))
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(
-        f"all {seconds / 60:.2f} min; all but verify {static / 60:.2f} min; peak memory {peak_mib():.0f} MiB",
+        f"all {seconds / 60:.2f} min; all but verify {static / 60:.2f} min; peak memory {peak:.0f} MiB; "
+        f"CPU time of the command, without the sandbox, {(cpu_s() - before) / 60:.2f} min",
         flush=True,
     )
 
 
-def peak_mib() -> float:
-    """Peak resident memory of the largest child so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+def cpu_s() -> float:
+    """CPU seconds of all children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def compare(config: PrepareBenchmark, folder: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from corpus.rooms import data_file
 from problems.test_livecodebench import row as livecodebench_row
 
-from code_rl.errors import ConfigError, DataError
+from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.evaluation.benchmarks import BENCHMARKS
 from code_rl.evaluation.fetch import Pinned, fetch
-from code_rl.evaluation.prepare import load_benchmark
+from code_rl.evaluation.prepare import AT_ONCE, load_benchmark
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.problem import CallTest
 from code_rl.sandbox.embedded import EmbeddedSandbox
@@ -44,11 +44,27 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
 
 
-def load(name, data, **choice):
+class Counting:
+    """An executor that counts its jobs, and fails at one of them."""
+
+    def __init__(self, executor, fails_at=None):
+        self._executor, self._fails_at = executor, fails_at
+        self.jobs = 0
+
+    async def run(self, job):
+        self.jobs += 1
+        if self.jobs == self._fails_at:
+            raise SandboxError("the machine went down")
+        async for execution in self._executor.run(job):
+            yield execution
+
+
+def load(name, data, through=lambda sandbox: sandbox, **choice):
     async def run():
         sandbox = EmbeddedSandbox(concurrency=1)
         try:
-            return await load_benchmark(name, None if data is None else str(data), Choice(**choice), sandbox)
+            executor = through(sandbox)
+            return await load_benchmark(name, None if data is None else str(data), Choice(**choice), executor)
         finally:
             await sandbox.aclose()
 
@@ -73,6 +89,29 @@ def test_humaneval_plus_has_base_and_extra_tests_and_humaneval_the_base_alone(tm
     data = write(tmp_path / "he.jsonl", HUMANEVAL)
     assert expected(only(load("humaneval+", data))) == [[2], [], [10, 12]]
     assert expected(only(load("humaneval", data))) == [[2], []]
+
+
+def test_a_cut_while_expected_values_are_made_costs_the_rows_in_hand(tmp_path, monkeypatch):
+    rows = [{**HUMANEVAL, "task_id": f"HumanEval/{900 + i}"} for i in range(24)]
+    rows[3] = {**rows[3], "canonical_solution": "    return 1 // 0\n"}
+    data = write(tmp_path / "he.jsonl", *rows)
+    counted = []
+
+    def counting(sandbox, fails_at=None):
+        counted.append(Counting(sandbox, fails_at))
+        return counted[-1]
+
+    with pytest.raises(SandboxError):
+        load("humaneval+", data, partial(counting, fails_at=18))
+    cut = load("humaneval+", data, counting)
+    assert 24 - 17 <= counted[1].jobs <= 24 - 17 + AT_ONCE
+    assert list(cut.skipped.values()) == ["reference_failed"]
+    made = [path.read_bytes() for path in sorted((tmp_path / "cache" / "benchmarks").glob("*.json*"))]
+    assert not list((tmp_path / "cache" / "benchmarks").glob(".*.part"))
+    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "other"))
+    load("humaneval+", data, counting)
+    assert counted[2].jobs == 24
+    assert made == [path.read_bytes() for path in sorted((tmp_path / "other" / "benchmarks").glob("*.json*"))]
 
 
 def test_humaneval_s_own_file_has_its_asserts(tmp_path):

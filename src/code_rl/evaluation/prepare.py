@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import dataclasses
+import fcntl
 import hashlib
 import itertools
 import json
@@ -34,7 +35,7 @@ from code_rl.problems.sources.humaneval import read_humaneval, read_humaneval_pl
 from code_rl.problems.sources.livecodebench import OUTSIDE_WINDOW, parse_window, read_livecodebench
 from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus, read_mbpp_plus_origin
 from code_rl.problems.sources.records import Draft, Row, Skipped, read_rows
-from code_rl.runs.files import write_atomically
+from code_rl.runs.files import drop_torn_line, write_atomically
 from code_rl.sandbox.executor import Executor
 
 Item = Problem | Draft | Skipped
@@ -61,12 +62,10 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     files = describe_files(paths)
     key = _key(name, files, choice)
     target = cache_folder() / "benchmarks" / f"{key}.jsonl"
-    notes = target.with_suffix(".json")
-    if not (target.is_file() and notes.is_file()):
+    if not _made(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        skipped = await _write(target, _PAIRS[name](paths, choice), executor)
-        write_atomically(notes, json.dumps(skipped))
-    skipped = json.loads(notes.read_text(encoding="utf-8"))
+        await _make(target, _PAIRS[name](paths, choice), executor)
+    skipped = json.loads(_notes(target).read_text(encoding="utf-8"))
     facts: dict[str, Any] = {"files": files, "revision": revision, "skipped": count(skipped.values())}
     if name == "livecodebench":
         facts |= {"release": choice.version or "of the file", "window": str(window)}
@@ -99,23 +98,55 @@ def _builtin(choice: Choice) -> Benchmark:
     return open_native("builtin", target, BENCHMARKS["builtin"].prompt, choice, facts, {})
 
 
-async def _write(target: Path, pairs: Pairs, executor: Executor) -> dict[str, str]:
-    """Write the problems of all rows, in order; returns the reasons of the rows that have none, by id."""
+async def _make(target: Path, pairs: Pairs, executor: Executor) -> None:
+    """Write the problems of all rows to `target`, in order, and beside it the reasons of the rows that have none, by id.
+
+    Rows go to a part file as they are ready, so that a cut costs the rows in hand; whoever comes second waits for the first.
+    """
+    part = target.with_name(f".{target.name}.part")
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        if _made(target):
+            return
+        drop_torn_line(part)
+        with part.open("a+b") as file:
+            file.seek(0)
+            done = sum(1 for _ in file)
+            async for item in _resolved(itertools.islice(pairs, done, None), executor):
+                line = json.dumps([item.row_id, item.reason]) if isinstance(item, Skipped) else format_problem(item)
+                file.write(line.encode("ascii") + b"\n")
+                file.flush()
+        _split(part, target)
+        part.unlink()
+
+
+def _split(part: Path, target: Path) -> None:
+    """Problems to `target`, the rows left out to its notes. Raises DataError when no row is a problem."""
     skipped: dict[str, str] = {}
-    problems: list[str] = []
+    problems = 0
     temporary = target.with_name(f".{target.name}.tmp")
-    with temporary.open("w", encoding="ascii") as file:
-        async for item in _resolved(pairs, executor):
-            if isinstance(item, Skipped):
-                skipped[item.row_id] = item.reason
+    with part.open("rb") as lines, temporary.open("wb") as file:
+        for line in lines:
+            if line.startswith(b"["):
+                row_id, reason = json.loads(line)
+                skipped[row_id] = reason
             else:
-                file.write(format_problem(item) + "\n")
-                problems.append(item.id)
+                file.write(line)
+                problems += 1
     if not problems:
         temporary.unlink()
+        part.unlink()
         raise DataError(f"no row of {target.name} is a problem: {count(skipped.values())}")
+    write_atomically(_notes(target), json.dumps(skipped))
     temporary.replace(target)
-    return skipped
+
+
+def _notes(target: Path) -> Path:
+    return target.with_suffix(".json")
+
+
+def _made(target: Path) -> bool:
+    return target.is_file() and _notes(target).is_file()
 
 
 async def _resolved(pairs: Pairs, executor: Executor) -> AsyncIterator[Problem | Skipped]:

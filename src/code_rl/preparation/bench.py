@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from code_rl.preparation.ledger import Ledger
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.source import Source
 from code_rl.preparation.store import Store
+from code_rl.problems.native import format_fields, format_problem
 from code_rl.problems.problem import Problem
 from code_rl.sandbox.executor import Executor
 
@@ -114,9 +115,23 @@ class Bench:
         kept = survivor.notes.get("tests")
         if kept is not None:
             tests = tuple(tests[index] for index in kept)
-        meta = {**problem.meta, "prepare": survivor.card} if survivor.card else problem.meta
-        limit = float(survivor.notes.get("time_limit_s", problem.time_limit_s))
+        limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
         return dataclasses.replace(problem, tests=tests, time_limit_s=limit, meta=meta)
+
+    def line(self, survivor: Survivor) -> bytes:
+        """`load` as a line of a native file. Where every test stays, the tests are copied and never parsed: they are most of the bytes."""
+        if survivor.notes.get("tests") is not None or not survivor.entry.head:
+            return format_problem(self.load(survivor)).encode("ascii") + b"\n"
+        head, fields = self.store.halves(survivor.entry)
+        limit, meta = _as_it_stands(survivor, fields["time_limit_s"], fields["meta"])
+        rest = format_fields({**fields, "time_limit_s": limit, "meta": meta})
+        return head + b"," + rest[1:].encode("ascii") + b"\n"
+
+
+def _as_it_stands(survivor: Survivor, limit: float, meta: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
+    """CPU limit and `meta` of a problem after the stages so far."""
+    card = {**meta, "prepare": survivor.card} if survivor.card else meta
+    return float(survivor.notes.get("time_limit_s", limit)), card
 
 
 class ByteBudget:

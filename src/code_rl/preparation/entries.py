@@ -21,7 +21,7 @@ class Entry:
 
     `sizes` are bytes of each test (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the first
     tests' inputs and expected outputs, `names` the ids and titles that the source gave, `arguments` the names of a call's arguments.
-    `stated_checker` is true when the data itself brought the checker.
+    `stated_checker` is true when the data itself brought the checker. `head` is where in its line the tests end (0: not known).
     """
 
     id: str
@@ -42,6 +42,7 @@ class Entry:
     names: Mapping[str, str]
     arguments: tuple[str, ...]
     stated_checker: bool = False
+    head: int = 0
 
     @property
     def tests(self) -> int:
@@ -52,7 +53,7 @@ class Entry:
 MAX_HASHED_TESTS = 64
 
 
-def make_entry(problem: Problem, line: bytes, offset: int, *, stated_checker: bool) -> Entry:
+def make_entry(problem: Problem, line: bytes, offset: int, *, stated_checker: bool, head: int = 0) -> Entry:
     """Measure a problem whose native line is `line`, at `offset`."""
     measured = [_measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
     return Entry(
@@ -74,6 +75,7 @@ def make_entry(problem: Problem, line: bytes, offset: int, *, stated_checker: bo
         names={key: str(problem.meta[key]) for key in NAME_KEYS if isinstance(problem.meta.get(key), str | int)},
         arguments=tuple(problem.tests[0].kwargs) if isinstance(problem.tests[0], CallTest) else (),
         stated_checker=stated_checker,
+        head=head,
     )
 
 

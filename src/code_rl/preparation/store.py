@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from code_rl.preparation.entries import Entry, entry_from_json, entry_to_json, make_entry
-from code_rl.problems.native import format_problem, parse_problem
+from code_rl.problems.files import read_object
+from code_rl.problems.native import format_halves, parse_problem
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 
@@ -48,8 +49,9 @@ class Store:
 
     def add(self, problem: Problem, *, stated_checker: bool) -> Entry:
         """Append one problem; it survives a kill of this process once this returns."""
-        line = format_problem(problem).encode("ascii") + b"\n"
-        entry = make_entry(problem, line, self._end, stated_checker=stated_checker)
+        head, tail = format_halves(problem)
+        line = f"{head},{tail}\n".encode("ascii")
+        entry = make_entry(problem, line, self._end, stated_checker=stated_checker, head=len(head))
         self._payload.write(line)
         self._payload.flush()
         self._end += len(line)
@@ -73,8 +75,19 @@ class Store:
 
     def load(self, entry: Entry) -> Problem:
         """The whole problem of an entry."""
-        line = os.pread(self._payload.fileno(), entry.length, entry.offset)
-        return parse_problem(line, f"{self._payload_path}, byte {entry.offset}")
+        return parse_problem(self.line(entry), self._where(entry))
+
+    def line(self, entry: Entry) -> bytes:
+        """The line of an entry, with its end."""
+        return os.pread(self._payload.fileno(), entry.length, entry.offset)
+
+    def halves(self, entry: Entry) -> tuple[bytes, dict[str, Any]]:
+        """The line of an entry up to its tests, as it is, and the fields behind them. `entry.head` must be known."""
+        line = self.line(entry)
+        return line[: entry.head], read_object(b"{" + line[entry.head + 1 :], self._where(entry))
+
+    def _where(self, entry: Entry) -> str:
+        return f"{self._payload_path}, byte {entry.offset}"
 
     def close(self) -> None:
         """Close the files. Idempotent."""

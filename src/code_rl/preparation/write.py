@@ -18,7 +18,7 @@ from code_rl.preparation.bench import Bench, OnItem, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, content_key
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.files import file_sha256
-from code_rl.problems.native import format_problem, parse_problem, problem_to_json
+from code_rl.problems.native import parse_problem, problem_to_json
 from code_rl.runs.files import sync_directory, write_atomically
 
 FORMAT = "code-rl-prepared"
@@ -68,7 +68,7 @@ def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Pat
         for _ in range(done):
             on_item()
         for survivor in members[done:]:
-            stream.write(format_problem(bench.load(survivor)).encode("ascii") + b"\n")
+            stream.write(bench.line(survivor))
             stream.flush()
             on_item()
         os.fsync(stream.fileno())

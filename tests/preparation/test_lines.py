@@ -1,0 +1,61 @@
+"""Rows are written by copying their tests; what is written equals the row made anew from the problem."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.source import open_source
+from code_rl.problems.native import format_problem
+from code_rl.problems.problem import CallTest, Problem, StdinTest
+
+NASTY = st.text() | st.sampled_from(['],"time_limit_s":9,"meta":{', '"tests":[]', "\\", "\ud800", "}\n{", '"meta"'])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | NASTY,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NASTY, inner, max_size=2),
+    max_leaves=5,
+)
+STDIN = st.builds(StdinTest, NASTY, NASTY, public=st.booleans())
+CALLS = st.builds(
+    CallTest,
+    st.tuples(VALUES),
+    VALUES,
+    kwargs=st.dictionaries(st.sampled_from(["time_limit_s", "meta", "x"]), VALUES, max_size=2),
+    public=st.booleans(),
+)
+PROBLEMS = st.builds(
+    Problem,
+    id=st.text("ab", min_size=1),
+    statement=NASTY,
+    tests=st.lists(STDIN, min_size=1, max_size=3).map(tuple),
+    solutions=st.lists(NASTY, max_size=2).map(tuple),
+    time_limit_s=st.sampled_from([1, 2.5, 6.0]),
+    meta=st.dictionaries(st.sampled_from(["time_limit_s", "tests", "note"]), NASTY | st.lists(NASTY), max_size=2),
+) | st.builds(
+    Problem, id=st.just("c"), statement=NASTY, fn_name=st.just("f"), tests=st.lists(CALLS, min_size=1, max_size=3).map(tuple)
+)  # fmt: skip
+CARDS = st.sampled_from([{}, {"verified": True, "passed": ["normalise", "filter"]}])
+NOTES = st.sampled_from([{}, {"time_limit_s": 3.0}, {"tests": [0]}, {"time_limit_s": 12.0, "tests": [0]}])
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    folder: Path = tmp_path_factory.mktemp("lines")
+    with Bench(PrepareConfig(dataset="builtin", out=str(folder)), open_source("builtin"), "key") as bench:
+        yield bench
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=PROBLEMS, card=CARDS, notes=NOTES, known=st.booleans())
+def test_a_line_is_that_of_the_problem_as_it_stands(bench, problem, card, notes, known):
+    entry = bench.store.add(problem, stated_checker=False)
+    entry = entry if known else dataclasses.replace(entry, head=0)
+    survivor = Survivor(entry, card, notes)
+    assert bench.line(survivor) == format_problem(bench.load(survivor)).encode() + b"\n"
+    assert bench.store.load(entry) == dataclasses.replace(problem, time_limit_s=float(problem.time_limit_s))
