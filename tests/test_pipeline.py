@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from pipeline_support import SMALL, rollouts, sequential_reference, small, untimed
 
+from code_rl.errors import CheckpointError
+from code_rl.pipeline import SideWork
 from code_rl.runs.journal import read_journal
 from code_rl.training import train_command
 
@@ -149,3 +152,25 @@ def test_settings_of_the_schedule_cannot_change_on_resume(one_behind):
     with pytest.raises(ConfigError, match="max_steps_off_policy=0 differs"):
         prepare({"log_path": str(one_behind), "max_steps_off_policy": "0"})
     assert "threads" in SMALL
+
+
+def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
+    async def loop() -> None:
+        task, side = asyncio.current_task(), SideWork(waits=False)
+        assert task is not None
+        side.interrupts(task)
+
+        async def save() -> None:
+            raise CheckpointError("the disk is full")
+
+        try:
+            await side.do(save)
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError as error:
+            side.explain(type(error))
+        finally:
+            assert task.cancelling() == 0
+            await side.abandon()
+
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        asyncio.run(loop())

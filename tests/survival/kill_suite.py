@@ -10,8 +10,8 @@ size, waits up to 40 ms more, and kills. One kill in eight strikes while the run
 
 After the last process a case is right when metrics (times aside), rollouts, the trainer's answers, checkpoints and every tensor of
 the last state are those of the undisturbed run, when no completion that was sampled and no program that was judged was ever
-bought again, and when the journal can be read to its end. Prints one JSON object for each lag. `signals=true` adds runs that get
-SIGINT, SIGTERM, or both.
+bought again, and when the journal can be read to its end. Prints one JSON object for each lag. `more=true` adds runs that get
+SIGINT, SIGTERM, or both, and one whose last state is damaged. `workers=N` runs N cases side by side. With `seconds=S` no case is begun after so long, and a later call with the same folder goes on.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 RUN = {
     "backend": "embedded", "executor": "embedded", "sandbox_concurrency": "2", "threads": "1", "batch_size": "8",
-    "group_size": "2", "max_tokens": "64", "max_steps": "6", "save_every": "2", "eval_every": "3", "eval_limit": "1",
+    "group_size": "2", "max_tokens": "64", "max_steps": "4", "save_every": "2", "eval_every": "0", "eval_limit": "1",
     "eval_samples": "1",
 }  # fmt: skip
 MODULES = (
@@ -198,7 +199,7 @@ def strike(child: int, log_path: Path, chooser: random.Random, whole: int, start
     )
 
 
-def case(seed: int, lag: int, folder: Path, whole: Facts, journal_size: int, start_s: float) -> Outcome:
+def case(seed: int, lag: int, folder: Path, whole: Whole) -> Outcome:
     chooser, outcome = random.Random(f"{seed}/{lag}"), Outcome(seed)
     log_path, ledger, output = folder / "run", folder / "ledger", folder / "output"
     folder.mkdir(parents=True)
@@ -207,7 +208,7 @@ def case(seed: int, lag: int, folder: Path, whole: Facts, journal_size: int, sta
         if len(outcome.kills) == wanted:
             break
         child = fork(given_for(log_path, lag), ledger, output, train)
-        code, where = strike(child, log_path, chooser, journal_size, start_s)
+        code, where = strike(child, log_path, chooser, whole.journal_size, whole.start_s)
         if code is None and where != "ended":
             outcome.kills.append(where)
         elif code != 0:
@@ -222,7 +223,7 @@ def case(seed: int, lag: int, folder: Path, whole: Facts, journal_size: int, sta
     if code != 0:
         outcome.wrong.append(f"the last process ended with {code}: {output.read_text()[-600:]}")
     else:
-        outcome.wrong += differences(log_path, ledger, whole)
+        outcome.wrong += differences(log_path, ledger, whole.facts)
     return outcome
 
 
@@ -246,27 +247,39 @@ def differences(log_path: Path, ledger: Path, whole: Facts) -> list[str]:
     return wrong
 
 
-def undisturbed(folder: Path, lag: int) -> tuple[Facts, int, float]:
-    """The run that nothing disturbs, twice: its facts, the size of its journal, and seconds from a start to the first decision."""
-    both = []
+@dataclass(frozen=True)
+class Whole:
+    """The run that nothing disturbs: its facts, the size of its journal, and seconds from a start to the first decision."""
+
+    facts: Facts
+    journal_size: int
+    start_s: float
+
+
+@cache
+def undisturbed(folder: Path, lag: int) -> Whole:
+    """Run it twice, or read what an earlier call with this folder left of it. Both must be alike, and must train."""
+    both, start = [], folder / "start_s"
     for name in ("whole", "again"):
         log_path = folder / name
-        began = time.monotonic()
-        child = fork(settings(log_path, lag), folder / f"{name}.ledger", folder / f"{name}.output", train)
-        while not (log_path / "journal.jsonl").exists() and time.monotonic() < began + PATIENCE_S:
-            time.sleep(0.002)
-        start_s = time.monotonic() - began
-        code = ended(child, time.monotonic() + PATIENCE_S)
-        if code != 0:
-            raise SystemExit(
-                f"the undisturbed run ended with {code}: {(folder / f'{name}.output').read_text()[-2000:]}"
-            )
+        if not start.exists():
+            began = time.monotonic()
+            child = fork(settings(log_path, lag), folder / f"{name}.ledger", folder / f"{name}.output", train)
+            while not (log_path / "journal.jsonl").exists() and time.monotonic() < began + PATIENCE_S:
+                time.sleep(0.002)
+            start_s = time.monotonic() - began
+            code = ended(child, time.monotonic() + PATIENCE_S)
+            if code != 0:
+                said = (folder / f"{name}.output").read_text()[-2000:]
+                raise SystemExit(f"the undisturbed run ended with {code}: {said}")
         both.append(facts_of(log_path))
     if both[0] != both[1]:
         raise SystemExit("two undisturbed runs differ: this machine's engine does not repeat itself")
     if sum(record.get("n_datums", 0) > 0 for record in both[0].metrics) < int(RUN["max_steps"]) // 2:
         raise SystemExit("the undisturbed run hardly trains: it would show nothing")
-    return both[0], (folder / "whole" / "journal.jsonl").stat().st_size, start_s
+    if not start.exists():
+        start.write_text(str(start_s))
+    return Whole(both[0], (folder / "whole" / "journal.jsonl").stat().st_size, float(start.read_text()))
 
 
 def signalled(lag: int, folder: Path, whole: Facts, numbers: Sequence[signal.Signals]) -> list[str]:
@@ -277,9 +290,11 @@ def signalled(lag: int, folder: Path, whole: Facts, numbers: Sequence[signal.Sig
     code, until = None, time.monotonic() + PATIENCE_S
     while code is None and time.monotonic() < until and events_of(log_path, "optimize") < 3:
         code = ended(child, time.monotonic() + 0.002)
-    for number in numbers:
+    os.kill(child, numbers[0])
+    for number in numbers[1:]:
+        while b"once more to stop at once" not in output.read_bytes() and time.monotonic() < until:
+            time.sleep(0.001)
         os.kill(child, number)
-        code = ended(child, time.monotonic() + (0.05 if len(numbers) > 1 else PATIENCE_S))
     code = ended(child, time.monotonic() + PATIENCE_S) if code is None else code
     said = output.read_text()
     expected = 128 + numbers[0] if len(numbers) == 1 else -numbers[-1]
@@ -291,47 +306,98 @@ def signalled(lag: int, folder: Path, whole: Facts, numbers: Sequence[signal.Sig
     return wrong + [each for each in differences(log_path, ledger, whole) if not each.startswith("checkpoints")]
 
 
+def damaged(lag: int, folder: Path, whole: Facts) -> list[str]:
+    """A finished run whose last state is damaged, taken up again: it goes back to the checkpoint before, buying no completion."""
+    folder.mkdir(parents=True)
+    log_path, ledger, output = folder / "run", folder / "ledger", folder / "output"
+    codes = [ended(fork(settings(log_path, lag), ledger, output, train), time.monotonic() + PATIENCE_S)]
+    last = max((log_path / "checkpoints").glob("*.state.safetensors"))
+    data = bytearray(last.read_bytes())
+    data[-100] ^= 1
+    last.write_bytes(data)
+    codes.append(ended(fork({"log_path": str(log_path)}, ledger, output, train), time.monotonic() + PATIENCE_S))
+    said = output.read_text()
+    wrong = [f"ended with {codes}: {said[-600:]}"] if codes != [0, 0] else differences(log_path, ledger, whole)
+    return wrong if f"checkpoint {last.name[:6]} cannot be used" in said else [*wrong, f"did not say so: {said[-600:]}"]
+
+
 def events_of(log_path: Path, event: str) -> int:
     journal = log_path / "journal.jsonl"
     return journal.read_bytes().count(f'"event": "{event}"'.encode()) if journal.exists() else 0
 
 
-def report(cases: int, lag: int, first: int, folder: Path, signals: bool) -> dict[str, Any]:
-    began = time.monotonic()
-    folder.mkdir(parents=True)
-    whole, journal_size, start_s = undisturbed(folder, lag)
-    outcomes = [
-        case(seed, lag, folder / str(seed), whole, journal_size, start_s) for seed in range(first, first + cases)
-    ]
-    wrong = [outcome for outcome in outcomes if outcome.wrong]
-    found = {
+def run_cases(folder: Path, lags: Sequence[int], cases: range, until: float, workers: int) -> None:
+    """Run the cases that `outcomes.jsonl` does not have yet, as far as the time allows, in so many processes side by side."""
+    children = []
+    for worker in range(workers):
+        child = os.fork()
+        if not child:
+            code = 70
+            try:
+                run_share(folder, lags, cases[worker::workers], until)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if any(codes):
+        raise SystemExit(f"the harness itself failed: {codes}")
+
+
+def run_share(folder: Path, lags: Sequence[int], cases: range, until: float) -> None:
+    outcomes = folder / "outcomes.jsonl"
+    for seed in cases:
+        for lag in lags:
+            done = {(each["lag"], each["seed"]) for each in read_outcomes(folder)}
+            if (lag, seed) in done or time.monotonic() > until:
+                continue
+            place = folder / f"lag-{lag}" / str(seed)
+            shutil.rmtree(place, ignore_errors=True)
+            outcome = case(seed, lag, place, undisturbed(folder / f"lag-{lag}", lag))
+            with outcomes.open("a") as file:
+                file.write(json.dumps({"lag": lag, **vars(outcome)}) + "\n")
+            if not outcome.wrong:
+                shutil.rmtree(place)
+
+
+def read_outcomes(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "outcomes.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def summary(folder: Path, lag: int) -> dict[str, Any]:
+    outcomes = [each for each in read_outcomes(folder) if each["lag"] == lag]
+    return {
         "lag": lag,
-        "cases": cases,
-        "identical": cases - len(wrong),
-        "never_killed": sum(not outcome.kills for outcome in outcomes),
-        "kills": sum(len(outcome.kills) for outcome in outcomes),
-        "wrong": [vars(outcome) for outcome in wrong],
-        "where": [where for outcome in outcomes for where in outcome.kills],
-        "wall_s": round(time.monotonic() - began, 1),
+        "cases": len(outcomes),
+        "identical": sum(not each["wrong"] for each in outcomes),
+        "kills": sum(len(each["kills"]) for each in outcomes),
+        "never_killed": sum(not each["kills"] for each in outcomes),
+        "wrong": [each for each in outcomes if each["wrong"]],
     }
-    if signals:
-        found["signals"] = {
-            "+".join(number.name for number in numbers): signalled(lag, folder / f"signals-{n}", whole, numbers)
-            for n, numbers in enumerate(SIGNALS)
-        }
-    return found
 
 
 def main(words: list[str]) -> int:
     given = dict(word.split("=", 1) for word in words)
-    cases, first = int(given.get("cases", "3")), int(given.get("seed", "0"))
-    folder = Path(given["folder"]).absolute()
+    folder, lags = Path(given["folder"]).absolute(), [int(lag) for lag in given.get("lags", "0,1").split(",")]
+    first = int(given.get("seed", "0"))
+    until = time.monotonic() + float(given.get("seconds", "inf"))
     preload()
-    for lag in map(int, given.get("lags", "0,1").split(",")):
-        found = report(cases, lag, first, folder / f"lag-{lag}", given.get("signals") == "true")
+    for lag in lags:
+        (folder / f"lag-{lag}").mkdir(parents=True, exist_ok=True)
+        undisturbed(folder / f"lag-{lag}", lag)
+    run_cases(folder, lags, range(first, first + int(given.get("cases", "3"))), until, int(given.get("workers", "1")))
+    for lag in lags:
+        found = summary(folder, lag)
+        if given.get("more") == "true":
+            whole, place = undisturbed(folder / f"lag-{lag}", lag).facts, folder / f"lag-{lag}"
+            found["more"] = {
+                "+".join(number.name for number in numbers): signalled(lag, place / f"signals-{n}", whole, numbers)
+                for n, numbers in enumerate(SIGNALS)
+            }
+            found["more"]["damaged"] = damaged(lag, place / "damaged", whole)
         print(json.dumps(found), flush=True)
-    spent = os.times()
-    print(json.dumps({"cpu_s": round(sum(spent[:4]), 1)}))
+    print(json.dumps({"cpu_s": round(sum(os.times()[:4]), 1)}))
     return 0
 
 
