@@ -179,7 +179,7 @@ async def assemble(
     order = ProblemOrder(train_problems, config.seed)
 
     async def load(start: Start) -> Backend:
-        return await connect(config, log_path / "checkpoints", start.state_path, found)
+        return await connect(config, log_path / "checkpoints", start.state_path(log_path), found)
 
     history, start = History(), Start()
     if resumes and is_run(log_path):

@@ -35,7 +35,7 @@ from typing import Any
 
 RUN = {
     "backend": "embedded", "executor": "embedded", "sandbox_concurrency": "2", "threads": "1", "batch_size": "8",
-    "group_size": "2", "max_tokens": "64", "max_steps": "4", "save_every": "2", "eval_every": "0", "eval_limit": "1",
+    "group_size": "2", "max_tokens": "56", "max_steps": "4", "save_every": "2", "eval_every": "0", "eval_limit": "1",
     "eval_samples": "1",
 }  # fmt: skip
 MODULES = (
@@ -102,11 +102,13 @@ def preload(more: Sequence[str] = ()) -> None:
 
     for module in (*MODULES, *more):
         importlib.import_module(module)
+    from code_rl.backends.embedded.models import load_model
     from code_rl.problems.builtin import SPLITS, test_split
 
     for split in SPLITS:
         test_split(split)
     torch.set_num_threads(1)
+    load_model("tiny", torch.device("cpu"), torch.float32).tokenizer()  # what that imports; children load their own
     threads = os.listdir("/proc/self/task")
     if len(threads) != 1:
         raise SystemExit(f"the parent has {len(threads)} threads; it could not be forked safely")

@@ -13,12 +13,15 @@ import tempfile
 import tracemalloc
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.budget import Tokens
+from code_rl.console import Console
 from code_rl.errors import CheckpointError, ConfigError
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
@@ -28,7 +31,8 @@ from code_rl.runs.history import read_history
 from code_rl.runs.inflight import Drawn, InFlight, Request, step_file
 from code_rl.runs.journal import JOURNAL, Journal, read_journal
 from code_rl.runs.lock import LOCK, lock_run
-from code_rl.runs.recorder import ROLLOUTS
+from code_rl.runs.logs import MultiplexLogger
+from code_rl.runs.recorder import ROLLOUTS, Recorder
 from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
 
 REQUEST = Request("p", (1, 2, 3), count=2, max_tokens=8, seed=5)
@@ -78,8 +82,9 @@ def chosen(folder: Path, broken: tuple[str, ...] = (), overlapped: bool = False)
     said: list[str] = []
 
     async def load(start: Start) -> None:
-        if start.state_path in broken:
-            raise CheckpointError(f"{start.state_path} is damaged")
+        state_path = start.state_path(folder)
+        if state_path in broken:
+            raise CheckpointError(f"{state_path} is damaged")
 
     history = open_history(folder, said.append)
     return asyncio.run(choose_start(folder, history, overlapped, said.append, load))[0], said
@@ -256,6 +261,51 @@ def test_settings_that_were_edited_are_refused(tmp_path):
     (tmp_path / CONFIG).write_text((tmp_path / CONFIG).read_text().replace('"seed": 1', '"seed": 2'))
     with pytest.raises(ConfigError, match="does not match its checksum"):
         read_config(tmp_path)
+
+
+def test_the_state_of_a_run_directory_that_was_moved_is_found_beside_its_other_files(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    state = tmp_path / "checkpoints" / "000002.state.safetensors"
+    state.touch()
+    start = Start(2, {"state_path": "/elsewhere/run/checkpoints/000002.state.safetensors"})
+    assert start.state_path(tmp_path) == str(state)
+    assert Start(2, {"state_path": "tinker://run/weights/000002"}).state_path(tmp_path) == "tinker://run/weights/000002"
+
+
+class Saved:
+    """A service whose saves are files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def _save(self, name: str) -> SimpleNamespace:
+        path = self.folder / name
+        path.touch()
+        return SimpleNamespace(path=str(path))
+
+    def save_state(self, name: str, overwrite: bool) -> Any:
+        return self._save(f"{name}.state")
+
+    def save_weights_for_sampler(self, name: str) -> Any:
+        return self._save(f"{name}.sampler")
+
+
+def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path):
+    async def saves() -> None:
+        logger = MultiplexLogger([])
+        recorder = Recorder(tmp_path, logger, Console(10, 0), keep_checkpoints=2)
+        (tmp_path / "weights").mkdir()
+        for step in range(1, 5):
+            recorder.inflight.slot((step, 0, 0)).keep_drawn(0, [drawn(step)], 0.1, step)
+            saving = await recorder.begin_checkpoint(Saved(tmp_path / "weights"), step)
+            await recorder.commit_checkpoint(saving, step, offset=step)
+        recorder.close()
+
+    asyncio.run(saves())
+    assert [record["step"] for record in read_checkpoints(tmp_path)] == [3, 4]
+    left = sorted(path.name for path in (tmp_path / "weights").iterdir())
+    assert left == ["000003.sampler", "000003.state", "000004.sampler", "000004.state"]
+    assert [path.name for path in sorted((tmp_path / "inflight").glob("*.jsonl"))] == ["000003.jsonl", "000004.jsonl"]
 
 
 # Completions in flight

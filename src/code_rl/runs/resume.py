@@ -37,10 +37,13 @@ class Start:
     step: int = 0
     record: Mapping[str, Any] | None = None
 
-    @property
-    def state_path(self) -> str | None:
-        """The training state to load."""
-        return None if self.record is None else str(self.record["state_path"])
+    def state_path(self, log_path: Path) -> str | None:
+        """The training state to load; that of a run directory that was moved since lies beside its other files."""
+        if self.record is None:
+            return None
+        recorded = str(self.record["state_path"])
+        moved = log_path.absolute() / "checkpoints" / Path(recorded).name
+        return str(moved) if not Path(recorded).exists() and moved.is_file() else recorded
 
     @property
     def name(self) -> str:
