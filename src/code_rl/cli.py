@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from dotenv import load_dotenv
 
-from code_rl.errors import CodeRLError, ConfigError, ResourceError, in_words
+from code_rl.errors import CodeRLError, ConfigError, ResourceError, in_words, lacks_memory
 from code_rl.redaction import install_hooks, redacted
 from code_rl.settings import describe, make_settings, read_arguments, suggestion
 
@@ -102,7 +102,9 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         return verb.run(given)
     except CodeRLError as error:
         return _fail(error)
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not lacks_memory(error):
+            raise
         return _fail(ResourceError(in_words(error)))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

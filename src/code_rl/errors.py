@@ -4,6 +4,8 @@ Every error that a user can meet derives from `CodeRLError`. The command line pr
 stderr and exits with `exit_code`: 2 when the input was bad, 1 when something else failed.
 """
 
+import re
+
 
 class CodeRLError(Exception):
     """Base of every error raised on purpose by this project."""
@@ -52,15 +54,26 @@ class CheckpointError(CodeRLError):
     """A checkpoint is missing, damaged or made by an incompatible version."""
 
 
-def in_words(error: OSError | MemoryError) -> str:
+_MEMORY = re.compile(r"can't allocate memory|out of memory|bad_alloc|can't start new thread", re.IGNORECASE)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """True for what Python, and a library beneath it, raise when the machine has no memory left (or no room for a thread)."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(_MEMORY.search(str(error))))
+
+
+def in_words(error: BaseException) -> str:
     """What the machine lacked, on one line."""
+    if isinstance(error, RuntimeError):
+        return f"out of memory ({str(error).splitlines()[0][:200]})"
     if isinstance(error, MemoryError):
         return f"out of memory{f' ({error})' if str(error) else ''}"
-    where = f": {error.filename}" if error.filename is not None else ""
-    return f"{error.strerror or error or type(error).__name__}{where}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f': {error.filename}' if error.filename is not None else ''}"
+    return str(error) or type(error).__name__
 
 
-def stopped(error: CodeRLError | OSError | MemoryError, hint: str) -> CodeRLError:
+def stopped(error: CodeRLError | OSError | MemoryError | RuntimeError, hint: str) -> CodeRLError:
     """What a run that `error` stopped ends with: the same kind, and how to go on."""
     if isinstance(error, CodeRLError):
         return type(error)(f"{error}; {hint}")

@@ -28,14 +28,15 @@ from code_rl.config import (
     parse_difficulty,
 )
 from code_rl.console import Console
-from code_rl.errors import BackendError, CodeRLError, ConfigError, DataError, stopped
-from code_rl.runs.directory import check_log_dir, default_log_path, is_run, read_config, with_checksum
+from code_rl.errors import BackendError, CodeRLError, ConfigError, DataError, lacks_memory, stopped
+from code_rl.runs.directory import CONFIG, check_log_dir, default_log_path, is_run, read_config, with_checksum
 from code_rl.runs.history import History
 from code_rl.runs.lock import RunLock, lock_run
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.recorder import Recorder, read_metrics
 from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
 from code_rl.runs.trackers import read_log_to
+from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
     from code_rl.backends.connect import Backend
@@ -83,7 +84,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     earlier = read_config(log_path) if log_path is not None and is_run(log_path) else None
     behavior = given.get("behavior_if_log_dir_exists", "resume")
     resuming = earlier is not None and behavior in ("resume", "ask")
-    config = make_config(given, _settings_of(earlier) if resuming and earlier is not None else None)
+    config = make_config(given, _settings_of(earlier, log_path) if resuming and earlier is not None else None)
     batch_shape(config)
     read_log_to(config.log_to)
     if log_path is None or earlier is None or not resuming:
@@ -110,7 +111,9 @@ async def _train(config: Config, log_path: Path, resumes: bool) -> int:
         with signals.caught(console):
             try:
                 await train_to_the_end(run)
-            except (CodeRLError, OSError, MemoryError) as error:
+            except (CodeRLError, OSError, MemoryError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and not lacks_memory(error):
+                    raise
                 raise stopped(error, _hints(config, log_path, True)[0]) from error
         console.stop()
         metrics = read_metrics(log_path)
@@ -361,12 +364,17 @@ def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
     return pins
 
 
-def _settings_of(earlier: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in earlier.items()
-        if name not in ("resolved", "log_path", "behavior_if_log_dir_exists")
-    }
+def _settings_of(earlier: Mapping[str, Any], log_path: Path | None) -> dict[str, Any]:
+    """The settings of an earlier run. Raises ConfigError, naming their file, when they are none."""
+    left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
+    settings = {name: value for name, value in earlier.items() if name not in left_out}
+    try:
+        make_settings(Config, settings)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{log_path}/{CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
+        ) from error
+    return settings
 
 
 class _Signals:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.config import BatchShape, Config, batch_shape
-from code_rl.errors import DataError
+from code_rl.errors import ConfigError, DataError
 from code_rl.problems.problem import Problem
 from code_rl.reward.extract import extract_code
 from code_rl.reward.score import RewardConfig, make_score
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts import Completion, Group
-from code_rl.runs.directory import METRICS, is_run, read_config
+from code_rl.runs.directory import CONFIG, METRICS, is_run, read_config
 from code_rl.runs.journal import JOURNAL, read_journal
 from code_rl.runs.recorder import ROLLOUTS
 from code_rl.runs.trained import TRAINED, Logprobs, read_trained_line
@@ -160,7 +160,10 @@ def open_recording(log_path: Path) -> Recording:
         raise DataError(f"replay={log_path} holds no {ROLLOUTS}: nothing was recorded that could be replayed")
     settings = read_config(log_path)
     left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
-    config = make_settings(Config, {name: value for name, value in settings.items() if name not in left_out})
+    try:
+        config = make_settings(Config, {name: value for name, value in settings.items() if name not in left_out})
+    except ConfigError as error:
+        raise ConfigError(f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}") from error
     return Recording(log_path, config, settings)
 
 

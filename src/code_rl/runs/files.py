@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
@@ -39,9 +41,21 @@ def open_private(path: Path, mode: Literal["w", "a"]) -> TextIO:
     return os.fdopen(_private(path, os.O_TRUNC if mode == "w" else os.O_APPEND), mode, encoding="utf-8")
 
 
-def open_private_bytes(path: Path) -> IO[bytes]:
-    """The same for bytes that are appended."""
-    return os.fdopen(_private(path, os.O_APPEND), "ab")
+def open_private_bytes(path: Path) -> io.FileIO:
+    """The same for bytes that are appended, without a buffer: what could not be written is not kept for a second try."""
+    return io.FileIO(_private(path, os.O_APPEND), "a")
+
+
+def append_whole(file: io.FileIO, data: bytes) -> None:
+    """Append all of `data`, or (a full disk) leave the file as it was, as far as that can be done, and raise OSError."""
+    start, left = file.seek(0, os.SEEK_END), memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) or 0 :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file.fileno(), start)
+        raise
 
 
 def _private(path: Path, how: int) -> int:
@@ -99,8 +113,7 @@ class JsonLines:
     def append(self, record: Mapping[str, Any], durable: bool | None = None) -> None:
         """Write one line and hand it to the operating system."""
         line = (seal(record) if self._sealed else json.dumps(record, ensure_ascii=True) + "\n").encode()
-        self._file.write(line)
-        self._file.flush()
+        append_whole(self._file, line)
         if self._mark is not None:
             self._mark = Mark(self._mark.size + len(line), zlib.crc32(line, self._mark.crc))
         if self._durable if durable is None else durable:

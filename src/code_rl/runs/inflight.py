@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
-from code_rl.runs.files import Mark, drop_torn_line, mark_of, open_private_bytes, seal, sync_directory, unseal
+from code_rl.runs.files import (
+    Mark,
+    append_whole,
+    drop_torn_line,
+    mark_of,
+    open_private_bytes,
+    seal,
+    sync_directory,
+    unseal,
+)
 
 INFLIGHT = "inflight"
 EVALUATIONS = "evaluations"
@@ -149,7 +158,7 @@ class Slot:
 
     def _append(self, record: Mapping[str, Any]) -> None:
         with open_private_bytes(self._path) as file:
-            file.write(seal(record).encode())
+            append_whole(file, seal(record).encode())
 
 
 def step_file(folder: Path, step: int) -> Path:

@@ -27,6 +27,8 @@ from code_rl.errors import CheckpointError, ConfigError
 
 FORMAT = "code-rl-embedded"
 VERSION = 1
+SPARE_BYTES = 1 << 18
+"""What must be left beside a checkpoint, for the lines that name it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -60,9 +62,11 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, An
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and not overwrite:
             raise ConfigError(f"checkpoint {path} exists; pass overwrite=True or another name")
+        data = save(plain, metadata=header)
+        require_space(path.parent, len(data))
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(save(plain, metadata=header))
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -71,6 +75,16 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, An
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
+
+
+def require_space(folder: Path, wanted: int) -> None:
+    """Raise CheckpointError when the disk of `folder` has no room for `wanted` bytes and a little more: nothing is begun then."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < wanted + SPARE_BYTES:
+        raise CheckpointError(
+            f"the disk of {folder} has {free / 1e6:.1f} MB left and a checkpoint takes {wanted / 1e6:.1f} MB; make room and go on"
+        )
 
 
 def read_state(path: Path) -> Saved:

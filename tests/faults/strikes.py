@@ -1,0 +1,255 @@
+"""Faults that strike a training at a chosen stage of its second step. Armed in a forked child, before the run begins.
+
+What breaks for good stays broken until the process ends; the test mends it before the run is resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import resource
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+STAGES = ("sampling", "scoring", "training", "saving", "logging", "evaluating")
+STEP = 1
+"""The step whose stages are struck."""
+FILLER = "filler"
+
+_evaluating = contextvars.ContextVar("evaluating", default=False)
+
+
+class Armed:
+    """Waits for its stage, then strikes once. `down` holds what is broken from then on."""
+
+    def __init__(self, fault: str, stage: str, more: dict[str, Any]) -> None:
+        self.strike, self.stage, self.more = FAULTS[fault], stage, more
+        self.step, self.struck, self.down = -1, False, set[str]()
+
+    def at(self, stage: str) -> None:
+        """A stage begins."""
+        if stage == self.stage and self.step >= self.more.get("step", STEP) and not self.struck:
+            self.struck = True
+            if "marker" in self.more:
+                Path(self.more["marker"]).touch()
+            self.strike(self)
+        if "backend" in self.down and stage in ("sampling", "training", "saving", "evaluating"):
+            from code_rl.errors import BackendError
+
+            raise BackendError("the server said that it has lost the session")
+
+
+def disk_full(armed: Armed) -> None:
+    """The filesystem of the run directory has no byte left."""
+    with contextlib.suppress(OSError), open(Path(armed.more["folder"]) / FILLER, "wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+def directory_moved(armed: Armed) -> None:
+    """The run directory is not there any more."""
+    os.rename(armed.more["log_path"], armed.more["log_path"] + ".moved")
+
+
+def no_descriptors(armed: Armed) -> None:
+    """Every further descriptor is refused."""
+    del armed
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def no_memory(armed: Armed) -> None:
+    """The stage itself runs out of memory."""
+    raise MemoryError(f"while {armed.stage}")
+
+
+def memory_limit(armed: Armed) -> None:
+    """Nothing more can be mapped."""
+    del armed
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
+
+
+def cancelled(armed: Armed) -> None:
+    """A service cancels the request."""
+    raise asyncio.CancelledError
+
+
+def killed(armed: Armed) -> None:
+    """SIGKILL."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def terminated(armed: Armed) -> None:
+    """SIGTERM."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupted(armed: Armed) -> None:
+    """Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def clock_forward(armed: Armed) -> None:
+    """The wall clock jumps forward by 400 days."""
+    _jump(400 * 86400.0)
+
+
+def clock_back(armed: Armed) -> None:
+    """The wall clock jumps back by 400 days."""
+    _jump(-400 * 86400.0)
+
+
+def _jump(seconds: float) -> None:
+    real = time.time
+    time.time = lambda: real() + seconds
+
+
+def backend_gone(armed: Armed) -> None:
+    """The back end fails every request from here on."""
+    armed.down.add("backend")
+
+
+def backend_hung(armed: Armed) -> None:
+    """The back end is well and answers no request from here on."""
+    armed.down.add("answers")
+
+
+def sandbox_gone(armed: Armed) -> None:
+    """The sandbox fails every submission from here on."""
+    armed.down.add("sandbox")
+
+
+def sandbox_away(armed: Armed) -> None:
+    """The sandbox fails every submission for a while."""
+    import threading
+
+    armed.down.add("sandbox")
+    threading.Timer(1.0, lambda: armed.down.discard("sandbox")).start()
+
+
+def sandbox_killed(armed: Armed) -> None:
+    """Every process of the sandbox dies."""
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def data_gone(armed: Armed) -> None:
+    """The file with the problems is removed."""
+    os.rename(armed.more["dataset"], armed.more["dataset"] + ".moved")
+
+
+FAULTS: dict[str, Callable[[Armed], None]] = {
+    "disk full": disk_full,
+    "run directory moved": directory_moved,
+    "no descriptors left": no_descriptors,
+    "out of memory": no_memory,
+    "memory limit": memory_limit,
+    "request cancelled": cancelled,
+    "SIGKILL": killed,
+    "SIGTERM": terminated,
+    "Ctrl-C": interrupted,
+    "clock forward": clock_forward,
+    "clock back": clock_back,
+    "back end gone": backend_gone,
+    "back end hung": backend_hung,
+    "sandbox away": sandbox_away,
+    "sandbox gone": sandbox_gone,
+    "sandbox killed": sandbox_killed,
+    "data file gone": data_gone,
+}
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found, ahead = [], [pid]
+    while ahead:
+        more = children.get(ahead.pop(), [])
+        found += more
+        ahead += more
+    return found
+
+
+def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
+    """Make `fault` strike when `stage` of the second step begins."""
+    import code_rl.loop as loop
+    from code_rl.backends.embedded.sampling import EmbeddedSamplingClient
+    from code_rl.backends.embedded.training import EmbeddedTrainingClient
+    from code_rl.runs.journal import Journal
+    from code_rl.runs.recorder import Recorder
+    from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+
+    armed = Armed(fault, stage, more)
+    record, evaluate, log_step, run = Journal.record, loop.run_evaluation, Recorder.log_step, EmbeddedSandbox.run
+
+    def recorded(self: Any, event: str, **facts: Any) -> None:
+        if event == "sample":
+            armed.step = facts["step"]
+        record(self, event, **facts)
+
+    async def evaluated(*args: Any, **kwargs: Any) -> Any:
+        _evaluating.set(True)
+        try:
+            return await evaluate(*args, **kwargs)
+        finally:
+            _evaluating.set(False)
+
+    def logged(self: Any, *args: Any, **kwargs: Any) -> None:
+        armed.at("logging")
+        log_step(self, *args, **kwargs)
+
+    async def executed(self: Any, job: Any) -> AsyncIterator[Any]:
+        from code_rl.errors import SandboxError
+
+        if not _evaluating.get():
+            armed.at("scoring")
+        if "sandbox" in armed.down:
+            raise SandboxError("nobody answers")
+        async for execution in run(self, job):
+            yield execution
+
+    Journal.record = recorded
+    loop.run_evaluation = evaluated
+    Recorder.log_step = logged
+    EmbeddedSandbox.run = executed
+    _around(armed, EmbeddedSamplingClient, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
+    _around(armed, EmbeddedTrainingClient, "forward_backward", lambda: "training")
+    _around(armed, EmbeddedTrainingClient, "optim_step", lambda: "training")
+    _around(armed, EmbeddedTrainingClient, "save_state", lambda: "saving")
+
+
+def _around(armed: Armed, owner: type, name: str, stage: Callable[[], str]) -> None:
+    """Let a request's stage begin before it is made; a hung back end never answers it."""
+    inner = getattr(owner, name)
+
+    def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        armed.at(stage())
+        return _never() if "answers" in armed.down else inner(self, *args, **kwargs)
+
+    setattr(owner, name, asked)
+
+
+def _never() -> Any:
+    """A request of a real remote client, whose server is well and does not answer it."""
+    import httpx
+
+    from code_rl.backends.capabilities import BackendKind
+    from code_rl.backends.link import Link, RemoteFuture
+    from code_rl.backends.places import Place
+
+    httpx.get = lambda *_, **__: None  # type: ignore[assignment]
+    return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.2, 0.5), lambda value: value)

@@ -1,0 +1,382 @@
+"""Whatever a file or a command line holds: exit code 0, 1 or 2, one line for a failure, no traceback.
+
+Quick here; `pytest -m slow tests/faults/test_fuzz.py` makes some 25,000 cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import chz
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import code_rl.cli
+import code_rl.training
+from code_rl.backends.embedded.state import read_state, write_state
+from code_rl.cli import Verb
+from code_rl.config import Config
+from code_rl.problems.builtin import BuiltinTrainSet
+from code_rl.problems.native import format_problem, problem_to_json
+from code_rl.reward.judge import judge
+from code_rl.runs.checkpoints import append_checkpoint, read_checkpoints
+from code_rl.runs.files import seal
+from code_rl.runs.history import read_history
+from code_rl.runs.inflight import read_left
+from code_rl.runs.logs import setup_logging
+from code_rl.runs.trained import trained_line
+from code_rl.sandbox.embedded import EmbeddedSandbox
+
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-2, 3), st.floats(), st.text(max_size=12),
+    st.sampled_from(["", "0", "nan", "1e999", "-1", "\x00", "../../x", "\ud800", "☃", "builtin", "tiny", "embedded", "/dev/null", "true", "[]", "9" * 5000]),
+)  # fmt: skip
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+CHECKED = [
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.large_base_example,
+]
+
+
+class Exit:
+    """What a verb ended with."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def of(self, words: list[str]) -> int:
+        """Run the command line; hold it to its promise."""
+        code = code_rl.cli.main(words)
+        err = self._capsys.readouterr().err
+        assert code in (0, 1, 2), (code, words)
+        assert "Traceback" not in err
+        if code == 2:
+            assert err.startswith("error: "), err
+            assert err.count("\n") == 1, err
+        return code
+
+
+@pytest.fixture
+def leaving(capsys: pytest.CaptureFixture[str]) -> Exit:
+    return Exit(capsys)
+
+
+def fuzz(strategy: st.SearchStrategy[Any], check: Callable[[Any], object], cases: int) -> None:
+    """Check so many drawn values."""
+
+    @settings(max_examples=cases, deadline=None, suppress_health_check=CHECKED, database=None, derandomize=cases < 1000)
+    @given(strategy)
+    def run(value: Any) -> None:
+        check(value)
+
+    run()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to everything within a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def changed(whole: Any, choice: int, other: Any, how: str) -> Any:
+    """`whole` with the part at one place replaced by `other`, or left out."""
+    paths = [path for path in places(whole) if path]
+    path = paths[choice % len(paths)]
+    whole = copy.deepcopy(whole)
+    *ahead, last = path
+    inner = whole
+    for key in ahead:
+        inner = inner[key]
+    if how == "drop":
+        del inner[last]
+    else:
+        inner[last] = other
+    return whole
+
+
+CHANGES = st.tuples(st.integers(0, 10_000), VALUES, st.sampled_from(["put", "put", "put", "drop"]))
+EDITS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(["flip", "cut", "insert", "double"]), st.binary(min_size=1, max_size=8)), min_size=1, max_size=3)  # fmt: skip
+
+
+def edited(data: bytes, edits: list[tuple[float, str, bytes]]) -> bytes:
+    """Bytes flipped, cut off, put in, doubled."""
+    for where, how, what in edits:
+        at = int(where * max(len(data), 1))
+        if how == "flip" and data:
+            data = data[:at] + bytes([data[at] ^ (what[0] or 1)]) + data[at + 1 :]
+        elif how == "cut":
+            data = data[:at]
+        elif how == "insert":
+            data = data[:at] + what + data[at:]
+        else:
+            data = data[:at] + data[at // 2 :]
+    return data
+
+
+NAMES = sorted(chz.chz_fields(Config))
+WORDS = st.lists(
+    st.one_of(
+        st.builds(lambda name, value: f"{name}={value}", st.sampled_from(NAMES), LEAVES | VALUES),
+        st.builds(lambda name, value: f"--{name}={value}", st.sampled_from(NAMES) | st.text(max_size=8), LEAVES),
+        st.text(max_size=12),
+        st.sampled_from(["seed", "--seed", "=", "--", "-", "seed=1", "recipe=tiny", "group_size=8", "groups_per_batch=4", "loss=ppo", "max_steps=2"]),
+    ),
+    max_size=5,
+)  # fmt: skip
+
+
+def fuzz_settings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    async def no_run(*_: object) -> int:
+        return 0
+
+    monkeypatch.setattr(code_rl.training, "_train", no_run)
+    monkeypatch.chdir(folder)
+    not_here = ("dry_run", "replay", "log_path")
+
+    def check(words: list[str]) -> None:
+        leaving.of(["train", *(word for word in words if not word.lstrip("-").startswith(not_here) and "help" not in word and word != "-h")])  # fmt: skip
+
+    fuzz(WORDS, check, cases)
+
+
+def fuzz_other_verbs(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    from code_rl.settings import make_settings
+
+    monkeypatch.chdir(folder)
+    verbs = ["eval", "judge", "export", "report", "prepare", "sandbox", "serve"]
+    monkeypatch.setattr(
+        code_rl.cli, "VERBS", {name: Verb(code_rl.cli.VERBS[name].settings, "test:command", "") for name in verbs}
+    )
+    monkeypatch.setattr(Verb, "run", lambda self, given: make_settings(self.settings_class(), given) and 0)
+    fields = {name: sorted(chz.chz_fields(code_rl.cli.VERBS[name].settings_class())) for name in verbs}
+    words = st.sampled_from(verbs).flatmap(
+        lambda verb: st.tuples(st.just(verb), st.lists(st.builds(lambda n, v: f"{n}={v}", st.sampled_from(fields[verb]), LEAVES | VALUES), max_size=4))
+    )  # fmt: skip
+    fuzz(words, lambda drawn: leaving.of([drawn[0], *drawn[1]]), cases)
+
+
+def fuzz_problem_files(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    made = BuiltinTrainSet()
+    whole = [problem_to_json(made[index]) for index in range(3)]
+    call = {"id": "c", "statement": "s", "fn_name": "f", "tests": [{"kind": "call", "args": [1, [2]], "kwargs": {"a": 1}, "expected": {"b": 1.5}, "public": True}], "compare": "float"}  # fmt: skip
+    path, programs = folder / "p.jsonl", folder / "q.jsonl"
+    programs.write_text("")
+
+    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = drawn
+        rows = [*whole[:2], changed(call, *change), changed(whole[2], *change)]
+        data = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
+        path.write_bytes(edited(data, edits) if edits else data)
+        leaving.of(["judge", f"problems={path}", f"programs={programs}", f"out={folder / 'v.jsonl'}", "dry_run=true"])  # fmt: skip
+
+    fuzz(st.tuples(CHANGES, st.none() | EDITS), check, cases)
+
+
+def fuzz_program_files(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    problem = BuiltinTrainSet()[0]
+    (folder / "p.jsonl").write_text(format_problem(problem) + "\n")
+    whole = [{"problem_id": problem.id, "program_id": "a", "code": "print(1)"}, {"problem_id": problem.id, "program_id": "b", "completion": "```\nx\n```"}]  # fmt: skip
+
+    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = drawn
+        data = "".join(json.dumps(changed(row, *change)) + "\n" for row in whole).encode()
+        (folder / "q.jsonl").write_bytes(edited(data, edits) if edits else data)
+        leaving.of(["judge", f"problems={folder / 'p.jsonl'}", f"programs={folder / 'q.jsonl'}", f"out={folder / 'v.jsonl'}", "dry_run=true"])  # fmt: skip
+
+    fuzz(st.tuples(CHANGES, st.none() | EDITS), check, cases)
+
+
+def small_state(folder: Path) -> Path:
+    path = folder / "a.state.safetensors"
+    if not path.exists():
+        write_state(
+            path, {"w": torch.arange(40.0), "adam.mean.w": torch.zeros(40)}, {"kind": "state", "rank": 2}, False
+        )
+    return path
+
+
+def fuzz_states(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    data = small_state(folder).read_bytes()
+    whole, damaged = read_state(small_state(folder)), folder / "d.state.safetensors"
+
+    def command(given: dict[str, str]) -> int:
+        found = read_state(Path(given["path"]))
+        assert found.meta == whole.meta
+        assert all(torch.equal(found.tensors[name], tensor) for name, tensor in whole.tensors.items())
+        return 0
+
+    monkeypatch.setattr(Verb, "run", lambda self, given: command(given))
+
+    def check(edits: list[tuple[float, str, bytes]]) -> None:
+        damaged.write_bytes(edited(data, edits))
+        leaving.of(["train", f"path={damaged}"])
+
+    fuzz(EDITS, check, cases)
+
+
+JOURNAL = [
+    {"event": "begin", "step": 0, "version": 2},
+    {"event": "sample", "step": 0, "policy_step": 0, "problems": ["p"], "seeds": [1], "prompt_tokens": [3], "max_tokens": 8},
+    {"event": "refill", "step": 0, "place": 0, "attempt": 1, "problem": "q", "seed": 2, "prompt_tokens": 3, "max_tokens": 8},
+    {"event": "train", "step": 0, "substep": 0, "first": 0, "datums": 1, "tokens": 9},
+    {"event": "evaluate", "step": 0, "samples": 1, "worst": {"prefill": 1, "sample": 2, "train": 0}},
+    {"event": "evaluated", "step": 0, "samples": 1, "metrics": {"eval/mean_correct": 0.5}},
+    {"event": "logged", "step": 0, "metrics": {"loss": 0.5}},
+    {"event": "saved", "name": "000001", "step": 1, "offset": 1, "state_path": "/x", "version": 2, "marks": {"metrics.jsonl": [10, 3]}},
+    {"event": "resume", "step": 1, "checkpoint": "000001", "lost": {"prefill": 1, "sample": 1, "train": 1}},
+]  # fmt: skip
+
+
+def fuzz_journals(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    """Bytes that are not what was written end a journal; records that are, whatever they hold, are read or end it."""
+    path = folder / "journal.jsonl"
+
+    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = drawn
+        lines = [seal(record) for record in JOURNAL]
+        altered = changed(JOURNAL, *change)
+        lines = [seal(record) if isinstance(record, dict) and record else "null\n" for record in altered]
+        data = "".join(lines).encode()
+        path.write_bytes(edited(data, edits) if edits else data)
+        history = read_history(path)
+        assert set(history.saved) <= {0, 1} or not edits
+        history.lost_from(0, 4, lambda *_: 0)
+
+    fuzz(st.tuples(CHANGES, st.none() | EDITS), check, cases)
+
+
+def fuzz_checkpoint_lines(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    record = {"name": "000001", "step": 1, "offset": 4, "state_path": "/x", "sampler_path": "/y"}
+
+    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = drawn
+        (folder / "checkpoints.jsonl").unlink(missing_ok=True)
+        for each in (record, changed({**record, "marks": {"a": [1, 2]}, "version": 2}, *change)):
+            append_checkpoint(folder, each)
+        path = folder / "checkpoints.jsonl"
+        path.write_bytes(edited(path.read_bytes(), edits) if edits else path.read_bytes())
+        for found in read_checkpoints(folder):
+            assert isinstance(found, dict)
+
+    fuzz(st.tuples(CHANGES, st.none() | EDITS), check, cases)
+
+
+def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    request = {"problem": "p", "prompt": 7, "count": 2, "max_tokens": 8, "seed": 1}
+    drawn_line = {"kind": "drawn", "place": 0, "attempt": 0, **request, "first": 0, "policy_step": 0, "sample_s": 0.1, "sequences": [{"tokens": [1, 2], "logprobs": [-0.5, -0.25], "stop": "stop"}]}  # fmt: skip
+    judged = {"kind": "judged", "place": 0, "attempt": 0, "member": 0, "verdict": {"kind": "passed", "passed": 1, "total": 1, "rule": "lcb", "failure": None, "cpu_s": 0.0, "wall_s": 0.0}}  # fmt: skip
+    path = folder / "000000.jsonl"
+
+    def check(edits: list[tuple[float, str, bytes]]) -> None:
+        path.write_bytes(edited((seal(drawn_line) + seal(judged)).encode(), edits))
+        for left in read_left(path).values():
+            assert all(record["sequences"] == drawn_line["sequences"] for record in left.drawn)
+
+    fuzz(EDITS, check, cases)
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """A tiny recorded run."""
+    setup_logging(folder, chz.asdict(Config(batch_size=2, group_size=1, max_tokens=8))).log_metrics({"mean_reward": 0.5, "truncated_rate": 0.0, "mean_correct": 0.5}, 0)  # fmt: skip
+    rows = [
+        {"text": "```\nx\n```", "reward": reward, "advantage": reward - 0.5, "masked": None, "verdict": kind, "passed": 0, "total": 1, "failure": None, "truncated": False, "tokens": [5, 6], "logprobs": [-0.1, -0.2]}
+        for reward, kind in ((1.0, "passed"), (0.0, "wrong_answer"))
+    ]  # fmt: skip
+    group = {"step": 0, "group": 0, "attempt": 0, "policy_step": 0, "max_tokens": 8, "skipped": False, "problem_id": "p", "statement": "s", "public_tests": [], "prompt_tokens": [1, 2], "completions": rows}  # fmt: skip
+    return [group, trained_line(0, [[-0.1, -0.2]] * 2, [])]
+
+
+def fuzz_recordings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    group, answers = recorded(folder)
+    files = {"rollouts.jsonl": group, "trained.jsonl": answers}
+
+    def check(drawn: tuple[str, tuple[int, Any, str], Any, bool]) -> None:
+        name, change, edits, verify = drawn
+        for each, record in files.items():
+            whole = (json.dumps(changed(record, *change) if each == name else record) + "\n").encode()
+            (folder / each).write_bytes(edited(whole, edits) if edits and each == name else whole)
+        leaving.of(["train", f"replay={folder}", *(["verify=true"] if verify else [])])
+
+    assert leaving.of(["train", f"replay={folder}"]) in (0, 2)
+    fuzz(st.tuples(st.sampled_from(sorted(files)), CHANGES, st.none() | EDITS, st.booleans()), check, cases)
+
+
+def fuzz_settings_of_a_run(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    async def no_run(*_: object) -> int:
+        return 0
+
+    monkeypatch.setattr(code_rl.training, "_train", no_run)
+    kept = json.loads(json.dumps({**chz.asdict(Config(backend="embedded", executor="embedded")), "resolved": {"prompts": 8, "data": {"builtin": ["x"]}}}))  # fmt: skip
+
+    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = drawn
+        data = json.dumps(changed(kept, *change)).encode()
+        (folder / "config.json").write_bytes(edited(data, edits) if edits else data)
+        leaving.of(["train", f"log_path={folder}"])
+
+    fuzz(st.tuples(CHANGES, st.none() | EDITS), check, cases)
+
+
+PIECES = ["import sys", "print(", ")", "input()", "\n", "    ", "def f(x):", "return", "while True:", "pass", "\x00", "é", "1/0", "[", "lambda: ", "raise SystemExit", "os._exit(3)", "class A:", "'''", "#", "async ", "yield", "\t", "exit()", "x = 9**9**9", "\ud83d", "𝒳"]  # fmt: skip
+
+
+def fuzz_programs(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
+    """Random programs through the sandbox: a verdict for each, and never one of ours."""
+    problem = BuiltinTrainSet()[0]
+    chooser = random.Random(cases)
+    sources = ["".join(chooser.choices(PIECES, k=chooser.randrange(1, 12))) for _ in range(cases)]
+
+    async def verdicts() -> list[Any]:
+        async with EmbeddedSandbox(2) as box:
+            return await asyncio.gather(*(judge(problem, source, box, cpu_limit_s=0.3) for source in sources))
+
+    for verdict in asyncio.run(verdicts()):
+        assert not verdict.ours, verdict
+
+
+FUZZERS: dict[str, tuple[Callable[..., None], int]] = {
+    "settings": (fuzz_settings, 6000),
+    "other verbs": (fuzz_other_verbs, 2500),
+    "problem files": (fuzz_problem_files, 3500),
+    "program files": (fuzz_program_files, 2000),
+    "states": (fuzz_states, 2500),
+    "journals": (fuzz_journals, 2500),
+    "checkpoint lines": (fuzz_checkpoint_lines, 1500),
+    "completions in flight": (fuzz_completions_in_flight, 1500),
+    "recordings": (fuzz_recordings, 2000),
+    "settings of a run": (fuzz_settings_of_a_run, 2500),
+    "programs": (fuzz_programs, 500),
+}
+
+
+@pytest.mark.parametrize("what", FUZZERS)
+def test_a_few_cases_end_as_promised(what, leaving, tmp_path, monkeypatch):
+    FUZZERS[what][0](leaving, tmp_path, monkeypatch, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("what", FUZZERS)
+def test_many_cases_end_as_promised(what, leaving, tmp_path, monkeypatch):
+    fuzzer, cases = FUZZERS[what]
+    fuzzer(leaving, tmp_path, monkeypatch, cases)
+
+
+def test_the_slow_suite_has_twenty_thousand_cases():
+    assert sum(cases for _, cases in FUZZERS.values()) >= 20_000

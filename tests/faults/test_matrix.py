@@ -1,0 +1,58 @@
+"""Every fault at every stage: the right result, or a resumable stop with one clear line. `tests/faults/matrix.py` writes the table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from matrix import GOES_ON, Workshop, workshop
+from strikes import FAULTS, STAGES
+
+QUICK = [("disk full", "logging"), ("sandbox gone", "scoring"), ("no descriptors left", "saving")]
+MUST_GO_ON = ("clock forward", "clock back", "sandbox away")
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Workshop]:
+    with workshop() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def overlapped() -> Iterator[Workshop]:
+    with workshop(1) as made:
+        yield made
+
+
+def ends_as_promised(shop: Workshop, fault: str, stage: str) -> None:
+    if fault == "disk full" and not shop.small_disk:
+        pytest.skip("a small disk cannot be mounted here")
+    cell = shop.cell(fault, stage)
+    assert not cell.wrong, cell
+    if fault in MUST_GO_ON:
+        assert cell.how == GOES_ON, cell
+
+
+@pytest.mark.parametrize(("fault", "stage"), QUICK)
+def test_some_faults(shop, fault, stage):
+    ends_as_promised(shop, fault, stage)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_at_every_stage(shop, fault, stage):
+    ends_as_promised(shop, fault, stage)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("fault", ["disk full", "SIGKILL", "sandbox gone", "back end gone"])
+def test_the_gravest_faults_at_every_stage_of_the_overlapped_schedule(overlapped, fault, stage):
+    ends_as_promised(overlapped, fault, stage)
