@@ -10,8 +10,8 @@ size, waits up to 40 ms more, and kills. One kill in eight strikes while the run
 
 After the last process a case is right when metrics (times aside), rollouts, the trainer's answers, checkpoints and every tensor of
 the last state are those of the undisturbed run, when no completion that was sampled and no program that was judged was ever
-bought again, and when the journal can be read to its end. Prints one JSON object for each lag. `more=true` adds runs that get
-SIGINT, SIGTERM, or both, and one whose last state is damaged. `workers=N` runs N cases side by side. With `seconds=S` no case is begun after so long, and a later call with the same folder goes on.
+bought again, and when the journal can be read to its end. Prints one JSON object for each lag. `more=interrupted,terminated,twice,damaged`
+adds runs that get SIGINT, SIGTERM, or one and then the other, and one whose last state is damaged. `workers=N` runs N cases side by side. With `seconds=S` no case is begun after so long, and a later call with the same folder goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ MODULES = (
     "code_rl.sandbox.embedded.pool",
     "tinker",
 )
-SIGNALS = ((signal.SIGINT,), (signal.SIGTERM,), (signal.SIGTERM, signal.SIGINT))
 PATIENCE_S = 120.0
 ATTEMPTS = 6
 
@@ -323,6 +322,14 @@ def damaged(lag: int, folder: Path, whole: Facts) -> list[str]:
     return wrong if f"checkpoint {last.name[:6]} cannot be used" in said else [*wrong, f"did not say so: {said[-600:]}"]
 
 
+MORE: dict[str, Callable[[int, Path, Facts], list[str]]] = {
+    "interrupted": partial(signalled, numbers=(signal.SIGINT,)),
+    "terminated": partial(signalled, numbers=(signal.SIGTERM,)),
+    "twice": partial(signalled, numbers=(signal.SIGTERM, signal.SIGINT)),
+    "damaged": damaged,
+}
+
+
 def events_of(log_path: Path, event: str) -> int:
     journal = log_path / "journal.jsonl"
     return journal.read_bytes().count(f'"event": "{event}"'.encode()) if journal.exists() else 0
@@ -391,13 +398,10 @@ def main(words: list[str]) -> int:
     run_cases(folder, lags, range(first, first + int(given.get("cases", "3"))), until, int(given.get("workers", "1")))
     for lag in lags:
         found = summary(folder, lag)
-        if given.get("more") == "true":
-            whole, place = undisturbed(folder / f"lag-{lag}", lag).facts, folder / f"lag-{lag}"
-            found["more"] = {
-                "+".join(number.name for number in numbers): signalled(lag, place / f"signals-{n}", whole, numbers)
-                for n, numbers in enumerate(SIGNALS)
-            }
-            found["more"]["damaged"] = damaged(lag, place / "damaged", whole)
+        found["more"] = {
+            name: MORE[name](lag, folder / f"lag-{lag}" / name, undisturbed(folder / f"lag-{lag}", lag).facts)
+            for name in filter(None, given.get("more", "").split(","))
+        }
         print(json.dumps(found), flush=True)
     print(json.dumps({"cpu_s": round(sum(os.times()[:4]), 1)}))
     return 0

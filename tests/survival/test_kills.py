@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 HERE = Path(__file__).parent
-MORE = ("SIGINT", "SIGTERM", "SIGTERM+SIGINT", "damaged")
+MORE = ("interrupted", "terminated", "twice", "damaged")
 
 
 def suite(script: str, folder: Path, **given: object) -> list[dict[str, Any]]:
@@ -28,17 +28,17 @@ def suite(script: str, folder: Path, **given: object) -> list[dict[str, Any]]:
 
 
 def test_a_few_runs_killed_at_random_instants_end_bit_for_bit_as_the_undisturbed_one(tmp_path):
-    (overlapped, _) = suite("kill_suite.py", tmp_path / "kills", cases=3, lags=1, seed=1000, more="true")
+    (overlapped, _) = suite("kill_suite.py", tmp_path / "kills", cases=2, lags=1, seed=1000, more="damaged")
     assert overlapped["wrong"] == []
-    assert overlapped["kills"] >= 3
-    assert overlapped["more"] == {name: [] for name in MORE}
+    assert overlapped["kills"] >= 2
+    assert overlapped["more"] == {"damaged": []}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_two_hundred_runs_killed_at_random_instants(tmp_path):
     cases = int(os.environ.get("CODE_RL_KILLS", "200"))
-    sequential, overlapped, _ = suite("kill_suite.py", tmp_path / "kills", cases=cases, lags="0,1", more="true")
+    sequential, overlapped, _ = suite("kill_suite.py", tmp_path / "kills", cases=cases, lags="0,1", more=",".join(MORE))
     for found in (sequential, overlapped):
         assert found["wrong"] == []
         assert found["never_killed"] == 0

@@ -16,16 +16,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import chz
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.budget import Tokens
+from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.errors import CheckpointError, ConfigError
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
-from code_rl.runs.directory import CONFIG, METRICS, read_config, with_checksum
+from code_rl.runs.directory import CONFIG, METRICS, check_log_dir, read_config, with_checksum
 from code_rl.runs.files import JsonLines, keep_lines, mark_of, seal, unseal, write_atomically
 from code_rl.runs.history import read_history
 from code_rl.runs.inflight import Drawn, InFlight, Request, step_file
@@ -34,6 +36,7 @@ from code_rl.runs.lock import LOCK, lock_run
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.recorder import ROLLOUTS, Recorder
 from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
+from code_rl.training import train_command
 
 REQUEST = Request("p", (1, 2, 3), count=2, max_tokens=8, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
@@ -406,6 +409,21 @@ def test_a_second_process_is_refused_and_told_who_is_there(tmp_path):
     assert f"in use by process {os.getpid()} on" in second.stderr
     lock.release()
     assert lock_run(tmp_path).earlier is None
+
+
+def test_a_second_run_on_a_directory_is_refused_before_anything_is_loaded(tmp_path):
+    settings = chz.asdict(make_config({"backend": "embedded", "executor": "embedded"}))
+    write_atomically(tmp_path / CONFIG, json.dumps(with_checksum(settings)))
+    lock = lock_run(tmp_path)
+    with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
+        train_command({"log_path": str(tmp_path)})
+    lock.release()
+
+
+def test_a_run_that_was_cut_before_it_had_settings_begins_anew(tmp_path):
+    lock_run(tmp_path).release()
+    (tmp_path / "tokenizer.json").touch()
+    assert check_log_dir(tmp_path, "resume") == tmp_path
 
 
 def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_it_is_named(tmp_path):
