@@ -77,7 +77,7 @@ class InFlight:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._left: dict[int, dict[tuple[int, int], Left]] = {}
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
     def slot(self, place: Place) -> Slot:
         """Where the completions of one group are kept, with those that are there already."""
