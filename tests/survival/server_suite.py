@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill_suite import PATIENCE_S, ended, fork, preload, train
+from kill_suite import PATIENCE_S, ended, fork, preload, read_outcomes, summary, train
 
 RUN = {
     "model_name": "tiny", "recipe": "tiny", "executor": "embedded", "sandbox_concurrency": "2", "batch_size": "8",
@@ -209,35 +210,39 @@ def case(seed: int, lag: int, folder: Path, whole: Facts, size: int) -> Outcome:
     return outcome
 
 
+def undisturbed(folder: Path, lag: int) -> tuple[Facts, int]:
+    """What a run leaves whose server lives, and the size of its journal; an earlier call with this folder is taken up."""
+    if not (folder / "done").exists():
+        folder.mkdir(parents=True)
+        server, outcome = Server(folder), Outcome(-1)
+        server.start()
+        run_to_its_end(server, folder, lag, outcome, [], 1)
+        server.stop(signal.SIGKILL)
+        if outcome.wrong or outcome.resumes:
+            raise SystemExit(f"the undisturbed run failed: {outcome}")
+        (folder / "done").touch()
+    return facts_of(folder / "run", folder / "state"), (folder / "run" / "journal.jsonl").stat().st_size
+
+
 def main(words: list[str]) -> int:
     given = dict(word.split("=", 1) for word in words)
     cases, lag, first = int(given.get("cases", "2")), int(given.get("lag", "0")), int(given.get("seed", "0"))
     folder = Path(given["folder"]).absolute()
-    (folder / "whole").mkdir(parents=True)
+    until = time.monotonic() + float(given.get("seconds", "inf"))
     preload(
         ("tinker", "code_rl.backends.remote", "code_rl.backends.server.application", "code_rl.backends.server.core")
     )
-    began = time.monotonic()
-    server, undisturbed = Server(folder / "whole"), Outcome(-1)
-    server.start()
-    run_to_its_end(server, folder / "whole", lag, undisturbed, [], 1)
-    server.stop(signal.SIGKILL)
-    if undisturbed.wrong or undisturbed.resumes:
-        raise SystemExit(f"the undisturbed run failed: {undisturbed}")
-    whole = facts_of(folder / "whole" / "run", folder / "whole" / "state")
-    size = (folder / "whole" / "run" / "journal.jsonl").stat().st_size
-    outcomes = [case(seed, lag, folder / str(seed), whole, size) for seed in range(first, first + cases)]
-    wrong = [outcome for outcome in outcomes if outcome.wrong]
-    spent = os.times()
-    print(
-        json.dumps({
-            "lag": lag, "cases": cases, "right": cases - len(wrong), "kills": sum(len(each.kills) for each in outcomes),
-            "stopped_and_resumed": sum(each.resumes for each in outcomes), "wrong": [vars(each) for each in wrong],
-            "wall_s": round(time.monotonic() - began, 1),
-            "cpu_s": round(spent.user + spent.system + spent.children_user + spent.children_system, 1),
-        })
-    )  # fmt: skip
-    return 1 if wrong else 0
+    whole, size = undisturbed(folder / "whole", lag)
+    for seed in range(first, first + cases):
+        if seed in {each["seed"] for each in read_outcomes(folder)} or time.monotonic() > until:
+            continue
+        shutil.rmtree(folder / str(seed), ignore_errors=True)
+        outcome = case(seed, lag, folder / str(seed), whole, size)
+        with (folder / "outcomes.jsonl").open("a") as file:
+            file.write(json.dumps({"lag": lag, **vars(outcome)}) + "\n")
+    resumes = sum(each["resumes"] for each in read_outcomes(folder))
+    print(json.dumps({**summary(folder, lag), "stopped_and_resumed": resumes, "cpu_s": round(sum(os.times()[:4]), 1)}))
+    return 0
 
 
 if __name__ == "__main__":
