@@ -112,6 +112,19 @@ def test_past_the_patience_every_waiting_submission_ends_with_one_clear_error():
         assert "nobody answers" in str(error)
 
 
+def test_a_run_that_is_asked_to_stop_waits_no_longer():
+    async def go() -> None:
+        flaky, stop = Flaky(), asyncio.Event()
+        flaky.gone = True
+        executor = PatientExecutor(flaky, 3600.0, stop)
+        asyncio.get_running_loop().call_later(0.1, stop.set)
+        with pytest.raises(OutageError, match="was asked to stop"):
+            await asyncio.wait_for(outputs(executor, b"x"), 30)
+        await executor.aclose()
+
+    asyncio.run(go())
+
+
 def test_nothing_is_left_waiting_when_the_executor_is_closed_in_an_outage():
     async def go() -> set[asyncio.Task[object]]:
         flaky = Flaky()

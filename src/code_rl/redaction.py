@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -57,7 +58,12 @@ def install_hooks() -> None:
 
 
 def _values(environment: Mapping[str, str]) -> set[str]:
-    return {value for name, value in environment.items() if len(value) >= LEAST_LENGTH and _NAMES.search(name)}
+    return {value for name, value in environment.items() if len(value) >= LEAST_LENGTH and _names_a_key(name)}
+
+
+@lru_cache(maxsize=1024)
+def _names_a_key(variable: str) -> bool:
+    return _NAMES.search(variable) is not None
 
 
 def print_exception(error: BaseException) -> None:

@@ -114,7 +114,9 @@ async def _train(config: Config, log_path: Path, resumes: bool) -> int:
             except (CodeRLError, OSError, MemoryError, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and not lacks_memory(error):
                     raise
-                raise stopped(error, _hints(config, log_path, True)[0]) from error
+                failure = stopped(error, _hints(config, log_path, True)[0])
+                failure.exit_code = signals.code or failure.exit_code
+                raise failure from error
         console.stop()
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
@@ -214,7 +216,7 @@ async def assemble(
         config=config,
         shape=shape,
         backend=backend,
-        executor=PatientExecutor(executor, config.sandbox_patience),
+        executor=PatientExecutor(executor, config.sandbox_patience, stop),
         renderer=renderer,
         reward=RewardConfig(format_coef=config.format_coef, cpu_limit_s=config.reward_timeout),
         sampling=Sampling(min(config.max_tokens, room), config.temperature),

@@ -62,8 +62,9 @@ def directory_moved(armed: Armed) -> None:
 def no_descriptors(armed: Armed) -> None:
     """Every further descriptor is refused."""
     del armed
-    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def no_memory(armed: Armed) -> None:

@@ -1,13 +1,14 @@
 """Torn writes: every file of a run that was killed, cut at every 64-byte boundary and with bits flipped, then resumed.
 
-    python tests/faults/torn_suite.py [lag=0] [cases=0] [seed=0] [part=1/1] [ends=8]
+    python tests/faults/torn_suite.py [lag=0] [cases=0] [seed=0] [ends=8] [folder=DIR limit_s=240]
 
 A case damages one file, opens the run as a resume does (settings, journal, checkpoint, state, files cut back; no sandbox is started), and asks
 for one of two outcomes: an error of ours that names the file, or a start from which nothing can differ from the undisturbed run: its settings
 are the original ones, the weights and Adam's moments are those that the undisturbed run saved at that step, each log holds exactly what the
 undisturbed run had written by then (or is empty because the resume said that it had to do without), and every completion in flight is an
-original one. Large files (weights) are cut at boundaries drawn at random. `ends` distinct starts are then run to their end and compared with
-the undisturbed run. cases=N takes a sample; part=I/N one of N shares.
+original one. Large files (weights), and those that a resume does not read, are cut at boundaries drawn at random. `ends` distinct starts are
+then run to their end and compared with the undisturbed run. cases=N takes a sample. With folder= and limit_s= it stops after so many seconds
+and goes on from there the next time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import json
 import logging
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,11 @@ from matrix import Workshop, _unlike  # noqa: E402
 
 BOUNDARY = 64
 LARGE = 200_000
-LARGE_CASES = 60
+LARGE_CASES, UNREAD_CASES = 60, 20
 STEPS = 4
 UNREACHABLE = "http://127.0.0.1:9/run_code"
 LOGS = ("metrics.jsonl", "rollouts.jsonl", "trained.jsonl")
-OF_NO_CONSEQUENCE = ("logs.log", "report.html", "lock")
+UNREAD = ("logs.log", "tokenizer.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +101,17 @@ class Bench:
     _touched: set[str] = field(default_factory=set)
 
     def damages(self, seed: int) -> list[Damage]:
-        """All cases: cuts at every boundary, and a flipped bit somewhere between two boundaries."""
+        """All cases: cuts at every boundary, and a flipped bit somewhere behind every second one."""
         chooser, found = random.Random(seed), []
         for name, data in sorted(self.files.items()):
             cuts = list(range(0, len(data), BOUNDARY))
-            if len(data) > LARGE:
-                cuts = sorted({0, BOUNDARY, *chooser.sample(cuts, LARGE_CASES), cuts[-1]})
+            if len(data) > LARGE or name in UNREAD:
+                count = UNREAD_CASES if name in UNREAD else LARGE_CASES
+                cuts = sorted({0, BOUNDARY, *chooser.sample(cuts, min(count, len(cuts))), cuts[-1]})
             found += [Damage(name, cut) for cut in cuts]
             found += [
                 Damage(name, min(cut + chooser.randrange(BOUNDARY), len(data) - 1), chooser.randrange(8))
-                for cut in cuts
+                for cut in cuts[::2]
             ]
         return found
 
@@ -235,7 +239,9 @@ async def open_run_again(log_path: Path) -> Opened:
         return Opened(run.first_step, json.loads(json.dumps(settings)), tensors, text.getvalue())
 
 
+@cache
 def digest_of(path: Path) -> str:
+    """Of a state of the undisturbed run, which does not change."""
     from code_rl.backends.embedded.state import read_state
 
     return _digest(read_state(path).tensors)
@@ -260,41 +266,67 @@ def _kind(name: str) -> str:
 
 
 @contextlib.contextmanager
-def bench(lag: int) -> Iterator[Bench]:
-    """A run of four steps, and another one that was killed in its third."""
-    with tempfile.TemporaryDirectory(prefix="code-rl-torn-") as folder, Forge() as forge:
-        shop = Workshop(forge, Path(folder), lag, small_disk=False)
-        longer = {"max_steps": str(STEPS)}
-        done = forge.run({**shop.given("whole"), **longer})
-        assert done.code == 0, done
-        run = Path(folder) / "cut" / "run"
-        killed = forge.run(
-            {**shop.given("cut"), **longer, "dataset": str(shop.dataset("whole"))}, "SIGKILL", "training", step=2
-        )
-        assert killed.code == -9, killed
-        files = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-        files = {name: data for name, data in files.items() if name != "lock"}
-        assert facts_of(Path(folder) / "whole" / "run")
-        yield Bench(shop, run, files, Path(folder) / "whole" / "run")
+def bench(lag: int, folder: Path) -> Iterator[Bench]:
+    """A run of four steps, and another one that was killed in its third; those that are in the folder already."""
+    pristine, run, whole = folder / "pristine", folder / "cut" / "run", folder / "whole" / "run"
+    with Forge() as forge:
+        shop = Workshop(forge, folder, lag, small_disk=False)
+        if not pristine.exists():
+            longer = {"max_steps": str(STEPS)}
+            done = forge.run({**shop.given("whole"), **longer})
+            assert done.code == 0, done
+            words = {**shop.given("cut"), **longer, "dataset": str(shop.dataset("whole"))}
+            killed = forge.run(words, "SIGKILL", "training", step=2)
+            assert killed.code == -9, killed
+            shutil.copytree(run, pristine)
+        files = {str(path.relative_to(pristine)): path.read_bytes() for path in pristine.rglob("*") if path.is_file()}
+        yield Bench(shop, run, {name: data for name, data in files.items() if name != "lock"}, whole)
+
+
+def quicken() -> None:
+    """Leave out what costs time and shows nothing here: fsync, and reading the tokenizer anew for each case."""
+    from transformers import AutoTokenizer
+
+    os.fsync = lambda _: None
+    AutoTokenizer.from_pretrained = cache(AutoTokenizer.from_pretrained)
+
+
+def take_up(made: Bench, kept: Path) -> int:
+    """Go on with what an earlier process found; returns the number of cases that are done."""
+    if not kept.exists():
+        return 0
+    earlier = json.loads(kept.read_text())
+    made.outcomes.update(earlier["outcomes"])
+    made.wrong += earlier["wrong"]
+    made.starts.update({name: Damage(**damage) for name, damage in earlier["starts"].items()})
+    return int(earlier["done"])
 
 
 def main(words: list[str]) -> int:
     asked = dict(word.split("=", 1) for word in words)
-    seed, (part, parts) = int(asked.get("seed", "0")), map(int, asked.get("part", "1/1").split("/"))
+    seed, began, limit_s = int(asked.get("seed", "0")), time.monotonic(), float(asked.get("limit_s", "inf"))
     logging.getLogger("code_rl").setLevel(logging.CRITICAL)
-    began = time.monotonic()
-    with bench(int(asked.get("lag", "0"))) as made:
+    with contextlib.ExitStack() as stack:
+        where = asked.get("folder") or stack.enter_context(tempfile.TemporaryDirectory(prefix="code-rl-torn-"))
+        folder = Path(where).absolute()
+        made = stack.enter_context(bench(int(asked.get("lag", "0")), folder))
+        quicken()
         cases = made.damages(seed)
         random.Random(seed).shuffle(cases)
-        count = int(asked.get("cases", "0"))
-        cases = (cases[:count] if count else cases)[part - 1 :: parts]
-        for number, damage in enumerate(cases):
-            made.case(damage)
-            if number % 200 == 199:
-                print(f"{number + 1} of {len(cases)} cases, {len(made.wrong)} wrong", file=sys.stderr, flush=True)
-        made.ends(int(asked.get("ends", "8")), seed)
+        cases = cases[: int(asked.get("cases", "0")) or len(cases)]
+        number = take_up(made, folder / "found.json")
+        while number < len(cases) and time.monotonic() - began < limit_s:
+            made.case(cases[number])
+            number += 1
+        starts = {name: asdict(damage) for name, damage in made.starts.items()}
+        found = {"done": number, "outcomes": made.outcomes, "wrong": made.wrong, "starts": starts}
+        (folder / "found.json").write_text(json.dumps(found))
+        if number == len(cases):
+            made.ends(int(asked.get("ends", "8")), seed)
         sizes = {name: len(data) for name, data in made.files.items()}
-        print(json.dumps({"seconds": round(time.monotonic() - began), "cases": len(cases), "files": sizes, "outcomes": dict(sorted(made.outcomes.items())), "starts": len(made.starts), "wrong": made.wrong[:20], "wrongs": len(made.wrong)}, indent=1))  # fmt: skip
+        shown = {"cases": number, "of": len(cases), "seconds": round(time.monotonic() - began), "files": sizes}
+        shown |= {"outcomes": dict(sorted(made.outcomes.items())), "starts": len(made.starts), "wrong": made.wrong[:20]}
+        print(json.dumps({**shown, "wrongs": len(made.wrong)}, indent=1))
     return 1 if made.wrong else 0
 
 

@@ -8,6 +8,7 @@ growing pauses, and what waited goes on from its first test without a result. Af
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -24,10 +25,10 @@ logger = logging.getLogger("code_rl.outages")
 
 
 class PatientExecutor:
-    """`inner`, with outages of up to `patience_s` seconds bridged. Belongs to one event loop."""
+    """`inner`, with outages of up to `patience_s` seconds bridged, unless `stop` is set meanwhile. Belongs to one event loop."""
 
-    def __init__(self, inner: Executor, patience_s: float) -> None:
-        self._inner, self._patience_s = inner, patience_s
+    def __init__(self, inner: Executor, patience_s: float, stop: asyncio.Event | None = None) -> None:
+        self._inner, self._patience_s, self._stop = inner, patience_s, stop or asyncio.Event()
         self._outage: asyncio.Task[bool] | None = None
 
     @property
@@ -75,6 +76,8 @@ class PatientExecutor:
         waited = False
         while (trouble := await self._trouble()) is not None:
             away = time.monotonic() - began
+            if self._stop.is_set():
+                raise OutageError(f"the sandbox does not answer ({trouble}), and the run was asked to stop") from error
             if away > self._patience_s:
                 raise OutageError(
                     f"the sandbox has not answered for {away:.0f} s (sandbox_patience={self._patience_s:g}): {trouble}"
@@ -82,7 +85,8 @@ class PatientExecutor:
             if not waited:
                 waited = True
                 logger.warning("the sandbox does not answer (%s); waiting for up to %g s", trouble, self._patience_s)
-            await asyncio.sleep(min(pause_s, max(self._patience_s - away, 0.01)))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), min(pause_s, max(self._patience_s - away, 0.01)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if waited:
             logger.warning("the sandbox answers again after %.0f s", time.monotonic() - began)
