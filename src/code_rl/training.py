@@ -136,7 +136,7 @@ async def train_to_the_end(run: Run) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise BackendError("a request was cancelled by the service; resume the run to go on") from None
+        raise BackendError("a request was cancelled by the service") from None
 
 
 async def assemble(

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from pipeline_support import small
 
 from code_rl.backends.embedded.state import read_state, write_state
+from code_rl.cli import main
 from code_rl.errors import CheckpointError, ResourceError, in_words, lacks_memory, stopped
 from code_rl.runs.files import JsonLines, read_lines, write_atomically
 from code_rl.runs.journal import Journal, read_journal
@@ -156,16 +157,18 @@ def test_a_process_with_too_few_descriptors_says_so_on_one_line_or_runs(tmp_path
         one_line(done)
 
 
-def test_a_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):
+def test_a_directory_that_cannot_be_written_is_refused_at_the_start(capsys):
     where = "/proc/1/run" if os.geteuid() == 0 else "/run-of-nobody"
-    done = train(*[f"{name}={value}" for name, value in small(Path(where)).items()])
-    one_line(done, f"log_path={where}")
-    assert done.returncode == 2
+    assert main(["train", *(f"{name}={value}" for name, value in small(Path(where)).items())]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: log_path={where} cannot be used")
+    assert said.count("\n") == 1
 
 
-def test_a_data_file_that_is_gone_is_refused_at_the_start_and_at_a_resume(tmp_path):
+def test_a_data_file_that_is_gone_is_refused_by_name_and_nothing_is_made(tmp_path, capsys):
     words = {**small(tmp_path / "run", max_steps=1), "dataset": str(tmp_path / "gone.jsonl")}
-    done = train(*[f"{name}={value}" for name, value in words.items()])
-    one_line(done, "gone.jsonl")
-    assert done.returncode == 2
+    assert main(["train", *(f"{name}={value}" for name, value in words.items())]) == 2
+    said = capsys.readouterr().err
+    assert "gone.jsonl" in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
