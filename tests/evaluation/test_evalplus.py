@@ -1,7 +1,7 @@
 """Our verdicts against those of the `evalplus` package on the same samples: right and wrong programs of several qualities.
 
 Set CODE_RL_EVALPLUS to the Python of an environment with `evalplus==0.3.1` (and tree-sitter, numpy and the like, which it imports).
-All parts together are 2,168 samples; each takes minutes, and `-k "mbpp-3"` takes one.
+All parts together are 2,925 samples; each takes minutes, and `-k "mbpp-3"` takes one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETS = {
     "humaneval": ("humaneval+", "humanevalplus/HumanEvalPlus-Mini.jsonl.gz", "HUMANEVAL_OVERRIDE_PATH"),
 }
 PARTS = {"mbpp": 6, "humaneval": 3}
-MUTANTS = 2
+MUTANTS = {"mbpp": 2, "humaneval": 7}
 CPU_LIMIT_S = 3
 WALL_LIMIT_S = 20
 """evalplus's limits are of wall time: on a busy machine the usual one second stops HumanEval/139's reference."""
@@ -47,7 +47,7 @@ DIFFERENCES = {
 """(dataset, task): why the two verdicts may differ there. Everything else must be equal."""
 
 
-def programs(row):
+def programs(row, count):
     """The reference, mutants of it, and attempts of poorer quality."""
     reference = row["prompt"] + row["canonical_solution"]
     name = row["entry_point"]
@@ -63,11 +63,11 @@ def programs(row):
         "\n".join(lines[:-1]),
         reference.replace(f"def {name}", f"def {name}_", 1) if row["canonical_solution"].count(name) == 0 else "print(",
     ]
-    return [reference, *mutants(reference, MUTANTS, row["task_id"]), rng.choice(poor)]
+    return [reference, *mutants(reference, count, row["task_id"]), rng.choice(poor)]
 
 
-def write_samples(rows, path):
-    samples = [{"task_id": row["task_id"], "solution": code} for row in rows for code in programs(row)]
+def write_samples(rows, path, count):
+    samples = [{"task_id": row["task_id"], "solution": code} for row in rows for code in programs(row, count)]
     path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     return samples
 
@@ -99,7 +99,7 @@ def test_verdicts_equal_those_of_evalplus(dataset, part, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text("".join(line + "\n" for line in lines))
     rows = [json.loads(line) for line in lines]
-    samples = write_samples(rows, tmp_path / "samples.jsonl")
+    samples = write_samples(rows, tmp_path / "samples.jsonl", MUTANTS[dataset])
     expected = theirs(dataset, data, tmp_path / "samples.jsonl", tmp_path)
     found = ours(dataset, data, tmp_path / "samples.jsonl", tmp_path)
     assert expected.keys() == found.keys()
