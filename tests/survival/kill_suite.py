@@ -46,7 +46,8 @@ MODULES = (
     "code_rl.sandbox.embedded.pool",
     "tinker",
 )
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
+HUNG = 99
 ATTEMPTS = 6
 
 
@@ -187,8 +188,12 @@ def strike(child: int, log_path: Path, chooser: random.Random, whole: int, start
     deadline = time.monotonic() + PATIENCE_S
     while (journal.stat().st_size if journal.exists() else 0) < begun + target:
         code = ended(child, time.monotonic() + 0.0005)
-        if code is not None or time.monotonic() > deadline:
+        if code is not None:
             return code, "ended"
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return HUNG, "ended"
     code = ended(child, time.monotonic() + pause)
     if code is not None:
         return code, "ended"

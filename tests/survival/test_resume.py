@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.backends.connect import _restored
 from code_rl.budget import Tokens
 from code_rl.config import make_config
 from code_rl.console import Console
-from code_rl.errors import CheckpointError, ConfigError
+from code_rl.errors import BackendError, CheckpointError, ConfigError
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.runs.directory import CONFIG, METRICS, check_log_dir, read_config, with_checksum
@@ -309,6 +310,19 @@ def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path)
     left = sorted(path.name for path in (tmp_path / "weights").iterdir())
     assert left == ["000003.sampler", "000003.state", "000004.sampler", "000004.state"]
     assert [path.name for path in sorted((tmp_path / "inflight").glob("*.jsonl"))] == ["000003.jsonl", "000004.jsonl"]
+
+
+@pytest.mark.parametrize(("status", "expected"), [(404, CheckpointError), (410, CheckpointError), (503, BackendError)])
+def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away(status, expected):
+    class Answer(Exception):
+        status_code = status
+
+    class Service:
+        async def create_training_client_from_state_with_optimizer(self, path: str) -> None:
+            raise BackendError("refused") from Answer()
+
+    with pytest.raises(expected):
+        asyncio.run(_restored(Service(), "tinker://run/weights/000002"))
 
 
 # Completions in flight
