@@ -165,7 +165,7 @@ def table(cells: list[Cell]) -> str:
     found = {(cell.fault, cell.stage): cell for cell in cells}
     rows = [f"| | {' | '.join(STAGES)} |", "|---" * (len(STAGES) + 1) + "|"]
     for fault in FAULTS:
-        shown = [_shown(found[fault, stage]) if (fault, stage) in found else "-" for stage in STAGES]
+        shown = [_shown(found[fault, stage]) if (fault, stage) in found else "not run yet" for stage in STAGES]
         rows.append(f"| {fault} | {' | '.join(shown)} |")
     return "\n".join(rows)
 

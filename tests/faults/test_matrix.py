@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from matrix import GOES_ON, Workshop, workshop
+from matrix import BEGIN, END, GOES_ON, PAGE, STOPS, Workshop, workshop
 from strikes import FAULTS, STAGES
 
 QUICK = [("disk full", "logging")]
@@ -56,3 +57,13 @@ def test_every_fault_at_every_stage(shop, fault, stage):
 @pytest.mark.parametrize("fault", ["disk full", "SIGKILL", "sandbox gone", "back end gone"])
 def test_the_gravest_faults_at_every_stage_of_the_overlapped_schedule(overlapped, fault, stage):
     ends_as_promised(overlapped, fault, stage)
+
+
+def test_the_table_in_the_docs_has_every_fault_and_stage_and_no_cell_that_is_wrong():
+    text = PAGE.read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()]
+    assert rows[0] == list(STAGES)
+    assert [row[0] for row in rows[2:]] == list(FAULTS)
+    for row in rows[2:]:
+        assert len(row) == len(STAGES) + 1
+        assert all(re.fullmatch(rf"{GOES_ON}|{STOPS} \((\d+|signal \d+)\)|not run yet", cell) for cell in row[1:]), row
