@@ -15,15 +15,18 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import chz
 from latency import Latency, SlowExecutor, Spent, remote
 from rich.console import Console as Rich
 from rich.table import Table
 
+import code_rl.loop
 from code_rl.cli import run_script
 from code_rl.console import Console
 from code_rl.loop import Run
@@ -111,6 +114,22 @@ def measure(config: PipelineConfig, lag: int, seed: int) -> Result:
     )
 
 
+@contextlib.contextmanager
+def _evaluations_at_once(spent: Spent) -> Iterator[None]:
+    """Evaluations are no part of what is measured: before the first step and after the last, programs are not delayed."""
+    evaluate = code_rl.loop.run_evaluation
+
+    async def undelayed(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        spent.evaluating = True
+        try:
+            return await evaluate(*args, **kwargs)
+        finally:
+            spent.evaluating = False
+
+    with patch.object(code_rl.loop, "run_evaluation", undelayed):
+        yield
+
+
 async def _train(given: dict[str, str], latency: Latency, spent: Spent, bare: bool) -> None:
     config, log_path, resumes = prepare(given)
     async with contextlib.AsyncExitStack() as stack:
@@ -120,7 +139,8 @@ async def _train(given: dict[str, str], latency: Latency, spent: Spent, bare: bo
         if not bare:
             executor = SlowExecutor(run.executor, latency, spent)
             run = replace(run, backend=remote(run.backend, latency, spent), executor=executor)
-        await train_to_the_end(run)
+        with _evaluations_at_once(spent):
+            await train_to_the_end(run)
 
 
 def main(config: PipelineConfig) -> int:
