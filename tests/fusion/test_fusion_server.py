@@ -94,7 +94,7 @@ def test_large_output_is_not_cut(server: ServerProcess):
 def test_output_beyond_the_limit_is_said_to_be():
     with ServerProcess(max_output_mb=1) as server:
         answer = run(server, "print('x' * 3_000_000)")
-        assert answer["status"] == "Failed"
+        assert answer["status"] == "Failed", answer
         assert "output limit" in answer["message"]
         assert answer["run_result"]["return_code"] != 0
 

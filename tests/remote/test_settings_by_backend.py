@@ -24,6 +24,7 @@ from code_rl.backends.support import BEGIN, ELSEWHERE, END, LINES, kind_of, tabl
 from code_rl.config import Config, make_config
 from code_rl.errors import ConfigError
 from code_rl.rollouts import derive_seed
+from code_rl.runs.recorder import Recorder
 from code_rl.training import train_command
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,7 @@ GIVEN = {
     "learning_rate": "1.5e-3", "beta1": "0.8", "beta2": "0.9", "eps": "1e-9", "lora_rank": "5", "max_tokens": "47",
     "temperature": "0.7", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
+LOCAL_GIVEN = {"threads": "1", "keep_checkpoints": "3"}
 REMOTE_GIVEN = {"checkpoint_ttl_days": "2", "backend_patience": "77", "request_patience": "777"}
 
 
@@ -57,7 +59,7 @@ def arrived(request, server, tmp_path_factory):
         backend = backend_of(request.param, server.url, patch)
         given = {**settings(backend, tmp_path_factory.mktemp("run"), max_steps="1"), **GIVEN}
         given.pop("backend_patience")
-        given |= {"threads": "1"} if request.param is BackendKind.EMBEDDED else REMOTE_GIVEN
+        given |= LOCAL_GIVEN if request.param is BackendKind.EMBEDDED else REMOTE_GIVEN
         assert train_command(given) == 0
     return seen
 
@@ -69,7 +71,7 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
 
     learn = EmbeddedTrainingClient.forward_backward
     step, asked, made = Learner.optim_step, Request.__init__, EmbeddedTrainingClient.__init__
-    save, opened = TrainingClient.save_state, RemoteService.__init__
+    save, opened, recorder = TrainingClient.save_state, RemoteService.__init__, Recorder.__init__
 
     def optim_step(self, params):
         seen.adam.append(params)
@@ -95,6 +97,11 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
         opened(self, *args)
         seen.patience, seen.request_patience = self.link.patience_s, self.link.request_patience_s
 
+    def recorded(self, *args, **kwargs):
+        recorder(self, *args, **kwargs)
+        seen.kept = self._keep
+
+    patch.setattr(Recorder, "__init__", recorded)
     patch.setattr(Learner, "optim_step", optim_step)
     patch.setattr(Request, "__init__", requested)
     patch.setattr(EmbeddedTrainingClient, "__init__", created)
@@ -123,13 +130,13 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
         "checkpoint_ttl_days": lambda: seen.ttl / 86400,
         "backend_patience": lambda: seen.patience,
         "request_patience": lambda: seen.request_patience,
+        "keep_checkpoints": lambda: seen.kept,
     }
     return found[setting]()
 
 
 EXPECTED = {
-    **{name: float(text) for name, text in {**GIVEN, **REMOTE_GIVEN}.items() if name != "loss"},
-    "threads": 1,
+    **{name: float(text) for name, text in {**GIVEN, **LOCAL_GIVEN, **REMOTE_GIVEN}.items() if name != "loss"},
     "loss": {"ppo"},
     "kl_coef": True,
     "model_name": "tiny",
@@ -148,7 +155,7 @@ def test_setting_arrives_or_ends_the_run(arrived, line, server, tmp_path, monkey
         with pytest.raises(ConfigError, match="device='mps' is not available on this machine"):
             train_command(settings("embedded", tmp_path / "run", device="mps", backend_patience="600"))
     else:
-        value = {"device": "cpu", "threads": "1", **REMOTE_GIVEN}[line.setting]
+        value = {"device": "cpu", **LOCAL_GIVEN, **REMOTE_GIVEN}[line.setting]
         backend = backend_of(arrived.kind, server.url, monkeypatch)
         given = settings(backend, tmp_path / "run", backend_patience="600") | {line.setting: value}
         with pytest.raises(ConfigError, match=f"{line.setting}={value}.* has no effect on backend="):
