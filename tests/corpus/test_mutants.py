@@ -34,11 +34,11 @@ def test_mutants_differ_from_their_source_and_depend_on_the_seed_only() -> None:
 def test_no_killed_mutant_of_a_seeded_sample_is_paid() -> None:
     async def run() -> Tally:
         async with room("full") as executor:
-            return await judge_mutants(random.Random(5).sample(drafts(), 17), EACH, executor)
+            return await judge_mutants(random.Random(5).sample(drafts(), 9), EACH, executor)
 
     tally = asyncio.run(run())
     assert tally.paid == []
-    assert tally.fates["killed"] > 60
+    assert tally.fates["killed"] > 30
 
 
 @pytest.mark.slow

@@ -106,6 +106,7 @@ def test_no_payload_runs_in_any_field(browser, tmp_path):
         assert seen.page.locator(".statement").inner_text()
 
 
+@pytest.mark.slow
 def test_no_payload_runs_even_with_the_policy_taken_away(browser, tmp_path):
     write_report([open_run(hostile_run(tmp_path))], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
