@@ -11,7 +11,8 @@ from code_rl.problems.sources.build import expected_rule
 from code_rl.problems.sources.records import Draft, Skipped
 from code_rl.sandbox.executor import CallInput, Execution, Executor, Job, Limits, Status
 
-REFERENCE_LIMITS = Limits(cpu_s=60.0, memory_mb=4096, output_bytes=64 << 20)
+REFERENCE_LIMITS = Limits(cpu_s=60.0, memory_mb=4096)
+"""Values may be as long as those of any program that is judged by them."""
 _BEYOND = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT)
 _MOST_LEFT_OUT = 0.05
 """Of a problem's calls; a reference beyond its limits on more of them has failed."""
