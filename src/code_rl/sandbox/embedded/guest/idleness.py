@@ -15,6 +15,18 @@ from code_rl.sandbox.embedded.guest import confine, kernel
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+class View(NamedTuple):
+    """What a supervisor sees of the processes below it. -1: it is not to be had."""
+
+    proc: int
+    """A directory that shows them as /proc does."""
+    births: int
+    """A file like /proc/loadavg, whose last field is the last process or thread number that was given away."""
+
+
+NO_VIEW = View(-1, -1)
+
+
 class _Task(NamedTuple):
     """A thread as seen at one look: seconds on a processor or in a queue for one, and whether it is in one of the two now."""
 
@@ -27,15 +39,16 @@ class IdleTime:
 
     Between two looks, idle is what the busy time of all threads, added up, leaves of the wall time. The sum, not the largest, because of threads
     that wait for each other: while one stands in the queue, the others sleep. A wait is counted only when it is over; so while a
-    runnable thread's counters stand still, the window stays open and nothing is called idle.
+    runnable thread's counters stand still, the window stays open and nothing is called idle. Threads that ended, or came and went, between two
+    looks may have waited all the while: that time is not called idle either.
 
     No program can pose as starved for ever: it would have to be runnable, so it gets some processor time, and ends at its CPU limit. Threads in
     each other's way stretch that by at most half their number; looks that are not lenient take this away as well.
     """
 
-    def __init__(self, proc: int) -> None:
-        """`proc`: a directory that shows the processes below this one, from `open_view`."""
-        self._proc = proc
+    def __init__(self, view: View) -> None:
+        """`view`: from `open_view`."""
+        self._proc, self._births = view
         self.begin()
 
     def begin(self) -> None:
@@ -46,7 +59,8 @@ class IdleTime:
         """CPU seconds of the whole tree at the last look, in the kernel's ticks, rounded down."""
         self.open = False
         """Whether a thread may be waiting for a processor, so that it is worth looking again soon."""
-        self._since = self._looked = 0.0
+        self._since = self._looked = self._missed_s = 0.0
+        self._born = self._last_number()
         self._base: dict[str, _Task] = {}
         self._last: dict[str, _Task] = {}
 
@@ -60,6 +74,7 @@ class IdleTime:
             return False
         last, since_look = self._last, elapsed - self._looked
         self._last, self._looked = tasks, elapsed
+        self._miss(last, tasks, since_look, elapsed - self._since)
         self.open = any(
             task.runnable and (last[name].busy_s == task.busy_s if name in last else lenient)
             for name, task in tasks.items()
@@ -73,11 +88,22 @@ class IdleTime:
             + since_look * task.runnable
             for name, task in tasks.items()
         ]
-        if lenient and any(task.runnable and name not in tasks for name, task in last.items()):
-            gained.append(window)  # its last wait went with it
-        self.seconds += max(window - (sum(gained) if lenient else max(gained, default=0.0)), 0.0)
-        self._base, self._since = tasks, elapsed
+        busy = sum(gained) + self._missed_s if lenient else max(gained, default=0.0)
+        self.seconds += max(window - busy, 0.0)
+        self._base, self._since, self._missed_s = tasks, elapsed, 0.0
         return True
+
+    def _miss(self, last: dict[str, _Task], tasks: dict[str, _Task], since_look: float, window: float) -> None:
+        """Note for how long threads that are gone, or were never seen, may have waited."""
+        before, self._born = self._born, self._last_number()
+        gone = last.keys() - tasks.keys()
+        if any(last[name].runnable for name in gone):
+            self._missed_s += window  # it may have stood in the queue since the window opened
+        elif gone or self._born - before > len(tasks.keys() - last.keys()):
+            self._missed_s += since_look
+
+    def _last_number(self) -> int:
+        return int(os.pread(self._births, 128, 0).split()[-1]) if self._births >= 0 else 0
 
     def _read(self) -> dict[str, _Task] | None:
         try:
@@ -132,15 +158,23 @@ class IdleTime:
             os.close(fd)
 
 
-def open_view(level: str) -> int:
-    """A directory in which the supervisors forked from here will see the processes below them; -1 where there is none.
+def open_births() -> int:
+    """The file for `View.births`. Open it while /proc can be reached: who reads it is told of their own PID namespace."""
+    try:
+        return os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
-    At `full` it is a /proc of the calling worker's PID namespace that is mounted nowhere; tests have it closed with everything else.
-    A supervisor under Landlock may open nothing in /proc.
+
+def open_view(level: str, births: int) -> View:
+    """The view for the supervisors forked from here; `births` is from `open_births`.
+
+    At `full` it is a /proc of the calling worker's PID namespace that is mounted nowhere; tests have it closed with everything else. Numbers
+    are counted where a submission has a namespace of its own. A supervisor under Landlock may open nothing in /proc.
     """
     if level == confine.FULL:
         try:
-            return kernel.detached_proc()
+            return View(kernel.detached_proc(), births)
         except (kernel.KernelError, OSError):
-            return -1
-    return os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if level == confine.NONE else -1
+            return NO_VIEW
+    return View(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if level == confine.NONE else -1, -1)

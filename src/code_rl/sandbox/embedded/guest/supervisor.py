@@ -16,8 +16,7 @@ import time
 from typing import NoReturn, Protocol
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.embedded.guest import confine, files, kernel, outcome, wire
-from code_rl.sandbox.embedded.guest.idleness import IdleTime
+from code_rl.sandbox.embedded.guest import confine, files, idleness, kernel, outcome, wire
 from code_rl.sandbox.embedded.guest.stragglers import kill_all, reap_all
 from code_rl.sandbox.embedded.guest.testrun import Streams, TestRun
 
@@ -60,7 +59,7 @@ class Supervisor:
         channel: socket.socket,
         progress: int,
         directory: str = "",
-        processes: int = -1,
+        processes: idleness.View = idleness.NO_VIEW,
     ) -> None:
         """`processes`: the view of this submission's processes, from `idleness.open_view`."""
         self._job, self._wanted, self._level, self._channel = job, wanted, wanted.level, channel
@@ -74,7 +73,7 @@ class Supervisor:
         self._began = 0.0
         self._sample = (0.0, 0.0)
         """Wall and CPU seconds of the running test when last looked at."""
-        self._idle = IdleTime(processes)
+        self._idle = idleness.IdleTime(processes)
         self._strict = job.longest_s <= job.wall_s
         self._spoke = 0.0
         self._stopped = False

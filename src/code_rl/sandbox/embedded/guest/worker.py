@@ -24,13 +24,13 @@ _CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, 
 class Worker:
     """Serves jobs from `channel` until it closes."""
 
-    def __init__(self, channel: socket.socket, wanted: confine.Confinement, base_bytes: int) -> None:
+    def __init__(self, channel: socket.socket, wanted: confine.Confinement, base_bytes: int, births: int) -> None:
         self._channel, self._wanted, self._base = channel, wanted, base_bytes
         self._assembler = wire.Assembler()
         self._waiting: deque[wire.JobMessage] = deque()
         self._progress_in, self._progress_out = os.pipe()
         os.set_blocking(self._progress_in, False)
-        self._processes = idleness.open_view(wanted.level)
+        self._processes = idleness.open_view(wanted.level, births)
         self._log = os.dup(2)
 
     def serve(self) -> NoReturn:
@@ -140,7 +140,7 @@ class Worker:
         wire.send_blocking(self._channel, wire.pack_record(record))
 
 
-def start(channel: socket.socket, wanted: confine.Confinement, base_bytes: int) -> NoReturn:
+def start(channel: socket.socket, wanted: confine.Confinement, base_bytes: int, births: int) -> NoReturn:
     """Become a worker; called in a process just forked by the zygote."""
     try:
         kernel.die_with_parent()
@@ -148,7 +148,7 @@ def start(channel: socket.socket, wanted: confine.Confinement, base_bytes: int) 
         if wanted.level != confine.FULL:  # what a submission leaves running comes to us
             kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         gc.disable()
-        Worker(channel, wanted, base_bytes).serve()
+        Worker(channel, wanted, base_bytes, births).serve()
     except BaseException as error:  # noqa: BLE001 - the host sees the channel close
         os.write(2, f"worker: {error!r}\n".encode())
     os._exit(97)

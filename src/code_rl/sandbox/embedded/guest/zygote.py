@@ -18,7 +18,17 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from code_rl.sandbox.embedded.guest import confine, kernel, rehearsal, rootfs, scratch, supervisor, testrun, worker
+from code_rl.sandbox.embedded.guest import (
+    confine,
+    idleness,
+    kernel,
+    rehearsal,
+    rootfs,
+    scratch,
+    supervisor,
+    testrun,
+    worker,
+)
 
 THREAD_STACK = 8 << 20
 _GRACE_S = 2
@@ -31,6 +41,7 @@ def serve(control_fd: int) -> NoReturn:
     config: dict[str, Any] = marshal.loads(control.recv(1 << 16))  # noqa: S302 - written by the host process that started us
     wanted = confine.Confinement(config["level"], tuple(config["packages"]), config["scratch"])
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is out of reach later
+    births = idleness.open_births()
     try:
         confine.confine_zygote(wanted)
         _trial(wanted)
@@ -43,7 +54,7 @@ def serve(control_fd: int) -> NoReturn:
     base_bytes = int(os.pread(statm, 100, 0).split()[0]) * resource.getpagesize()
     os.close(statm)
     control.send(marshal.dumps((READY,)))
-    _serve(control, wanted, base_bytes)
+    _serve(control, wanted, base_bytes, births)
 
 
 def _reserve_descriptors(control_fd: int) -> int:
@@ -139,7 +150,7 @@ def _leave(wanted: confine.Confinement) -> NoReturn:
     os._exit(0)
 
 
-def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int) -> NoReturn:
+def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int, births: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     while True:
@@ -155,6 +166,6 @@ def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int)
             continue
         if pid == 0:
             control.close()
-            worker.start(channel, wanted, base_bytes)
+            worker.start(channel, wanted, base_bytes, births)
         channel.close()
         control.send(marshal.dumps((SPAWNED, pid)))
