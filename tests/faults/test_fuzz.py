@@ -6,6 +6,7 @@ Quick here; `pytest -m slow tests/faults/test_fuzz.py` makes some 25,000 cases.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import random
@@ -24,6 +25,7 @@ import code_rl.training
 from code_rl.backends.embedded.state import read_state, write_state
 from code_rl.cli import Verb
 from code_rl.config import Config
+from code_rl.errors import ConfigError
 from code_rl.problems.builtin import BuiltinTrainSet
 from code_rl.problems.native import format_problem, problem_to_json
 from code_rl.reward.judge import judge
@@ -32,6 +34,7 @@ from code_rl.runs.files import seal
 from code_rl.runs.history import read_history
 from code_rl.runs.inflight import read_left
 from code_rl.runs.logs import setup_logging
+from code_rl.runs.resume import check_decisions
 from code_rl.runs.trained import trained_line
 from code_rl.sandbox.embedded import EmbeddedSandbox
 
@@ -257,6 +260,8 @@ def fuzz_journals(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, 
         history = read_history(path)
         assert set(history.saved) <= {0, 1} or not edits
         history.lost_from(0, 4, lambda *_: 0)
+        with contextlib.suppress(ConfigError):
+            check_decisions(history, lambda _step: (["p"], [1]))
 
     fuzz(st.tuples(CHANGES, st.none() | EDITS), check, cases)
 

@@ -90,6 +90,7 @@ class Bench:
             wanted = damage.applied(data) if damage is not None and damage.file == name else data
             if (
                 len(data) < LARGE
+                or not path.is_file()
                 or (damage is not None and damage.file == name)
                 or path.stat().st_size != len(data)
                 or name in self._touched

@@ -254,7 +254,7 @@ def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
     if not isinstance(data, dict):
         raise DataError(f"{where}: an object was expected, not {short(data)}")
     kind = data.get("kind")
-    if kind not in _TEST_FIELDS:
+    if not isinstance(kind, str) or kind not in _TEST_FIELDS:
         raise DataError(f"{where}: kind={short(kind)} must be 'stdin' or 'call'")
     wanted = "stdin" if fn_name is None else "call"
     if kind != wanted:

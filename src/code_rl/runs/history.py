@@ -36,28 +36,29 @@ class History:
     damaged: int | None = None
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Account for one event."""
-        event, step = entry["event"], entry.get("step")
+        """Account for one event. Raises KeyError, TypeError, ValueError or AttributeError for one without its facts."""
+        event, step = entry["event"], _whole(entry["step"])
         if event == "begin":
             self.version = entry.get("version")
         elif event == "resume":
-            self._void_from(int(entry["step"]))
-            self.lost += Tokens(**entry["lost"])
+            lost = _tokens(entry["lost"])
+            self._void_from(step)
+            self.lost += lost
         elif event == "sample":
-            self.sampled[entry["step"]] = dict(entry)
+            self.sampled[step] = _request(entry, several=True)
         elif event == "refill":
-            self.refilled[(entry["step"], entry["place"], entry["attempt"])] = dict(entry)
+            self.refilled[(step, _whole(entry["place"]), _whole(entry["attempt"]))] = _request(entry, several=False)
         elif event == "train" and "tokens" in entry:
-            self.trained[(entry["step"], entry["first"])] = int(entry["tokens"])
+            self.trained[(step, _whole(entry["first"]))] = _whole(entry["tokens"])
         elif event == "evaluate":
-            self.evaluating[entry["step"]] = dict(entry)
+            self.evaluating[step] = {**entry, "worst": _tokens(entry["worst"])}
         elif event == "evaluated":
-            self.evaluated[entry["step"]] = dict(entry)
-            self.evaluating.pop(entry["step"], None)
+            self.evaluated[step] = dict(entry)
+            self.evaluating.pop(step, None)
         elif event == "logged":
-            self.logged[entry["step"]] = dict(entry["metrics"])
+            self.logged[step] = dict(entry["metrics"])
         elif event == "saved":
-            self.saved[int(step or 0)] = {name: value for name, value in entry.items() if name != "event"}
+            self.saved[step] = {name: value for name, value in entry.items() if name != "event"}
 
     def _void_from(self, step: int) -> None:
         self.saved = {at: record for at, record in self.saved.items() if at <= step}
@@ -82,8 +83,28 @@ class History:
                 missing = completions - drawn(at, place, attempt)
                 lost += _asked(missing, entry["prompt_tokens"], entry["max_tokens"])
         for entry in self.evaluating.values():
-            lost += Tokens(**entry["worst"])
+            lost += entry["worst"]
         return lost
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} stands where a whole number is due")
+    return value
+
+
+def _tokens(counts: Mapping[str, object]) -> Tokens:
+    return Tokens(**{name: _whole(count) for name, count in counts.items()})
+
+
+def _request(entry: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
+    """A `sample` or `refill` event. Prompt lengths, where there are any, are whole numbers."""
+    if several and not all(isinstance(entry[name], list) for name in ("problems", "seeds")):
+        raise TypeError("problems and seeds stand in lists")
+    if "prompt_tokens" in entry:
+        for count in (entry["max_tokens"], *(entry["prompt_tokens"] if several else [entry["prompt_tokens"]])):
+            _whole(count)
+    return dict(entry)
 
 
 def _asked(missing: int, prompt: int, max_tokens: int) -> Tokens:
