@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -170,6 +170,13 @@ class Health:
         return None
 
 
+def _until(done: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if done():
+            return
+        time.sleep(0.01)
+
+
 def link(patience_s: float, request_patience_s: float) -> Link:
     return Link(Place(BackendKind.SERVER, "http://s", None), patience_s, request_patience_s)
 
@@ -187,10 +194,16 @@ def test_a_request_that_a_well_server_never_answers_ends(monkeypatch):
 def test_a_server_that_comes_back_within_the_patience_ends_no_request(monkeypatch):
     health, answer = Health(monkeypatch), Future()
     health.well = False
-    threading.Timer(0.6, lambda: setattr(health, "well", True)).start()
-    threading.Timer(1.2, lambda: answer.set_result(7)).start()
+
+    def come_back_and_answer() -> None:
+        _until(lambda: len(said) == 1)
+        health.well = True
+        _until(lambda: len(said) == 2)
+        answer.set_result(7)
+
     with Said() as said:
-        waiting: RemoteFuture[int] = RemoteFuture(answer, link(5.0, 60.0), int)
+        threading.Thread(target=come_back_and_answer, daemon=True).start()
+        waiting: RemoteFuture[int] = RemoteFuture(answer, link(30.0, 60.0), int)
         waiting._link.check_every_s = 0.1
         assert waiting.result() == 7
     assert len(said) == 2, said

@@ -91,6 +91,7 @@ def killed(log_path: Path, until: str, **changes: object) -> None:
         process.wait(timeout=30)
 
 
+@pytest.mark.slow
 def test_an_overlapped_run_killed_after_a_checkpoint_ends_as_the_undisturbed_one(one_behind, tmp_path):
     log_path = tmp_path / "killed"
     killed(log_path, "train 3", max_steps_off_policy=1, max_steps=5, eval_every=2)

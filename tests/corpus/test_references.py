@@ -18,7 +18,7 @@ import pytest
 from corpus.references import SOURCES, Report, judge_references, read_source, sample
 from corpus.rooms import room
 
-SAMPLE = 4
+SAMPLE = 2
 QUICK = ("humaneval", "humanevalplus-mini", "mbpp", "mbppplus", "leetcode-v0.2.0-test", "leetcode-v0.3.1-test")
 """One file of each shape; reading the others alone takes seconds."""
 

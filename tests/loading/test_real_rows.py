@@ -83,6 +83,8 @@ REFERENCES = {
     "mbppplus/MbppPlus.jsonl.gz": (0, 100),
     "leetcode/LeetCodeDataset-v0.2.0-test.jsonl.gz": (100,),
 }
+LONG = {("apps_coderl/apps.jsonl", 4), ("humanevalplus/HumanEvalPlus.jsonl.gz", 53)}
+"""Rows with thousands of runs."""
 BROKEN_APPS = 3
 """Solutions among the first ten of APPS 2287 that are not Python 3."""
 
@@ -113,7 +115,14 @@ def test_a_right_program_passes_and_an_empty_one_fails(court, name, index, progr
     assert court.verdicts(problem, program, wrong) == ["passed", "wrong_answer"]
 
 
-@pytest.mark.parametrize(("name", "index"), [(name, index) for name, rows in REFERENCES.items() for index in rows])
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        pytest.param(name, index, marks=[pytest.mark.slow] if (name, index) in LONG else [])
+        for name, rows in REFERENCES.items()
+        for index in rows
+    ],
+)
 def test_the_row_s_own_solutions_pass_and_a_function_that_returns_an_empty_list_fails(court, name, index):
     problem = court.settle(row(name, index))
     wrong = NOTHING if problem.fn_name is None else NOTHING_METHOD.format(problem.fn_name)

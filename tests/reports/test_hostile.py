@@ -131,6 +131,7 @@ def test_the_policy_alone_stops_a_script_that_got_in(browser, tmp_path):
         assert seen.planted == set()
 
 
+@pytest.mark.slow
 def test_this_corpus_runs_in_a_page_that_does_not_escape(browser, tmp_path):
     noticed = 0
     for number, text in enumerate(payloads()):
