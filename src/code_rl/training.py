@@ -401,7 +401,8 @@ class _Signals:
     def _first(self, number: signal.Signals, console: Console) -> None:
         self.code = 128 + number
         self.stop.set()
-        console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
+        # Said only now: a second signal may follow at once.
+        console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
