@@ -27,6 +27,8 @@ RUN = {
 EVERY, WARM_UP = 25, 100
 ROOM_MB = 24.0
 """Resident memory may grow by so much after the warm-up: allocators keep what varies."""
+POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""asyncio's own pool has at most so many threads, and makes each when it is first needed; there are many more saves and evaluations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def grown(looks: list[Look]) -> list[str]:
         ("memory_mb", ROOM_MB),
         ("sandbox_mb", ROOM_MB),
         ("descriptors", 0),
-        ("threads", 0),
+        ("threads", POOL_THREADS),
         ("processes", 0),
         ("mounts", 0),
         ("temporary", 0),
