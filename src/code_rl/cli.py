@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, NoReturn
 
 from dotenv import load_dotenv
 
-from code_rl.errors import CodeRLError, ConfigError, ResourceError, in_words, lacks_memory
+from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, ResourceError, in_words, lacks_something
 from code_rl.redaction import install_hooks, redacted
 from code_rl.settings import describe, make_settings, read_arguments, suggestion
 
@@ -96,14 +97,16 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         print(describe(verb.settings_class(), f"{program} key=value …"))
         return 0
     install_hooks()
+    # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be had it ends the process.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         given = read_arguments(words)
         load_dotenv()
         return verb.run(given)
     except CodeRLError as error:
         return _fail(error)
-    except (OSError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not lacks_memory(error):
+    except OF_THE_MACHINE as error:
+        if not lacks_something(error):
             raise
         return _fail(ResourceError(in_words(error)))
     except KeyboardInterrupt:

@@ -54,17 +54,28 @@ class CheckpointError(CodeRLError):
     """A checkpoint is missing, damaged or made by an incompatible version."""
 
 
-_MEMORY = re.compile(r"can't allocate memory|out of memory|bad_alloc|can't start new thread", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|bad_alloc|can't start new thread|failed to map segment",
+    re.IGNORECASE,
+)
+OF_THE_MACHINE = (OSError, MemoryError, RuntimeError, ImportError)
+"""Kinds of exceptions by which a machine may say that it lacks something; ask `lacks_something` which of them do."""
+
+
+def lacks_something(error: BaseException) -> bool:
+    """True for what is raised when the machine lacks memory, descriptors, room, a file: nothing that is wrong with the program."""
+    return isinstance(error, OSError) or lacks_memory(error)
 
 
 def lacks_memory(error: BaseException) -> bool:
     """True for what Python, and a library beneath it, raise when the machine has no memory left (or no room for a thread)."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(_MEMORY.search(str(error))))
+    worded = isinstance(error, RuntimeError | ImportError)  # an import maps libraries
+    return isinstance(error, MemoryError) or (worded and bool(_MEMORY.search(str(error))))
 
 
 def in_words(error: BaseException) -> str:
     """What the machine lacked, on one line."""
-    if isinstance(error, RuntimeError):
+    if isinstance(error, RuntimeError | ImportError):
         return f"out of memory ({str(error).splitlines()[0][:200]})"
     if isinstance(error, MemoryError):
         return f"out of memory{f' ({error})' if str(error) else ''}"
@@ -73,7 +84,7 @@ def in_words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def stopped(error: CodeRLError | OSError | MemoryError | RuntimeError, hint: str) -> CodeRLError:
+def stopped(error: Exception, hint: str) -> CodeRLError:
     """What a run that `error` stopped ends with: the same kind, and how to go on."""
     if isinstance(error, CodeRLError):
         return type(error)(f"{error}; {hint}")

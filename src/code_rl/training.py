@@ -28,7 +28,7 @@ from code_rl.config import (
     parse_difficulty,
 )
 from code_rl.console import Console
-from code_rl.errors import BackendError, CodeRLError, ConfigError, DataError, lacks_memory, stopped
+from code_rl.errors import OF_THE_MACHINE, BackendError, CodeRLError, ConfigError, DataError, lacks_something, stopped
 from code_rl.runs.directory import CONFIG, check_log_dir, default_log_path, is_run, read_config, with_checksum
 from code_rl.runs.history import History
 from code_rl.runs.lock import RunLock, lock_run
@@ -111,8 +111,8 @@ async def _train(config: Config, log_path: Path, resumes: bool) -> int:
         with signals.caught(console):
             try:
                 await train_to_the_end(run)
-            except (CodeRLError, OSError, MemoryError, RuntimeError) as error:
-                if isinstance(error, RuntimeError) and not lacks_memory(error):
+            except (CodeRLError, *OF_THE_MACHINE) as error:
+                if not isinstance(error, CodeRLError) and not lacks_something(error):
                     raise
                 failure = stopped(error, _hints(config, log_path, True)[0])
                 failure.exit_code = signals.code or failure.exit_code

@@ -15,10 +15,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from code_rl.errors import IsolationError, SandboxError
+from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.embedded import diagnosis
 from code_rl.sandbox.embedded.guest import confine, scratch, wire
-from code_rl.sandbox.embedded.guest.zygote import READY, SPAWNED
+from code_rl.sandbox.embedded.guest.zygote import READY, REFUSED, SPAWNED
 
 PRELOADED_PACKAGES = ("numpy", "sortedcontainers")
 SHOWN_PACKAGES = (
@@ -76,7 +76,7 @@ class Zygote:
     """One zygote at one isolation level. The constructor returns when it is ready to fork workers."""
 
     def __init__(self, level: str, scientific: bool) -> None:
-        """Raises IsolationError when the level cannot be had, SandboxError when the process does not start."""
+        """Raises ConfigError under too low limits, IsolationError when the level cannot be had, SandboxError when the process does not start."""
         self._control, theirs = _pair()
         self._scratch = "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
         packages = installed_packages()
@@ -101,7 +101,7 @@ class Zygote:
         if kind != READY:
             self.close()
             self.wait(_SPAWN_TIMEOUT_S)
-            raise IsolationError(diagnosis.explain(level, *rest))
+            raise ConfigError(rest[0]) if kind == REFUSED else IsolationError(diagnosis.explain(level, *rest))
         self._control.settimeout(_SPAWN_TIMEOUT_S)
 
     def spawn_worker(self) -> WorkerProcess:

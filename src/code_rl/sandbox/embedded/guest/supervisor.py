@@ -234,4 +234,6 @@ def _cpu_used(pid: int) -> float:
 
 def _soft_limit(kind: int, soft: int) -> None:
     hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+    if hard != resource.RLIM_INFINITY:
+        soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
+    resource.setrlimit(kind, (soft, hard))

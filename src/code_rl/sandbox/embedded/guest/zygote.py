@@ -22,6 +22,7 @@ from code_rl.sandbox.embedded.guest import (
     confine,
     idleness,
     kernel,
+    limits,
     rehearsal,
     rootfs,
     scratch,
@@ -32,13 +33,17 @@ from code_rl.sandbox.embedded.guest import (
 
 THREAD_STACK = 8 << 20
 _GRACE_S = 2
-READY, FAILED, SPAWNED = "ready", "failed", "spawned"
+READY, FAILED, REFUSED, SPAWNED = "ready", "failed", "refused", "spawned"
 
 
 def serve(control_fd: int) -> NoReturn:
     """Be the zygote whose channel to the host is `control_fd`."""
     control = socket.socket(fileno=_reserve_descriptors(control_fd))
     config: dict[str, Any] = marshal.loads(control.recv(1 << 16))  # noqa: S302 - written by the host process that started us
+    in_the_way = limits.lift()
+    if in_the_way:
+        control.send(marshal.dumps((REFUSED, in_the_way)))
+        os._exit(1)
     wanted = confine.Confinement(config["level"], tuple(config["packages"]), config["scratch"])
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is out of reach later
     births = idleness.open_births()
