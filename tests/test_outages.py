@@ -262,10 +262,10 @@ def test_a_run_whose_sandbox_server_goes_away_twice_ends_like_one_that_nothing_d
             server.stop(signal.SIGKILL)
             time.sleep(4)
             server.start()
-        output, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
-    assert "the sandbox does not answer" in output
-    assert "the sandbox answers again after" in output
+    # Seconds are bridged by the client's own retries, which are counted; longer outages are spoken of (below).
+    assert sum(record.get("sandbox/retries", 0) for record in untimed(tmp_path / "cut")) > 0
     assert rollouts(tmp_path / "cut") == rollouts(tmp_path / "whole")
     without = [{k: v for k, v in r.items() if not k.startswith("sandbox/")} for r in untimed(tmp_path / "cut")]
     assert without == [

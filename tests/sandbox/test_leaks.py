@@ -3,6 +3,7 @@
 import asyncio
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -92,11 +93,21 @@ async def _churn(level: str, count: int) -> int:
         return idle
 
 
+def _settled() -> None:
+    """Wait for what a sandbox that was closed just now still has to end."""
+    for _ in range(100):
+        if not _descendants():
+            return
+        time.sleep(0.05)
+
+
 def _check(level: str, count: int) -> None:
     asyncio.run(_churn(level, 8))
+    _settled()
     before = (_descriptors(), _mounts(), _descendants(), _groups(), _scratch())
     idle = asyncio.run(_churn(level, count))
     assert idle <= 5  # the zygote and its four workers
+    _settled()
     assert (_descriptors(), _mounts(), _descendants(), _groups(), _scratch()) == before
 
 
