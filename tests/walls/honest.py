@@ -40,6 +40,10 @@ _STDIN: dict[str, tuple[str, str]] = {
         "leaves the flushing of the detached buffer to its end",
         "out, sys.stdout = sys.stdout.detach(), None\nout.write(b'%d\\n' % answer)",
     ),
+    "file_of_an_object": (
+        "writes to a file that only an object with methods holds, and never closes it",
+        "class Out:\n    def __init__(self):\n        self.file = open(1, 'w', closefd=False)\n    def say(self, text):\n        self.file.write(text)\nOUT = Out()\nOUT.say(f'{answer}\\n')",
+    ),
     "detached_dunder": (
         "detaches what sys.__stdout__ names too",
         "out = sys.__stdout__.detach()\nout.write(b'%d\\n' % answer)\nout.flush()\nsys.stdout = None",
@@ -389,10 +393,12 @@ HONEST = (
         for n, (t, body, right) in _PLAIN_VALUES.items()
     ),
 )
-_NOT_AT_LANDLOCK = ("changes_modes", "shelve_and_dbm", "process_and_queue", "process_pool")
+_NOT_AT_LANDLOCK = (
+    "changes_modes", "shelve_and_dbm", "process_and_queue", "process_pool", "pool", "pool_of_threads", "shared_value",
+)  # fmt: skip
 """They change modes or times of files, or need /dev/shm, which landlock refuses; docs/sandbox.md names it."""
-_NOWHERE = ("locked_file", "sqlite_in_a_file")
-"""They lock files, which is refused at every level; docs/sandbox.md names it."""
+_NOWHERE = ("locked_file", "sqlite_in_a_file", "shared_memory")
+"""They lock files or start programs, which is refused at every level; docs/sandbox.md names it."""
 HONEST = tuple(
     dataclasses.replace(
         entry,

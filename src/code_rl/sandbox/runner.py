@@ -89,25 +89,28 @@ class Program:
             numpy_random.seed(seed % (1 << 32))
 
 
-def run_script(program: Program) -> NoReturn:
-    """Run `program` as `__main__` on file descriptors 0, 1 and 2, then end the process with CPython's exit code."""
+def run_script(program: Program, file: str = FILENAME) -> NoReturn:
+    """Run `program`, whose source lies in `file`, as `__main__` on file descriptors 0, 1 and 2, then end the process with CPython's exit code."""
     _signal.signal(
         _signal.SIGINT, _signal.default_int_handler
     )  # only here: who waits for this process must not be open to signals
     code = 1
     try:
         if program.module is None:
-            prepare(program, depth())
+            prepare(program, depth(), file)
         if stat.S_ISFIFO(os.fstat(0).st_mode) and sys.__stdin__.seekable():  # type: ignore[union-attr]
             _open_pipes()
         program.seed_random(_beginning_of_input())
+        written: Any = sys.__stdout__.buffer  # type: ignore[union-attr]
         code = run(program, program.module)  # type: ignore[arg-type]
         code = end(program, program.module, code)  # type: ignore[arg-type]
+        with contextlib.suppress(BaseException):  # the program may have detached it, and dropped it with text inside
+            written.flush()
     finally:
         _exit(code)  # whatever happens here, nothing of ours hears of it
 
 
-def run_call(program: Program, arguments: bytes, value_fd: int) -> NoReturn:
+def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILENAME) -> NoReturn:
     """Define the program, call its function with `arguments` (JSON `[args, kwargs]`), write the value to `value_fd`, end the process.
 
     The exit code is 0 only when a value was written.
@@ -117,7 +120,7 @@ def run_call(program: Program, arguments: bytes, value_fd: int) -> NoReturn:
     )  # only here: who waits for this process must not be open to signals
     ended = 1
     try:
-        module = program.module or prepare(program, depth())
+        module = program.module or prepare(program, depth(), file)
         program.seed_random(arguments)
         code = run(program, module, exit_is_error=True)
         if code == 0:
@@ -272,7 +275,7 @@ def _has_last_words() -> bool:
 def _drop(program: Program) -> None:
     """Drop the main module, which nothing of ours may hold any more, with all that it holds."""
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-    _flush_files(program.module.__dict__)
+    _flush_files()
     held: Any = weakref.ref(program.module)
     program.module = None
     for name in ("__main__", CALL_MODULE):
@@ -284,11 +287,11 @@ def _drop(program: Program) -> None:
         sys.stdout.flush()  # type: ignore[union-attr]
 
 
-def _flush_files(names: dict[str, Any]) -> None:
-    """Flush the files among the program's globals: the collector may close what lies under a file before the file itself."""
-    for held in tuple(names.values()):
+def _flush_files() -> None:
+    """Flush what files the program has open, the last opened first: the collector may close what lies under a file before the file."""
+    for held in reversed(gc.get_objects()):
         # io.IOBase would ask its abstract base class in Python; this is the same question.
-        if isinstance(held, _io._IOBase) and held is not sys.stdout:
+        if issubclass(type(held), _io._IOBase) and held is not sys.stdout:
             with contextlib.suppress(BaseException):
                 held.flush()
 

@@ -43,6 +43,7 @@ from code_rl.sandbox.fusion.remote.watch import VALUE_FD, Outcome, Rules, Unfini
 from code_rl.sandbox.starvation import processors
 
 JOB_FILE = "job.json"
+SOURCE = "solution.py"
 DETAIL_CHARS = 500
 MEMORY_DEATHS = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 LATE_S = 1.0
@@ -181,15 +182,18 @@ def run_case(chunk: Chunk, program: runner.Program, index: int) -> int:
     """Run one test in a fork of this supervisor and append its frame."""
 
     def child() -> None:
+        file = os.path.abspath(SOURCE)
+        with open(file, "w", encoding="utf-8", errors="surrogatepass") as source:
+            source.write(program.source)
         if chunk.fn_name is None:
-            runner.run_script(program)
+            runner.run_script(program, file)
         else:
             arguments = read_all(0)
             nothing, write_end = os.pipe()
             os.close(write_end)
             os.dup2(nothing, 0)
             os.close(nothing)
-            runner.run_call(program, arguments, VALUE_FD)
+            runner.run_call(program, arguments, VALUE_FD, file)
 
     rules = chunk.rules()
     outcome = watch(rules, child, chunk.inputs[index], chunk.limits["cpu_s"], chunk.limits["wall_s"])
@@ -211,8 +215,9 @@ def judge_outcome(chunk: Chunk, outcome: Outcome) -> tuple[str, str]:
     if outcome.cpu_s > chunk.limits["cpu_s"] or outcome.exit_code == -signal.SIGXCPU:
         return "time_limit", f"{outcome.cpu_s:.2f} CPU seconds"
     line = last_line(outcome.stderr)
-    full = outcome.peak_memory_bytes >= (chunk.limits["memory_mb"] << 20) * 0.95
-    if line.startswith("MemoryError") or (full and outcome.exit_code in MEMORY_DEATHS):
+    memory = chunk.limits["memory_mb"] << 20
+    full = outcome.peak_memory_bytes >= memory * 0.95 and outcome.exit_code in MEMORY_DEATHS
+    if line.startswith("MemoryError") or outcome.peak_memory_bytes > memory or full:
         return "memory_limit", f"more than {chunk.limits['memory_mb']} MB"
     if outcome.exit_code:
         return "runtime_error", line or f"exit code {outcome.exit_code}"

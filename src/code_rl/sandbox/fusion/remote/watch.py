@@ -82,14 +82,14 @@ def watch(rules: Rules, child: Callable[[], None], stdin: int, cpu_s: float, wal
     clock = Clock(cpu_s, wall_s, rules.limits["strict"])
     ended = collect(rules, outcome, pid, readers, (began, clock))
     kill_programs(rules.uid, pid)
-    status, usage = ended or os.wait4(pid, 0)[1:]
+    status = os.waitpid(pid, 0)[1] if ended is None else ended
     reap(pid)
     drain(outcome, readers, rules.limits["output_bytes"])
     all_of_them = resource.getrusage(resource.RUSAGE_CHILDREN)
     outcome.exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
     outcome.wall_s = time.monotonic() - began
     outcome.cpu_s = all_of_them.ru_utime + all_of_them.ru_stime
-    outcome.peak_memory_bytes = usage.ru_maxrss * 1024
+    outcome.peak_memory_bytes = all_of_them.ru_maxrss * 1024
     if outcome.limit == "deadline":
         raise UnfinishedError
     return outcome
@@ -97,7 +97,7 @@ def watch(rules: Rules, child: Callable[[], None], stdin: int, cpu_s: float, wal
 
 def collect(
     rules: Rules, outcome: Outcome, pid: int, readers: dict[int, bytearray], timing: tuple[float, Clock]
-) -> tuple[int, resource.struct_rusage] | None:
+) -> int | None:
     """Read the pipes until the process ends (its wait status) or `outcome.limit` is set (None)."""
     began, clock = timing
     poller = select.poll()
@@ -123,9 +123,9 @@ def collect(
             for fd, _ in poller.poll(1000 * (pause if death is not None else 0.005)):
                 if fd in readers and not read_some(outcome, fd, readers[fd], rules.limits["output_bytes"]):
                     poller.unregister(fd)
-            gone, status, usage = os.wait4(pid, os.WNOHANG)
+            gone, status = os.waitpid(pid, os.WNOHANG)
             if gone:
-                return status, usage
+                return status
     finally:
         if death is not None:
             os.close(death)
