@@ -92,7 +92,7 @@ _PAIRS: dict[str, tuple[str, str, str]] = {
     "leases": (
         "a lease on a shared file, which delays or shows opens",
         "kept = opened()\nfor fd in kept:\n    quietly(fcntl.fcntl, fd, 1024, fcntl.F_RDLCK)",
-        "def look():\n    for fd in opened():\n        kind = quietly(fcntl.fcntl, fd, 1024, fcntl.F_WRLCK)\n        os.close(fd)\n        if kind is None and ctypes.get_errno() == 11:\n            return True",
+        "def look():\n    for fd in opened():\n        try:\n            fcntl.fcntl(fd, 1024, fcntl.F_WRLCK)\n        except OSError as error:\n            if error.errno == 11:\n                return True\n        os.close(fd)",
     ),
     "write_hints": (
         "write hints on the inodes of shared files",
@@ -111,7 +111,7 @@ _PAIRS: dict[str, tuple[str, str, str]] = {
     ),
     "datagrams_to_paths": (
         "unix datagram sockets that are bound to a path, reached from a socketpair",
-        "for place in ('/tmp', os.getcwd(), '/dev/shm'):\n    s = quietly(socket.socket, socket.AF_UNIX, socket.SOCK_DGRAM) or quietly(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0])\n    if s:\n        quietly(s.bind, place + '/wall_socket')\n        globals().setdefault('kept', []).append(s)",
+        "for place in ('/tmp', os.getcwd(), '/dev/shm'):\n    s = quietly(socket.socket, socket.AF_UNIX, socket.SOCK_DGRAM) or quietly(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0])\n    if s:\n        quietly(os.unlink, place + '/wall_socket')\n        quietly(s.bind, place + '/wall_socket')\n        globals().setdefault('kept', []).append(s)",
         "def look():\n    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n    for path in ['/tmp/wall_socket', '/dev/shm/wall_socket', *(f'{os.path.dirname(os.getcwd())}/{n}/wall_socket' for n in range(os.getpid() - 200, os.getpid() + 200))]:\n        if quietly(a.sendto, b'x', path) == 1:\n            return True",
     ),
     "abstract_sockets": (
