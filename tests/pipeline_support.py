@@ -8,10 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from code_rl.grpo import make_datum, masked_advantages, should_skip
+
 from code_rl.concurrency import together
 from code_rl.config import make_config
 from code_rl.console import Console
-from code_rl.grpo import make_datum, masked_advantages, should_skip
 from code_rl.loop import adam_params, current_policy, run_evaluation
 from code_rl.rollouts import derive_seed
 from code_rl.runs.recorder import read_metrics

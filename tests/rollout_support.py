@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reward.score import Score
+
+from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts import Completion, Group
 

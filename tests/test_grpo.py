@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from code_rl.grpo import masked_advantages
 from hypothesis import given
 from hypothesis import strategies as st
 from tinker import types
 
-from code_rl.grpo import masked_advantages
 from train import compute_advantages, make_datum, should_skip, train_step
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from code_rl.grpo import compute_advantages, group_advantages, should_skip
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from rollout_support import completion, group_of
 
-from code_rl.grpo import compute_advantages, group_advantages, should_skip
 from code_rl.objective import Objective, Trained, build_examples, credit, loss_metrics, penalise_kl
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)

@@ -15,9 +15,8 @@ import chz
 from code_rl.backends.names import BUILT_IN as TINY
 from code_rl.backends.places import resolve_backend
 from code_rl.errors import ConfigError
-from code_rl.grpo import Advantage, Loss
 from code_rl.renderers import renderer_names
-from code_rl.schedule import AtStep, ContextSchedule, Stage, parse_schedule
+from code_rl.rollouts.lengths import AtStep, ContextSchedule, Stage, parse_schedule
 from code_rl.settings import make_settings, suggestion
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -80,7 +79,11 @@ class Config:
     beta1: float = chz.field(default=0.9, doc="Adam's first moment decay.")
     beta2: float = chz.field(default=0.95, doc="Adam's second moment decay.")
     eps: float = chz.field(default=1e-12, doc="Adam's epsilon.")
-    loss: Loss = chz.field(
+    grad_clip_norm: float = 0.0
+    weight_decay: float = 0.0
+    learning_rate_schedule: str = "constant"
+    warmup_steps: int = 0
+    loss: str = chz.field(
         default="importance_sampling",
         doc="Loss per token, as Tinker defines it: importance_sampling (no clipping), ppo or cispo.",
     )
@@ -94,7 +97,7 @@ class Config:
     kl_coef: float = chz.field(
         default=0.0, doc="Weight of a KL term against the base model, in the advantages; 0: none, nothing is computed."
     )
-    advantage: Advantage = chz.field(
+    advantage: str = chz.field(
         default="mean",
         doc="Reward minus the group's mean (mean), that over the group's standard deviation (mean_std), or reward minus the\n"
         "mean of the others (leave_one_out).",
@@ -142,6 +145,28 @@ class Config:
         "auto: completion when max_steps_off_policy is above 0.",
     )
     temperature: float = chz.field(default=1.0, doc="Sampling temperature in training and in pass@k evaluation.")
+    reward: str = chz.field(
+        default="correctness",
+        doc="What an answer earns: correctness (every test passes), fraction (of tests), threshold (at least reward_threshold of\n"
+        "them), or package.module:function of your own.",
+    )
+    reward_threshold: float | None = chz.field(
+        default=None, doc="With reward=threshold: the share of tests that must pass."
+    )
+    length_coef: float = chz.field(
+        default=0.0, doc="What a completion as long as its token limit loses of its reward; shorter ones in proportion."
+    )
+    environment: str = chz.field(
+        default="single",
+        doc="What a problem is to the policy: single (one answer), repair (a failing answer may be repaired), or\n"
+        "package.module:Class of your own.",
+    )
+    max_turns: int | None = chz.field(
+        default=None, doc="With environment=repair: answers of one attempt at most (None: 3)."
+    )
+    turn_discount: float = chz.field(
+        default=1.0, doc="What the reward for the program is multiplied by for each turn after the first."
+    )
     format_coef: float = chz.field(default=0.1, doc="Weight of the format score (-1 without a fenced block, else 0).")
     reward_timeout: float = chz.field(
         default=6.0, doc="CPU seconds per test at most; a problem's own lower limit wins."

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import chz
 
-from code_rl.budget import Budget, Tokens, read_prices
+from code_rl.budget import Budget, Tokens, read_prices, worst_start
 from code_rl.config import (
     BatchShape,
     Config,
@@ -40,9 +40,9 @@ from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
     from code_rl.backends.connect import Backend
-    from code_rl.loop import Run
     from code_rl.problems.problem import Problem
     from code_rl.renderers import Renderer
+    from code_rl.run import Run
 
 FIXED_ON_RESUME = (
     "backend", "model_name", "renderer", "dataset", "test_dataset", "batch_size", "group_size", "groups_per_batch", "learning_rate",
@@ -148,18 +148,19 @@ async def assemble(
     Raises:
         CheckpointError: there is nothing left that the run could go on from.
     """
-    from code_rl.accounting import worst_start
     from code_rl.backends.connect import connect, preflight
+    from code_rl.environments import get_environment
     from code_rl.loading.load import find_data, load_test_splits, load_train_problems
-    from code_rl.loop import Run
-    from code_rl.pipeline import decide_batch
+    from code_rl.objective import objective_of
     from code_rl.problems.order import ProblemOrder
     from code_rl.renderers import get_renderer
     from code_rl.reports.pieces import keep_tokenizer
-    from code_rl.reward.score import RewardConfig
-    from code_rl.rollouts import Sampling
+    from code_rl.rollouts.choice import decide_batch
+    from code_rl.rollouts.sample import Sampling
+    from code_rl.run import Run
     from code_rl.sandbox.connect import connect_executor
 
+    objective, environment = objective_of(config), get_environment(config.environment, config.max_turns)
     lock = _locked(log_path, console, stack) if is_run(log_path) else None
     found = await preflight(config)
     pins = _pins(config, log_path)
@@ -214,10 +215,11 @@ async def assemble(
     run = Run(
         config=config,
         shape=shape,
+        objective=objective,
+        environment=environment,
         backend=backend,
         executor=executor,
         renderer=renderer,
-        reward=RewardConfig(format_coef=config.format_coef, cpu_limit_s=config.reward_timeout),
         sampling=Sampling(min(config.max_tokens, room), config.temperature),
         schedule=context_schedule(config, room),
         train_problems=order,
@@ -291,9 +293,9 @@ def cap_max_tokens(
     Raises:
         DataError: a prompt alone fills the context.
     """
-    from code_rl.rollouts import problem_messages
+    from code_rl.environments import Single
 
-    lengths = {problem.id: len(renderer.prompt_tokens(problem_messages(problem))) for problem in problems}
+    lengths = {problem.id: len(renderer.prompt_tokens(Single().begin(problem.view()))) for problem in problems}
     longest = max(lengths, key=lengths.__getitem__)
     room = context - lengths[longest]
     if room < 1:

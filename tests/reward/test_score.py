@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from code_rl.reward.score import RewardConfig, score_completion
 
 from code_rl.errors import SandboxError
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reward.score import RewardConfig, score_completion
 from code_rl.reward.verdict import VerdictKind
 
 from .fakes import ScriptedExecutor, printed

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from code_rl.budget import worst_evaluation
 from code_rl.concurrency import together
 from code_rl.evaluation.figures import Figures, Outcome, figures
 from code_rl.evaluation.passk import Estimate
 from code_rl.problems.problem import Problem
-from code_rl.rollouts import Group, Policy, Sampling, derive_seed
+from code_rl.rollouts.sample import Policy, Sampling, derive_seed
+from code_rl.rollouts.trajectory import Group
 from code_rl.runs.inflight import Slot
+
+if TYPE_CHECKING:
+    from code_rl.config import Config
+    from code_rl.run import Run
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
@@ -37,7 +45,9 @@ class SplitResult:
     k: int
     format_rate: float
     truncated_rate: float
+    sampled: Figures | None
     verdicts: Mapping[str, int]
+    prompt_tokens: int
     completion_tokens: int
 
 
@@ -106,9 +116,11 @@ def summarise(
         pass_1=drawn.pass_at[1] if drawn else None,
         pass_k=drawn.pass_at[k] if drawn else None,
         k=k,
-        format_rate=shown.format_rate,
-        truncated_rate=shown.truncated_rate,
+        format_rate=greedily.format_rate,
+        truncated_rate=greedily.truncated_rate,
+        sampled=drawn,
         verdicts=shown.verdicts,
+        prompt_tokens=greedily.prompt_tokens + (drawn.prompt_tokens if drawn else 0),
         completion_tokens=greedily.completion_tokens + (drawn.completion_tokens if drawn else 0),
     )
 
@@ -116,14 +128,51 @@ def summarise(
 def _outcomes(group: Group) -> list[Outcome]:
     return [
         Outcome(
-            kind=completion.score.verdict.kind,
-            format_ok=completion.score.format_ok,
-            truncated=completion.truncated,
-            prompt_tokens=len(group.prompt_tokens),
-            completion_tokens=len(completion.tokens),
+            kind=trajectory.verdict.kind,
+            format_ok=trajectory.format_ok,
+            truncated=trajectory.truncated,
+            prompt_tokens=trajectory.prefilled,
+            completion_tokens=trajectory.length,
         )
-        for completion in group.completions
+        for trajectory in group.trajectories
     ]
+
+
+async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
+    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with samples for Pass@1 and Pass@k.
+
+    What an earlier process of this run has finished is not done again.
+    """
+    started = time.perf_counter()
+    samples = run.config.eval_samples if full else 0
+    known = run.recorder.evaluated(step, samples)
+    if known is not None:
+        return known
+    worst = worst_evaluation(run, full=full)
+    run.recorder.decided("evaluate", step=step, samples=samples, policy_step=policy.step, worst=asdict(worst))
+    with run.recorder.evaluating(run.test_splits, samples):
+        results = await evaluate(
+            policy,
+            run.test_splits,
+            samples=samples,
+            sampling=run.sampling,
+            seed=run.config.seed,
+            slot=run.recorder.evaluation_slot(step),
+        )
+    metrics = dict(evaluation_metrics(results)) | {
+        "tokens/eval_prefill": sum(result.prompt_tokens for result in results.values()),
+        "time/eval": time.perf_counter() - started,
+        "tokens/eval": sum(result.completion_tokens for result in results.values()),
+    }
+    run.recorder.evaluation_done(step, samples, metrics)
+    return metrics
+
+
+def evaluates_after(config: Config, completed_steps: int) -> bool:
+    """True when the settings ask for an evaluation after so many steps."""
+    if completed_steps == config.max_steps:
+        return config.eval_every >= 0
+    return config.eval_every > 0 and completed_steps % config.eval_every == 0
 
 
 def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
@@ -142,6 +191,11 @@ def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
         if result.pass_1 is not None and result.pass_k is not None:
             row |= {"pass@1": result.pass_1.value, f"pass@{result.k}": result.pass_k.value}
             row |= {"pass@1_low": result.pass_1.low, "pass@1_high": result.pass_1.high}
+        if result.sampled is not None:
+            row |= {
+                "format_rate_sampled": result.sampled.format_rate,
+                "truncated_sampled": result.sampled.truncated_rate,
+            }
         row["problems"] = result.problems
         for key, value in row.items():
             metrics[f"eval/{name}/{key}"] = value
