@@ -53,14 +53,13 @@ async def learn(run: Run, batch: Batch) -> Learned:
             datums = [example.datum for example in examples]
             learned.examples += examples
             waiting += len(datums)
+            loss = (objective.loss, objective.loss_config)
             if last and waiting:
                 adam = run.adam_params(batch.step)
                 run.recorder.optimizes(batch.step, part, waiting, adam.learning_rate)
-                args = (trainer, datums, adam, objective.loss, objective.loss_config)
-                learned.submitted += await asyncio.to_thread(train_step, *args, wait=False)
+                await asyncio.to_thread(train_step, trainer, datums, adam, *loss, futures=learned.submitted)
             elif datums:
-                args = (trainer, datums, objective.loss, objective.loss_config)
-                learned.submitted.append(await asyncio.to_thread(forward_backward, *args))
+                learned.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))
     await learned.answered()
     run.recorder.log_trained(batch.step, learned.examples, learned.logprobs, learned.reference)
     return learned

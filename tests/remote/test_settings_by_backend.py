@@ -23,7 +23,7 @@ from code_rl.backends.preflight import Survey
 from code_rl.backends.support import BEGIN, ELSEWHERE, END, LINES, kind_of, table
 from code_rl.config import Config, make_config
 from code_rl.errors import ConfigError
-from code_rl.rollouts import derive_seed
+from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import Recorder
 from code_rl.training import train_command
 

@@ -147,18 +147,20 @@ def train_step(
     loss: Loss = POLICY_LOSSES["importance_sampling"],
     loss_config: Mapping[str, float] | None = None,
     *,
-    wait: bool = True,
-) -> list[tinker.APIFuture[Any]]:
+    futures: list[Any] | None = None,
+) -> None:
     """One optimizer step: both requests are submitted before either is awaited, so that a remote service pipelines them.
 
-    Without datums only the optimizer's: the gradient of an earlier `forward_backward` waits for it. `wait=False` leaves the waiting to the caller
-    of the futures, which are returned.
+    Without datums only the optimizer's: the gradient of an earlier `forward_backward` waits for it. A caller who has more to submit gives
+    `futures`, which gets what is to be waited for; else it is waited for here.
     """
     submitted: list[Any] = [forward_backward(training_client, datums, loss, loss_config)] if datums else []
     submitted.append(training_client.optim_step(adam_params))
-    for future in submitted if wait else ():
+    if futures is not None:
+        futures += submitted
+        return
+    for future in submitted:
         future.result()
-    return submitted
 
 
 def forward_backward(

@@ -79,10 +79,16 @@ METRICS = (
     Metric("eval/mean_correct", "share", "greedy Pass@1, mean over splits"),
     Metric("eval/pass@1", "share", "Pass@1 at the run's temperature, mean over splits"),
     Metric("eval/pass@*", "share", "Pass@k at the run's temperature, mean over splits; `pass@k` for k = eval_samples"),
-    Metric("eval/format_rate", "share", "greedy completions with a program, mean over splits"),
-    Metric("eval/format_rate_sampled", "share", "the same of sampled completions, mean over splits"),
-    Metric("eval/truncated", "share", "greedy completions cut off, mean over splits"),
-    Metric("eval/truncated_sampled", "share", "the same of sampled completions, mean over splits"),
+    Metric(
+        "eval/format_rate",
+        "share",
+        "sampled completions with a program, mean over splits; `eval/format_rate_greedy` of greedy ones",
+    ),
+    Metric(
+        "eval/truncated",
+        "share",
+        "sampled completions cut off, mean over splits; `eval/truncated_greedy` of greedy ones",
+    ),
     Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%) and `problems`"),
 )
 
@@ -90,10 +96,12 @@ METRICS = (
 class BatchFacts(Protocol):
     """What metrics want to know of a batch: its step, the stage of the schedule, the token limit, the places."""
 
-    step: int
-    stage: int
-    max_tokens: int
-
+    @property
+    def step(self) -> int: ...  # noqa: D102
+    @property
+    def stage(self) -> int: ...  # noqa: D102
+    @property
+    def max_tokens(self) -> int: ...  # noqa: D102
     @property
     def size(self) -> int: ...  # noqa: D102
 
@@ -144,7 +152,7 @@ def step_metrics(batch: BatchFacts, learned: LearnedFacts, objective: Objective)
         **staleness(batch.step, learned.credited),
     }
     norms = [norm for norm in (_grad_norm(each) for each in learned.optimizer) if norm is not None]
-    metrics |= {"grad_norm": mean(norms)} if norms else {}
+    metrics |= {"optim/grad_norm": mean(norms)} if norms else {}
     metrics |= {"kl_reference": mean(learned.divergences)} if learned.divergences else {}
     if any(len(each.turns) > 1 for each in done):
         metrics["turns"] = mean([len(each.turns) for each in done])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from code_rl.environments.base import Environment, Grader, Reply
 from code_rl.environments.repair import Repair
 from code_rl.environments.single import Single
@@ -10,7 +12,7 @@ from code_rl.registry import find
 
 __all__ = ["ENVIRONMENTS", "Environment", "Grader", "Repair", "Reply", "Single", "get_environment"]
 
-ENVIRONMENTS = {"single": Single, "repair": Repair}
+ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "repair": Repair}
 
 
 def get_environment(name: str, max_turns: int | None = None) -> Environment:
@@ -21,7 +23,7 @@ def get_environment(name: str, max_turns: int | None = None) -> Environment:
     make = find("environment", name, ENVIRONMENTS)
     if max_turns is not None and make is Single:
         raise ConfigError(f"max_turns={max_turns} has no effect with environment=single; choose environment=repair")
-    made: Environment = make() if max_turns is None else make(max_turns=max_turns)
+    made = make() if max_turns is None else make(max_turns=max_turns)
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
             raise ConfigError(f"environment={name} has no {call}; see code_rl.environments.Environment")

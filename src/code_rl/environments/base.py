@@ -38,7 +38,10 @@ class Environment(Protocol):
     `max_turns` bounds the answers of one trajectory.
     """
 
-    max_turns: int
+    @property
+    def max_turns(self) -> int:
+        """The most answers of one conversation."""
+        ...
 
     def begin(self, problem: ProblemView) -> list[Message]:
         """The conversation up to the first answer."""

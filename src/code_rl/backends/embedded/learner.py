@@ -171,7 +171,7 @@ class Learner:
         branch_lp = target_logprobs(weights, states[batch.stem_tokens :], batch.targets[batch.stem_tokens :])
         per_token = loss.formula(torch, branch_lp, batch.inputs, settings)
         if backward:
-            per_token.sum().backward()  # type: ignore[no-untyped-call]
+            per_token.sum().backward()
         _spread(batch, stem_lp, branch_lp.detach(), per_token.detach(), logprobs, losses)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from code_rl.schedule import ContextSchedule, StepFacts, parse_schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem, StdinTest
+from code_rl.rollouts.lengths import ContextSchedule, StepFacts, parse_schedule
 from code_rl.training import within_difficulty
 
 
