@@ -1,26 +1,16 @@
-"""The settings of a training run, recipes, and how both conventions of `group_size` resolve."""
+"""The settings of a training run."""
 
 from __future__ import annotations
 
 import math
-import os
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import chz
 
-from code_rl.backends.names import BUILT_IN as TINY
-from code_rl.backends.places import resolve_backend
 from code_rl.errors import ConfigError
 from code_rl.grpo import Advantage, Loss
 from code_rl.renderers import renderer_names
-from code_rl.schedule import AtStep, ContextSchedule, Stage, parse_schedule
-from code_rl.settings import make_settings, suggestion
-
-RECIPES = Path(__file__).parent / "recipes"
+from code_rl.schedule import parse_schedule
 
 
 @chz.chz
@@ -301,60 +291,6 @@ class Config:
                 raise ConfigError(f"{name}={getattr(self, name)} has no effect without replay=DIR")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchShape:
-    """P prompts with G completions each."""
-
-    prompts: int
-    completions: int
-
-    def __str__(self) -> str:
-        return f"{self.prompts} prompts × {self.completions} completions"
-
-
-def batch_shape(config: Config) -> BatchShape:
-    """Resolve the two conventions of `group_size`. Raises ConfigError when the batch does not divide."""
-    shape = _batch_shape(config)
-    parts = config.num_substeps * config.num_minibatches
-    if shape.prompts % parts:
-        raise ConfigError(
-            f"num_substeps={config.num_substeps} times num_minibatches={config.num_minibatches} does not divide the "
-            f"{shape.prompts} prompts of a batch"
-        )
-    return shape
-
-
-def _batch_shape(config: Config) -> BatchShape:
-    if config.groups_per_batch is not None:
-        return BatchShape(config.groups_per_batch, config.group_size)
-    if config.batch_size % config.group_size:
-        raise ConfigError(
-            f"batch_size={config.batch_size} is not divisible by group_size={config.group_size} (the number of prompts); "
-            "choose a multiple, or give groups_per_batch= and group_size= (completions per prompt)"
-        )
-    return BatchShape(config.group_size, config.batch_size // config.group_size)
-
-
-def loss_config(config: Config) -> dict[str, float]:
-    """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
-    thresholds = {}
-    if config.clip_low is not None:
-        thresholds["clip_low_threshold"] = 1 - config.clip_low
-    if config.clip_high is not None:
-        thresholds["clip_high_threshold"] = 1 + config.clip_high
-    return thresholds
-
-
-def context_schedule(config: Config, room: int) -> ContextSchedule:
-    """The token limits of training, none above `room`."""
-    if config.max_tokens_schedule is None:
-        stages: tuple[Stage, ...] = (Stage(AtStep(0), config.max_tokens),)
-    else:
-        stages = parse_schedule(config.max_tokens_schedule)
-    stages = tuple(Stage(stage.begins, min(stage.max_tokens, room)) for stage in stages)
-    return ContextSchedule(stages, config.schedule_window or 20, config.max_steps_off_policy)
-
-
 def parse_difficulty(text: str) -> tuple[float, float]:
     """`LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
     low, separator, high = text.partition("..")
@@ -368,52 +304,6 @@ def parse_difficulty(text: str) -> tuple[float, float]:
     return bounds
 
 
-def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Config:
-    """The run's settings: defaults, then the recipe (or the earlier run's settings), then what was given."""
-    if "groups_per_batch" in given and "group_size" not in given:
-        raise ConfigError("groups_per_batch= is given without group_size=, which is then the completions per prompt")
-    if "groups_per_batch" in given and "batch_size" in given:
-        raise ConfigError(
-            "groups_per_batch= and batch_size= are both given; with groups_per_batch=, group_size= completes it"
-        )
-    if earlier is not None:
-        return resolve_places(make_settings(Config, earlier, given))
-    draft = resolve_places(make_settings(Config, given))
-    recipe = draft.recipe
-    if recipe is None and draft.backend == "embedded" and draft.model_name in (None, TINY):
-        recipe = TINY
-    if recipe is None:
-        return draft
-    values = read_recipe(recipe)
-    if "batch_size" in given or "group_size" in given:
-        values.pop("groups_per_batch", None)
-    return resolve_places(make_settings(Config, values, given, {"recipe": recipe}))
-
-
-def resolve_places(config: Config) -> Config:
-    """Replace `auto` by what it means here, and refuse what this version cannot do, by name."""
-    backend = resolve_backend(config.backend)
-    executor = config.executor
-    if executor == "auto":
-        executor = os.environ.get("SANDBOX_URL") or "embedded"
-    return chz.replace(config, backend=backend, executor=executor)
-
-
-def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a named recipe. Raises ConfigError for an unknown name, with those that exist."""
-    names = sorted(path.stem for path in RECIPES.glob("*.toml"))
-    if name not in names:
-        raise ConfigError(f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}")
-    with (RECIPES / f"{name}.toml").open("rb") as file:
-        return tomllib.load(file)
-
-
 def _require(condition: bool, name: str, value: object, wanted: str) -> None:
     if not condition:
         raise ConfigError(f"{name}={value} must be {wanted}")
-
-
-def changed_settings(earlier: Mapping[str, Any], now: Config, names: Sequence[str]) -> list[str]:
-    """Those of `names` whose values differ between an earlier run's settings and these."""
-    values = chz.asdict(now)
-    return [name for name in names if name in earlier and earlier[name] != values[name]]
