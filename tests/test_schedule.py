@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
+from code_rl.loading.suitable import within_difficulty
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.schedule import ContextSchedule, StepFacts, parse_schedule
-from code_rl.training import within_difficulty
 
 
 def limits(schedule: ContextSchedule, facts: list[StepFacts], steps: int) -> list[int]:

@@ -43,6 +43,25 @@ def _batch_shape(config: Config) -> BatchShape:
     return BatchShape(config.group_size, config.batch_size // config.group_size)
 
 
+def refuse_idle(config: Config) -> None:
+    """Raise ConfigError, by name, for settings under which a run trains and nothing is ever learned."""
+    shape = batch_shape(config)
+    if shape.completions == 1:
+        name, more = (
+            ("group_size", "")
+            if config.groups_per_batch is not None
+            else ("batch_size", f", a multiple of {shape.prompts}")
+        )
+        raise ConfigError(
+            f"{name}={getattr(config, name)} leaves one completion per prompt ({shape}): a completion is compared with the others "
+            f"of its prompt, so nothing would be learned; choose at least {2 * getattr(config, name)}{more}"
+        )
+    if config.temperature == 0:
+        raise ConfigError(
+            "temperature=0 makes all completions of a prompt the same, so that nothing would be learned; choose one above 0"
+        )
+
+
 def loss_config(config: Config) -> dict[str, float]:
     """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
     thresholds = {}

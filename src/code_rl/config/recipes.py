@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import chz
 
 from code_rl.backends.names import BUILT_IN as TINY
 from code_rl.backends.places import resolve_backend
-from code_rl.config.fields import Config
+from code_rl.config.fields import FACTS, Config
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings, suggestion
 
@@ -59,7 +59,9 @@ def read_recipe(name: str) -> dict[str, Any]:
         return tomllib.load(file)
 
 
-def changed_settings(earlier: Mapping[str, Any], now: Config, names: Sequence[str]) -> list[str]:
-    """Those of `names` whose values differ between an earlier run's settings and these."""
-    values = chz.asdict(now)
-    return [name for name in names if name in earlier and earlier[name] != values[name]]
+def changed_settings(was: Config, now: Config) -> list[str]:
+    """Settings that a resumed run keeps and whose values differ."""
+    kept = [name for name, facts in FACTS.items() if facts.fixed]
+    if now.learning_rate_schedule != "constant":
+        kept.append("max_steps")  # the rate decays towards it
+    return [name for name in kept if getattr(was, name) != getattr(now, name)]
