@@ -37,6 +37,18 @@ def test_a_plateau_needs_two_windows_without_a_rise():
     assert limits(schedule, facts, 8) == [16] * 6 + [32] * 2
 
 
+@pytest.mark.parametrize("criterion", ["plateau", "truncated>0.2"])
+def test_a_stage_begins_at_its_step_also_behind_a_criterion_that_is_not_met(criterion):
+    rising = [StepFacts(0.0, step / 10) for step in range(8)]
+    schedule = ContextSchedule(parse_schedule(f"0:16,{criterion}:32,4:64"), window=1)
+    assert limits(schedule, rising, 8) == [16] * 4 + [64] * 4
+
+
+def test_a_criterion_that_is_met_in_time_begins_its_stage_before_the_step_behind_it():
+    schedule = ContextSchedule(parse_schedule("0:16,truncated>0.2:32,4:64,truncated>0.2:128"), window=2)
+    assert limits(schedule, [StepFacts(0.5, 0.5)] * 8, 8) == [16, 16, 32, 32, 64, 64, 128, 128]
+
+
 def test_steps_without_a_verdict_meet_no_criterion():
     facts = [StepFacts(math.nan, math.nan)] * 8
     for criterion in ("plateau", "truncated>0"):

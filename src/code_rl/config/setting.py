@@ -99,7 +99,9 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
     def check(settings: Any, name: str) -> None:
         value = getattr(settings, name)
         if value is not None and not holds(value):
-            raise ConfigError(f"{name}={value} must be {wanted}")
+            raise ConfigError(
+                f"{name.removeprefix('X_')}={value} must be {wanted}"
+            )  # chz's name of a value as it was given
 
     return check
 
