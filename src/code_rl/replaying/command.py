@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def old_form(given: Mapping[str, Any]) -> int:
         )
     names = {"replay": "log_path", "replay_out": "out"}
     wanted = {names.get(name, name): value for name, value in given.items()}
-    print(redacted(f"replay= is a verb now; write: code-rl replay {' '.join(f'{k}={v}' for k, v in wanted.items())}"))
+    words = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in wanted.items())
+    print(redacted(f"replay= is a verb now; write: code-rl replay {words}"))
     return replay_command(wanted)
 
 
