@@ -42,7 +42,9 @@ def copied(run: Path, to: Path) -> Path:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    """By name, but for the journal, which gets a line about every resume."""
+    files = [path for path in run.rglob("*") if path.is_file() and path.name != "journal.jsonl"]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
 def test_a_recipe_that_the_run_was_not_made_with_is_refused_on_a_resume(finished):
@@ -90,6 +92,16 @@ def test_a_run_that_has_done_its_steps_is_left_alone_with_one_line(finished, tmp
         f"nothing to do: the run in {run} has done 2 steps and max_steps={max_steps}; give a larger one to go on"
     ]
     assert contents(run) == before
+
+
+def test_what_a_kill_at_the_very_end_left_undone_is_done_though_no_step_is_left(finished, tmp_path):
+    run = copied(finished, tmp_path / "run")
+    checkpoints = (run / "checkpoints.jsonl").read_text()
+    (run / "checkpoints.jsonl").write_text(checkpoints.splitlines(keepends=True)[0])
+    (run / "report.html").unlink()
+    assert train_command({"log_path": str(run)}) == 0
+    assert (run / "checkpoints.jsonl").read_text() == checkpoints
+    assert (run / "report.html").is_file()
 
 
 @pytest.mark.parametrize("error", [BackendError("gone"), ZeroDivisionError("a bug")])

@@ -96,6 +96,7 @@ class NothingLeftError(Exception):
 
 
 async def _train(config: Config, log_path: Path, resumes: bool) -> int:
+    from code_rl.reports.command import REPORT
     from code_rl.reports.overview import wall_seconds
 
     console = Console(config.max_steps, 0)
@@ -105,6 +106,8 @@ async def _train(config: Config, log_path: Path, resumes: bool) -> int:
             run = await assemble(config, log_path, resumes, console, signals.stop, stack)
         except NothingLeftError as nothing:
             console.notice(str(nothing))
+            if not (log_path / REPORT).exists():
+                _report(console, log_path)
             return 0
         _announce(console, run, resumes, log_path)
         console.start()
@@ -154,7 +157,7 @@ async def assemble(
 
     Raises:
         CheckpointError: there is nothing left that the run could go on from.
-        NothingLeftError: the run to be resumed has done `max_steps` steps already; nothing of it was touched.
+        NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
     """
     from code_rl.accounting import worst_start
     from code_rl.backends.connect import connect, preflight
@@ -203,15 +206,17 @@ async def assemble(
     else:
         backend = await load(start)
     stack.callback(backend.close)
-    if start.step >= config.max_steps > 0:
-        raise NothingLeftError(
-            f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; give a larger one to go on"
-        )
     lost = history.lost
     if resumes and is_run(log_path):
         new = lost_tokens(log_path, history, start.step, shape.completions)
-        go_back(log_path, start, new)
+        if not start.step > config.max_steps > 0:
+            go_back(log_path, start, new)
         lost += new
+        if start.step >= config.max_steps > 0:
+            raise NothingLeftError(
+                f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
+                "give a larger one to go on"
+            )
     backend.capabilities.require_loss(config.loss, loss_config(config))
     keep_tokenizer(log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
