@@ -316,9 +316,9 @@ def fuzz_recordings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch
         for each, record in files.items():
             whole = (json.dumps(changed(record, *change) if each == name else record) + "\n").encode()
             (folder / each).write_bytes(edited(whole, edits) if edits and each == name else whole)
-        leaving.of(["train", f"replay={folder}", *(["verify=true"] if verify else [])])
+        leaving.of(["replay", f"log_path={folder}", *(["verify=true"] if verify else [])])
 
-    assert leaving.of(["train", f"replay={folder}"]) in (0, 2)
+    assert leaving.of(["replay", f"log_path={folder}"]) in (0, 2)
     fuzz(st.tuples(st.sampled_from(sorted(files)), CHANGES, st.none() | EDITS, st.booleans()), check, cases)
 
 

@@ -54,8 +54,9 @@ class Shaping:
             return None
         shaped = member.reward - (member.correctness if self.overlong == "wrong" and member.truncated else 0.0)
         if self.overlong == "penalty":
-            free = member.max_tokens - self.buffer
-            shaped -= self.penalty * min(max((member.tokens - free) / self.buffer, 0.0), 1.0)
+            buffer = min(self.buffer, member.max_tokens)  # a long prompt may leave less than the buffer
+            free = member.max_tokens - buffer
+            shaped -= self.penalty * min(max((member.tokens - free) / buffer, 0.0), 1.0)
         if self.length_coef:
             shaped -= self.length_coef * member.tokens / member.max_tokens
         return shaped
