@@ -28,6 +28,7 @@ from code_rl.config import (
     refuse_idle,
 )
 from code_rl.console import Console
+from code_rl.environments import get_environment
 from code_rl.errors import (
     OF_THE_MACHINE,
     BackendError,
@@ -37,6 +38,7 @@ from code_rl.errors import (
     lacks_something,
     stopped,
 )
+from code_rl.objective import objective_of
 from code_rl.runs.directory import CONFIG, check_log_dir, default_log_path, is_run, read_config, with_checksum
 from code_rl.runs.history import History
 from code_rl.runs.lock import RunLock, lock_run
@@ -79,6 +81,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     earlier = _settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
     config = make_config(given, earlier)
     refuse_idle(config)
+    objective_of(config), get_environment(config.environment, config.max_turns)
     read_log_to(config.log_to)
     if log_path is None or earlier is None:
         return config, log_path or default_log_path(), False
@@ -160,10 +163,8 @@ async def assemble(
         NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
     """
     from code_rl.backends.connect import connect, preflight
-    from code_rl.environments import get_environment
     from code_rl.loading.load import find_data, load_test_splits, load_train_problems
     from code_rl.loading.suitable import SHOWN, cap_max_tokens, prompt_lengths, refuse_prompts, within_difficulty
-    from code_rl.objective import objective_of
     from code_rl.problems.order import ProblemOrder
     from code_rl.renderers import get_renderer
     from code_rl.reports.pieces import keep_tokenizer

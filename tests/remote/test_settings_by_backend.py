@@ -145,14 +145,8 @@ EXPECTED = {
 }
 
 
-NOT_YET = {"weight_decay", "grad_clip_norm"}
-"""Settings that `loop.adam_params` does not send yet."""
-
-
 @pytest.mark.parametrize("setting", REACHING)
-def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, monkeypatch, request):
-    if setting in NOT_YET:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="loop.adam_params does not send it yet"))
+def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, monkeypatch):
     honoured = arrived.kind in REACHING[setting].honoured
     if honoured and setting != "device":
         expected = EXPECTED[setting]

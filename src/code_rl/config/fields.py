@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import chz
 
+from code_rl.algorithm.advantages import get_estimator
 from code_rl.algorithm.learning_rate import LearningRateSchedule
+from code_rl.algorithm.losses import get_loss
 from code_rl.config.setting import (
     ABOVE_0,
     AT_LEAST_0,
@@ -40,6 +42,11 @@ def parse_difficulty(text: str) -> tuple[float, float]:
     if not separator or not 0 <= bounds[0] <= bounds[1] <= 1:
         raise ConfigError(f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9")
     return bounds
+
+
+def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
+    """Raise ConfigError unless `find` knows the part that the setting names."""
+    find(getattr(settings, name))
 
 
 def _difficulty(settings: Any, name: str) -> None:
@@ -99,7 +106,8 @@ class Config:
         "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
     loss: str = setting("importance_sampling", REPLAYED,
         everywhere("embedded: one of its own losses; else the run's loss is probed at the start with two tokens. A loss of your own is computed here"),
-        "Loss per token, as Tinker defines it: importance_sampling (no clipping), ppo or cispo; or package.module:object, a Loss of your own.")
+        "Loss per token, as Tinker defines it: importance_sampling (no clipping), ppo or cispo; or package.module:object, a Loss of your own.",
+        check=lambda settings, name: check_part(get_loss, settings, name))
     clip_low: float | None = setting(None, REPLAYED, everywhere("probed together with the loss"),
         "Ratios are clipped at 1 - clip_low (None: the loss's own, 0.2 for ppo, 1 for cispo).",
         check=must(lambda low: 0 < low <= 1, "above 0 and at most 1"))
@@ -109,7 +117,7 @@ class Config:
         "Weight of a KL term against the base model, in the advantages; 0: none, nothing is computed.", check=FROM_0)
     advantage: str = setting("mean", REPLAYED, LOOP,
         "Reward minus the group's mean (mean), that over the group's standard deviation (mean_std), or reward minus the "
-        "mean of the others (leave_one_out); or package.module:function of your own.")
+        "mean of the others (leave_one_out); or package.module:function of your own.", check=lambda settings, name: check_part(get_estimator, settings, name))
     overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", REPLAYED, LOOP,
         "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
         "(mask_loss); counted as wrong (wrong); or a reward that sinks towards the limit (penalty).")
