@@ -14,7 +14,7 @@ from collections.abc import Callable
 from code_rl.errors import BackendError
 
 # For what has no safe points: a model that is being loaded, a checkpoint that is being written.
-GRACE_S = 60.0
+GRACE_S = 30.0
 
 _ending = threading.Event()
 _lock = threading.Lock()
@@ -36,11 +36,11 @@ def start_thread(name: str, work: Callable[[], object], wake: Callable[[], objec
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     with _lock:
-        if not _threads:
-            atexit.unregister(end_threads)
-            atexit.register(end_threads)
+        # Handlers run in reverse order: this one before those that torch registered when it was loaded.
+        atexit.unregister(end_threads)
+        atexit.register(end_threads)
+        thread.start()
         _threads[thread] = wake
-    thread.start()
     return thread
 
 
