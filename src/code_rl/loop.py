@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
 from code_rl.algorithm.advantages import compute_advantages, should_skip
 from code_rl.algorithm.datums import Example, forward_backward, make_datum, segments, train_step
 from code_rl.algorithm.kl import penalise_kl
-from code_rl.backends.connect import ready
+from code_rl.backends.connect import logprobs_of
+from code_rl.concurrency import together
 from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.objective import Credit, Objective
 from code_rl.rollouts.batches import Batch, Batches, Learned
 from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
-
-if TYPE_CHECKING:
-    import tinker
 
 
 async def train(run: Run) -> None:
@@ -53,7 +50,7 @@ async def learn(run: Run, batch: Batch) -> Learned:
             datums = [example.datum for example in examples]
             learned.examples += examples
             waiting += len(datums)
-            loss = (objective.loss, objective.loss_config)
+            loss = (objective.loss, objective.loss_config, objective.temperature)
             if last and waiting:
                 adam = run.adam_params(batch.step)
                 run.recorder.optimizes(batch.step, part, waiting, adam.learning_rate)
@@ -106,7 +103,7 @@ async def penalised(
     parts = [part async for part in minibatches]
     examples = [example for part, _ in parts for example in part]
     if examples:
-        reference = await reference_logprobs(run.reference, examples)
+        reference = await reference_logprobs(run, examples)
         examples, divergence = penalise_kl(examples, reference, run.objective.kl_coef)
         learned.reference += reference
         learned.divergences.append(divergence)
@@ -115,11 +112,11 @@ async def penalised(
         yield [next(each) for _ in part], last
 
 
-async def reference_logprobs(reference: tinker.SamplingClient | None, examples: Sequence[Example]) -> list[list[float]]:
+async def reference_logprobs(run: Run, examples: Sequence[Example]) -> list[list[float]]:
     """log π_ref of each example's sampled tokens."""
-    from tinker import types
-
-    assert reference is not None
-    requests = [reference.compute_logprobs(types.ModelInput.from_ints(example.tokens)) for example in examples]
-    answers = [await ready(request) for request in requests]
-    return [[each[at + 1] for at in example.sampled] for example, each in zip(examples, answers, strict=True)]
+    assert run.reference is not None
+    temperature = run.objective.temperature
+    answers = await together(logprobs_of(run.reference, example.tokens, temperature) for example in examples)
+    return [
+        [logprobs[at + 1] or 0.0 for at in example.sampled] for example, logprobs in zip(examples, answers, strict=True)
+    ]

@@ -16,7 +16,10 @@ from code_rl.rollouts.trajectory import Group, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """R, its shaping, A, L and β; `loss_config` is Tinker's `loss_fn_config`, empty for the loss's defaults."""
+    """R, its shaping, A, L and β; `loss_config` is Tinker's `loss_fn_config`, empty for the loss's defaults.
+
+    `temperature` is that of the log-probabilities that are trained, where the back end can be told.
+    """
 
     reward: Reward = field(default_factory=Reward)
     shaping: Shaping = field(default_factory=Shaping)
@@ -24,6 +27,7 @@ class Objective:
     loss: Loss = POLICY_LOSSES["importance_sampling"]
     loss_config: Mapping[str, float] = field(default_factory=dict)
     kl_coef: float = 0.0
+    temperature: float = 1.0
 
     def members(self, group: Group) -> list[Member]:
         """R(τ_i) of each trajectory, beside what shaping looks at."""

@@ -9,12 +9,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import chz
 
+from code_rl.algorithm.losses import POLICY_LOSSES
 from code_rl.budget import Budget, Tokens, read_prices, worst_start
 from code_rl.config import (
     BatchShape,
@@ -38,7 +40,7 @@ from code_rl.errors import (
     lacks_something,
     stopped,
 )
-from code_rl.objective import objective_of
+from code_rl.objective import Objective, objective_of
 from code_rl.runs.directory import CONFIG, check_log_dir, default_log_path, is_run, read_config, with_checksum
 from code_rl.runs.history import History
 from code_rl.runs.lock import RunLock, lock_run
@@ -219,7 +221,7 @@ async def assemble(
                 f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
                 "give a larger one to go on"
             )
-    backend.capabilities.require_loss(config.loss, loss_config(config))
+    objective = trainable(objective, backend, config, console.notice)
     keep_tokenizer(log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
     lengths = prompt_lengths(itertools.chain(*test_splits.values()), environment, renderer)
@@ -265,6 +267,19 @@ async def assemble(
             f"{refused}: nothing can be started; raise the cap, or make the batch or the evaluations smaller"
         )
     return run
+
+
+def trainable(objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]) -> Objective:
+    """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature that it cannot."""
+    capabilities, temperature = backend.capabilities, config.temperature
+    own = config.loss not in POLICY_LOSSES
+    if not own:
+        capabilities.require_loss(config.loss, loss_config(config))
+    capabilities.require_temperature(temperature, custom_loss=own)
+    notice = capabilities.temperature_notice(temperature)
+    if notice is not None:
+        say(notice)
+    return replace(objective, temperature=capabilities.pass_temperature(temperature))
 
 
 def _locked(log_path: Path, console: Console, stack: contextlib.AsyncExitStack) -> RunLock:

@@ -146,6 +146,7 @@ def train_step(
     adam_params: tinker.types.AdamParams,
     loss: Loss = POLICY_LOSSES["importance_sampling"],
     loss_config: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
     *,
     futures: list[Any] | None = None,
 ) -> None:
@@ -154,7 +155,7 @@ def train_step(
     Without datums only the optimizer's: the gradient of an earlier `forward_backward` waits for it. A caller who has more to submit gives
     `futures`, which gets what is to be waited for; else it is waited for here.
     """
-    submitted: list[Any] = [forward_backward(training_client, datums, loss, loss_config)] if datums else []
+    submitted: list[Any] = [forward_backward(training_client, datums, loss, loss_config, temperature)] if datums else []
     submitted.append(training_client.optim_step(adam_params))
     if futures is not None:
         futures += submitted
@@ -168,13 +169,18 @@ def forward_backward(
     datums: list[tinker.types.Datum],
     loss: Loss,
     loss_config: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
 ) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
-    """Submit the gradient of `loss` on `datums`, which waits for the next optimizer step. A loss of the user's own is computed here, in torch."""
+    """Submit the gradient of `loss` on `datums`, which waits for the next optimizer step. A loss of the user's own is computed here, in torch.
+
+    `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has one.
+    """
+    more = {} if temperature == 1 else {"temperature": temperature}
+    client: Any = training_client  # the SDK knows no temperature; only a back end that takes one is given any
     if POLICY_LOSSES.get(loss.name) is not loss:
-        return training_client.forward_backward_custom(datums, _custom(loss, loss_config))
-    if loss_config:
-        return training_client.forward_backward(datums, loss.name, dict(loss_config))  # type: ignore[arg-type]
-    return training_client.forward_backward(datums, loss.name)  # type: ignore[arg-type]
+        return client.forward_backward_custom(datums, _custom(loss, loss_config), **more)  # type: ignore[no-any-return]
+    settings = {**(loss_config or {}), **more}
+    return client.forward_backward(datums, loss.name, *([settings] if settings else []))  # type: ignore[no-any-return]
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:

@@ -147,7 +147,7 @@ class Config:
         "One sampling request per group, or one per completion, which is then scored the moment it is sampled. "
         "auto: completion when max_steps_off_policy is above 0.")
     temperature: float = setting(1.0, FIXED,
-        everywhere("other than 0 and 1, a server is probed: refused where its sampled log-probabilities are scaled by it"),
+        everywhere("other than 1, passes are computed at it too where the back end can; refused where only its samples are scaled by it, said where nothing is"),
         "Sampling temperature in training and in pass@k evaluation.", check=FROM_0)
     reward: str = setting("correctness", FIXED, LOOP,
         "What a program earns: correctness (1 if every test passes), fraction (of tests passed), threshold (1 if reward_threshold of "
