@@ -19,7 +19,7 @@ from typing import Any
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.backends.connect import Backend
-from code_rl.rollouts import derive_seed
+from code_rl.rollouts.sample import derive_seed
 from code_rl.sandbox.executor import Execution, Executor, Job
 
 

@@ -26,11 +26,11 @@ from latency import Latency, SlowExecutor, Spent, remote
 from rich.console import Console as Rich
 from rich.table import Table
 
-import code_rl.loop
+import code_rl.evaluation.evaluate
 from code_rl.cli import run_script
 from code_rl.console import Console
-from code_rl.loop import Run
 from code_rl.planner import Plan, StageTimes, simulate
+from code_rl.run import Run
 from code_rl.runs.recorder import read_metrics
 from code_rl.training import assemble, prepare, train_to_the_end
 
@@ -117,7 +117,7 @@ def measure(config: PipelineConfig, lag: int, seed: int) -> Result:
 @contextlib.contextmanager
 def _evaluations_at_once(spent: Spent) -> Iterator[None]:
     """Evaluations are no part of what is measured: before the first step and after the last, programs are not delayed."""
-    evaluate = code_rl.loop.run_evaluation
+    evaluate = code_rl.evaluation.evaluate.evaluate
 
     async def undelayed(*args: Any, **kwargs: Any) -> dict[str, Any]:
         spent.evaluating = True
@@ -126,7 +126,7 @@ def _evaluations_at_once(spent: Spent) -> Iterator[None]:
         finally:
             spent.evaluating = False
 
-    with patch.object(code_rl.loop, "run_evaluation", undelayed):
+    with patch.object(code_rl.evaluation.evaluate, "evaluate", undelayed):
         yield
 
 

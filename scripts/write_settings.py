@@ -1,4 +1,4 @@
-"""Write docs/settings.md: every verb's settings and every recipe, from the classes and files that define them."""
+"""Write docs/settings.md (every verb's settings and every recipe) and the table of docs/backends.md, from what defines them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import chz
 
+from code_rl.backends.support import BEGIN, END, table
 from code_rl.cli import VERBS
 from code_rl.config import RECIPES
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, BACKENDS = DOCS / "settings.md", DOCS / "backends.md"
 HEAD = """# Settings
 
 Generated from the settings' own definitions by `python scripts/write_settings.py`; `code-rl VERB --help` shows the same. `key=value`, `--key=value` and `--key value` mean
@@ -68,4 +70,6 @@ def cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE}", file=sys.stderr)
+    before, _, rest = BACKENDS.read_text(encoding="utf-8").partition(BEGIN)
+    BACKENDS.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(f"wrote {PAGE} and {BACKENDS}", file=sys.stderr)

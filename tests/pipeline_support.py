@@ -8,12 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from code_rl.algorithm.advantages import compute_advantages, should_skip
+from code_rl.algorithm.datums import make_datum
 from code_rl.concurrency import together
 from code_rl.config import make_config
 from code_rl.console import Console
-from code_rl.grpo import make_datum, masked_advantages, should_skip
-from code_rl.loop import adam_params, current_policy, run_evaluation
-from code_rl.rollouts import derive_seed
+from code_rl.evaluation.evaluate import evaluate_run
+from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import read_metrics
 from code_rl.training import assemble
 
@@ -45,7 +46,7 @@ def rollouts(log_path: Path) -> list[dict[str, Any]]:
 
 
 def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
-    """Sample, score, train, one after the other, with nothing of `pipeline` or `objective`: what each step's groups and
+    """Sample, score, train, one after the other, with nothing of `rollouts.batches` or `loop`: what each step's groups and
     trainer answers were."""
 
     async def whole() -> list[dict[str, Any]]:
@@ -54,8 +55,8 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
         async with contextlib.AsyncExitStack() as stack:
             console = Console(config.max_steps, 0)
             run = await assemble(config, Path(given["log_path"]), False, console, asyncio.Event(), stack)
-            policy = await current_policy(run, 0)
-            baseline = await run_evaluation(run, policy, full=True) if config.eval_every >= 0 else {}
+            policy = await run.policy(0)
+            baseline = await evaluate_run(run, policy, full=True) if config.eval_every >= 0 else {}
             for step in range(config.max_steps):
                 prompts = run.shape.prompts
                 problems = run.train_problems.batch(step * prompts, prompts)
@@ -66,25 +67,26 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
                 )
                 datums, rewards = [], []
                 for group in groups:
-                    advantages = masked_advantages(group.rewards_G)
-                    rewards += [reward for reward in group.rewards_G if reward is not None]
-                    if should_skip([a for a in advantages if a is not None]):
+                    rewards_G = [run.objective.reward.of(member) for member in group.trajectories]
+                    advantages = compute_advantages(rewards_G)
+                    rewards += [reward for reward in rewards_G if reward is not None]
+                    if should_skip(advantages):
                         continue
-                    for member, advantage in zip(group.completions, advantages, strict=True):
-                        tokens = [*group.prompt_tokens, *member.tokens]
+                    for member, advantage in zip(group.trajectories, advantages, strict=True):
+                        tokens = [*group.prompt_tokens, *member.last.tokens]
                         datums.append(make_datum(tokens, list(member.logprobs), len(group.prompt_tokens), advantage))
                 if datums:
                     answer = run.backend.trainer.forward_backward(datums, "importance_sampling")
-                    run.backend.trainer.optim_step(adam_params(config)).result()
+                    run.backend.trainer.optim_step(run.adam_params(step)).result()
                     loss = answer.result().metrics["loss:sum"]
-                    policy = await current_policy(run, step + 1)
+                    policy = await run.policy(step + 1)
                 steps.append(
                     {
                         "mean_reward": sum(rewards) / len(rewards),
                         "n_datums": len(datums),
                         "loss_sum": loss if datums else None,
-                        "tokens": [[list(m.tokens) for m in group.completions] for group in groups],
-                        "logprobs": [[list(m.logprobs) for m in group.completions] for group in groups],
+                        "tokens": [[list(m.last.tokens) for m in group.trajectories] for group in groups],
+                        "logprobs": [[list(m.logprobs) for m in group.trajectories] for group in groups],
                         "baseline": baseline,
                     }
                 )

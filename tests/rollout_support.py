@@ -1,30 +1,42 @@
-"""Crafted groups: completions with given rewards, lengths and endings, without a model or a sandbox."""
+"""Crafted groups: trajectories with given rewards, lengths and endings, without a model or a sandbox."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from code_rl.objective import Objective
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reward.score import Score
 from code_rl.reward.verdict import Verdict, VerdictKind
-from code_rl.rollouts import Completion, Group
+from code_rl.rewards import Reward
+from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 
 PROBLEM = Problem(id="p", statement="s", tests=(StdinTest(input="", expected="", public=True),))
+REWARD = Reward(lambda trajectory: float(trajectory.text))
+"""The reward for being correct stands in the text."""
 
 
-def completion(
+def objective(**parts: Any) -> Objective:
+    return Objective(reward=REWARD, **parts)
+
+
+def trajectory(
     reward: float | None, *, correctness: float | None = None, truncated: bool = False, length: int = 3
-) -> Completion:
+) -> Trajectory:
+    """One turn; a reward below its correctness is one without a program."""
     known = None if reward is None else (correctness if correctness is not None else reward)
     kind = VerdictKind.SANDBOX_ERROR if reward is None else VerdictKind.PASSED if known else VerdictKind.WRONG_ANSWER
-    return Completion(
+    turn = Turn(
+        prompt_tokens=(1, 2, 3),
         tokens=tuple(range(10, 10 + length)),
         logprobs=tuple(-0.5 - 0.25 * i for i in range(length)),
-        text="",
+        text=str(known),
         truncated=truncated,
-        score=Score(reward, known, True, Verdict(kind, 0, 1, "lcb"), "pass"),
+        code=None if reward is not None and known is not None and reward < known else "pass",
+        verdict=Verdict(kind, 0, 1, "lcb"),
     )
+    return Trajectory((turn,))
 
 
-def group_of(completions: Iterable[Completion], *, max_tokens: int = 8, policy_step: int = 0) -> Group:
-    return Group(PROBLEM, (1, 2, 3), tuple(completions), 0.0, 0.0, max_tokens, policy_step)
+def group_of(trajectories: Iterable[Trajectory], *, max_tokens: int = 8, policy_step: int = 0) -> Group:
+    return Group(PROBLEM, tuple(trajectories), 0.0, 0.0, max_tokens, policy_step)

@@ -58,6 +58,21 @@ def test_dry_run_prices_the_run_and_starts_nothing(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("test_dataset", "splits"),
+    [("builtin", 3), ("deepcoder", 2), ("taco:test", 1), ("taco:test,leetcode:test,mbpp", 3)],
+)
+def test_a_forecast_evaluates_on_the_splits_that_there_are(test_dataset, splits):
+    def sampled(given):
+        config = make_config(
+            {"recipe": "tiny", "max_steps": 1, "test_dataset": test_dataset, "eval_samples": 1, **given}
+        )
+        return forecast(config, assumptions({"completion_share": 1.0}), None).tokens.sample
+
+    evaluations = sampled({"eval_every": 0, "eval_limit": 5}) - sampled({"eval_every": -1})
+    assert evaluations == splits * 5 * 2 * 2 * 128
+
+
 def test_a_forecast_counts_what_the_settings_say():
     config = make_config(
         {"groups_per_batch": 2, "group_size": 3, "max_steps": 5, "max_tokens": 100, "eval_every": -1, "recipe": "tiny"}

@@ -17,7 +17,7 @@ from pipeline_support import rollouts, small
 import code_rl.training
 from code_rl.console import Console
 from code_rl.errors import BackendError, CodeRLError, SandboxError
-from code_rl.loop import Run
+from code_rl.run import Run
 from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file, steps_in
 from code_rl.runs.journal import read_journal
 from code_rl.runs.recorder import read_metrics
@@ -136,7 +136,7 @@ def balanced(log_path: Path, finished: bool) -> None:
     logged = Counter((group["step"], group["group"], group["attempt"]) for group in rollouts(log_path))
     folder = log_path / INFLIGHT
     kept = Counter(
-        (step, record["place"], record["attempt"], record["first"])
+        (step, record["place"], record["attempt"], record["first"], record.get("turn", 0))
         for step in steps_in(folder)
         for record in read_inflight(step_file(folder, step))
         if record["kind"] == "drawn"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import chz
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.config import BatchShape, Config, batch_shape, loss_config, make_config
+from code_rl.config import FACTS, BatchShape, Config, batch_shape, loss_config, make_config, refuse_idle
+from code_rl.config.setting import facts_of
 from code_rl.errors import ConfigError
 from code_rl.settings import describe, make_settings, read_arguments
 
@@ -75,6 +77,10 @@ def test_value_of_the_wrong_type_is_named(name, value):
         ("seed", "-1"),
         ("lora_rank", "0"),
         ("sandbox_concurrency", "0"),
+        ("grad_clip_norm", "-1"),
+        ("grad_clip_norm", "nan"),
+        ("weight_decay", "inf"),
+        ("warmup_steps", "-1"),
     ],
 )
 def test_value_out_of_range_is_named(name, value):
@@ -166,10 +172,20 @@ def test_help_shows_every_setting_with_its_default():
         ({"clip_high": "0.28"}, "clip_high=0.28 has no effect with loss=importance_sampling"),
         ({"clip_low": "0.1"}, "clip_low=0.1 has no effect"),
         ({"loss": "ppo", "clip_low": "1.5"}, "clip_low=1.5 must be"),
-        ({"loss": "gspo"}, "loss='gspo' is not one of importance_sampling, ppo, cispo"),
+        ({"loss": "gspo"}, "unknown loss 'gspo'; there are: importance_sampling, ppo, cispo"),
         ({"overlong": "penalty"}, "needs overlong_buffer"),
         ({"overlong_buffer": "5"}, "no effect without overlong=penalty"),
-        ({"overlong": "penalty", "overlong_buffer": "500"}, "above max_tokens=128"),
+        ({"overlong": "penalty", "overlong_buffer": "500"}, "overlong_buffer=500 is not below 128, max_tokens=128"),
+        ({"overlong": "penalty", "overlong_buffer": "128"}, "overlong_buffer=128 is not below 128"),
+        (
+            {"overlong": "penalty", "overlong_buffer": "64", "max_tokens_schedule": "0:64,5:128"},
+            "overlong_buffer=64 is not below 64, a limit of max_tokens_schedule",
+        ),
+        (
+            {"learning_rate_schedule": "cosine", "max_steps": "-1"},
+            "learning_rate_schedule=cosine decays to 0 at max_steps",
+        ),
+        ({"learning_rate_schedule": "linear", "max_steps": "5", "warmup_steps": "5"}, "must be above warmup_steps=5"),
         ({"schedule_window": "5", "max_tokens_schedule": "0:64,5:128"}, "schedule_window=5 has no effect"),
         ({"num_substeps": "3"}, "num_substeps=3 times num_minibatches=1 does not divide the 8 prompts"),
         ({"max_steps_off_policy": "-1"}, "max_steps_off_policy=-1 must be 0 or above"),
@@ -180,6 +196,34 @@ def test_help_shows_every_setting_with_its_default():
 def test_settings_that_would_do_nothing_or_cannot_be_are_refused_by_name(given, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         batch_shape(make_config(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"batch_size": "8", "group_size": "8"}, "batch_size=8 leaves one completion per prompt"),
+        ({"groups_per_batch": "16", "group_size": "1"}, "group_size=1 leaves one completion per prompt"),
+        ({"temperature": "0"}, "temperature=0 makes all completions of a prompt the same"),
+    ],
+)
+def test_a_run_that_could_never_learn_anything_is_refused_by_name(given, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        refuse_idle(make_config(given))
+
+
+def test_a_setting_that_does_not_say_who_honours_it_and_when_it_may_change_cannot_be():
+    @chz.chz
+    class Forgetful(Config):
+        patience: float = chz.field(default=1.0, doc="Seconds.")
+
+    with pytest.raises(TypeError, match=r"Forgetful\.patience does not say"):
+        facts_of(Forgetful)
+
+
+def test_what_a_replay_may_change_is_fixed_for_the_run_itself():
+    replayable = {name for name, facts in FACTS.items() if facts.replayable}
+    assert {"advantage", "loss", "overlong", "kl_coef", "format_coef"} <= replayable
+    assert all(FACTS[name].fixed for name in replayable)
 
 
 def test_clip_distances_become_the_thresholds_of_the_service():

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pipeline_support import SMALL, rollouts, sequential_reference, small, untimed
 
+from code_rl.concurrency import SideWork
 from code_rl.errors import CheckpointError
-from code_rl.pipeline import SideWork
 from code_rl.runs.journal import read_journal
 from code_rl.training import train_command
 

@@ -10,9 +10,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from code_rl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from code_rl.run import Run
 
 PRICE_NAMES = ("prefill", "sample", "train")
 
@@ -92,6 +95,34 @@ class Budget:
         """Replace a worst case by what was used."""
         self.reserved.pop(name, None)
         self.spent += used
+
+
+def worst_batch(run: Run, step: int) -> Tokens:
+    """The most that a step's batch can use: every trajectory at its limit, every place filled as often as it may be."""
+    config, shape, turns = run.config, run.shape, run.environment.max_turns
+    limit, longest = run.schedule.longest, run.choices.longest(step)
+    trajectories = shape.prompts * shape.completions * (1 + config.dynamic_sampling)
+    sample = trajectories * limit
+    # A later turn reads the whole conversation again, which ends where the context does.
+    prefill = trajectories * (longest + (turns - 1) * run.backend.context)
+    return Tokens(prefill + (sample + prefill if config.kl_coef else 0), sample, sample + prefill)
+
+
+def worst_evaluation(run: Run, *, full: bool) -> Tokens:
+    """The most that an evaluation can use."""
+    each = 1 + (run.config.eval_samples if full else 0)
+    count = sum(map(len, run.test_splits.values())) * each
+    later = (run.environment.max_turns - 1) * run.backend.context
+    return Tokens(run.held_out_prompts * each + count * later, count * run.sampling.max_tokens)
+
+
+def worst_start(run: Run) -> Tokens:
+    """The most that the first batch can use, with the evaluations before and after it."""
+    worst = worst_batch(run, run.first_step)
+    if run.config.eval_every >= 0:
+        evaluation = worst_evaluation(run, full=True)
+        worst += evaluation + evaluation if run.first_step == 0 else evaluation
+    return worst
 
 
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:

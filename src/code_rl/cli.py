@@ -41,6 +41,11 @@ VERBS = {
     "train": Verb(
         "code_rl.config:Config", "code_rl.training:train_command", "train a model with GRPO on code problems"
     ),
+    "replay": Verb(
+        "code_rl.replaying.settings:ReplayConfig",
+        "code_rl.replaying.command:replay_command",
+        "credit a recorded run again under other settings of the algorithm, or check its record",
+    ),
     "eval": Verb(
         "code_rl.evaluation.settings:EvalConfig",
         "code_rl.evaluation.command:eval_command",

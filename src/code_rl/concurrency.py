@@ -1,9 +1,9 @@
-"""Waiting for several coroutines without leaving any behind."""
+"""Waiting for several coroutines without leaving any behind, and work beside a loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -33,3 +33,64 @@ async def results(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
         for task in done:
             task.result()
     return [task.result() for task in tasks]
+
+
+class SideWork:
+    """Jobs that run one after the other, beside the loop or (`waits`) before `do` returns. The first error ends it, and the loop."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits = waits
+        self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
+        self._worker: asyncio.Task[None] | None = None
+        self._loop_task: asyncio.Task[Any] | None = None
+        self._interrupted = self._abandoned = False
+
+    def interrupts(self, task: asyncio.Task[Any] | None) -> None:
+        """Cancel this task as soon as a job fails, wherever it waits: a step may take long, and be paid for in vain."""
+        self._loop_task = task
+
+    async def do(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Run a job, or queue it; raises what an earlier one raised."""
+        if self._waits:
+            await job()
+            return
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+            self._worker.add_done_callback(self._failed)
+        if self._worker.done():
+            self._worker.result()
+        self._jobs.put_nowait(job)
+
+    async def finish(self) -> None:
+        """Wait until all jobs are done; raises what one of them raised."""
+        if self._worker is not None:
+            self._jobs.put_nowait(None)
+            try:
+                await self._worker
+            except BaseException as error:
+                self.explain(type(error))
+                raise
+
+    def explain(self, kind: type[BaseException]) -> None:
+        """When the loop ends because a job failed, raise what the job raised."""
+        if self._interrupted and self._loop_task is not None and self._worker is not None:
+            self._interrupted = False
+            self._loop_task.uncancel()
+            if issubclass(kind, asyncio.CancelledError):
+                self._worker.result()
+
+    async def abandon(self) -> None:
+        """Cancel what is not done."""
+        self._abandoned = True
+        if self._worker is not None:
+            await abandon([self._worker])
+
+    def _failed(self, worker: asyncio.Task[None]) -> None:
+        failed = worker.cancelled() or worker.exception() is not None
+        if failed and not self._abandoned and self._loop_task is not None:
+            self._interrupted = True
+            self._loop_task.cancel()
+
+    async def _work(self) -> None:
+        while (job := await self._jobs.get()) is not None:
+            await job()

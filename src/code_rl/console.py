@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from code_rl.redaction import redacted
 
@@ -23,12 +24,12 @@ class Console:
     """The run's face. `total` is the number of steps, or -1."""
 
     def __init__(self, total: int, first_step: int = 0, rich_console: RichConsole | None = None) -> None:
-        self.rich = rich_console or RichConsole(highlight=False, soft_wrap=True)
+        self.rich = rich_console or RichConsole(highlight=False, soft_wrap=True, markup=False, emoji=False)
         if not self.rich.is_terminal:
             self.rich.width = PIPE_WIDTH
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
@@ -43,14 +44,11 @@ class Console:
         """Settings worth reading, one a line."""
         width = max(map(len, facts))
         for name, value in facts.items():
-            value = redacted(value)
-            self.rich.print(
-                f"[bold]{name:>{width}}[/bold]  {value}" if self.rich.is_terminal else f"{name:>{width}}  {value}"
-            )
+            self.rich.print(Text.assemble((f"{name:>{width}}", "bold"), "  ", redacted(value)))
 
     def notice(self, text: str) -> None:
         """One line that a user should read."""
-        self.rich.print(redacted(text), markup=False)
+        self.rich.print(Text(redacted(text)))
 
     @contextlib.contextmanager
     def outages_shown(self) -> Iterator[None]:
@@ -135,13 +133,13 @@ class Console:
             cells = [f"{name} ({size})", f"{_interval(before, name)} → {_interval(after, name)}"]
             keys = [f"eval/{name}/{key}" for key in (f"pass@{k}", "mean_correct", "format_rate")]
             cells += [f"{_percent(before[key])} → {_percent(after[key])}" for key in keys]
-            table.add_row(*cells)
+            table.add_row(*map(Text, cells))
         self.rich.print(table, soft_wrap=False)
 
     def farewell(
         self, metrics: Sequence[Mapping[str, Any]], seconds: float, log_path: Path, hints: Sequence[str]
     ) -> None:
-        """Wall time, tokens, where everything is, and what to do next."""
+        """The whole run's wall time (also of its earlier processes) and tokens, where everything is, and what to do next."""
         steps = [record for record in metrics if record["step"] >= 0]
         trained = sum(record.get("tokens/completion", 0) for record in steps)
         evaluated = sum(record.get("tokens/eval", 0) for record in metrics)

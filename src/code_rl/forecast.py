@@ -14,7 +14,11 @@ import chz
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule
 from code_rl.errors import DataError
+from code_rl.loading.load import held_out_setting
 from code_rl.planner import Plan, StageTimes, simulate
+from code_rl.problems.builtin import SPLITS
+from code_rl.problems.catalogue import BUILTIN
+from code_rl.problems.dataset import test_split_settings
 
 ASSUMED = {
     "prompt_tokens": 600.0,
@@ -80,9 +84,15 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
     """Completions of all evaluations."""
     if config.eval_every < 0:
         return 0.0
-    problems = 3 * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
+    problems = _splits(config) * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
     between = (steps - 1) // config.eval_every if config.eval_every else 0
     return problems * (2 * (1 + config.eval_samples) + between)
+
+
+def _splits(config: Config) -> int:
+    """How many held-out splits the run has; nothing is opened."""
+    setting = held_out_setting(config.dataset, config.test_dataset)
+    return len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
 
 
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:

@@ -6,6 +6,8 @@ A settings class is a `chz` class; its field types, defaults and docs are the on
 from __future__ import annotations
 
 import difflib
+import inspect
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -77,12 +79,14 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 def describe(cls: type[Any], usage: str) -> str:
     """The text of `--help`: usage, the class's docstring, then every setting with its default and meaning."""
-    lines = [f"usage: {usage}", "", (cls.__doc__ or "").strip(), "", "settings:"]
+    lines = [f"usage: {usage}", "", inspect.cleandoc(cls.__doc__ or ""), "", "settings:"]
     for name, field in chz.chz_fields(cls).items():
         default = field._default
         shown = "required" if type(default).__name__ == "MISSING_TYPE" else f"{default}"
         lines.append(f"  {name}={shown}")
-        lines.extend(f"      {part.strip()}" for part in field._doc.splitlines() if part.strip())
+        lines.extend(
+            f"      {line}" for line in textwrap.wrap(" ".join(field._doc.split()), 118, break_on_hyphens=False)
+        )
     return "\n".join(lines)
 
 

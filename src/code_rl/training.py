@@ -9,14 +9,15 @@ import logging
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import chz
 
-from code_rl.budget import Budget, Tokens, read_prices
+from code_rl.algorithm.losses import POLICY_LOSSES
+from code_rl.budget import Budget, Tokens, read_prices, worst_start
 from code_rl.config import (
     BatchShape,
     Config,
@@ -25,10 +26,21 @@ from code_rl.config import (
     context_schedule,
     loss_config,
     make_config,
-    parse_difficulty,
+    refuse_buffer,
+    refuse_idle,
 )
 from code_rl.console import Console
-from code_rl.errors import OF_THE_MACHINE, BackendError, CodeRLError, ConfigError, DataError, lacks_something, stopped
+from code_rl.environments import get_environment
+from code_rl.errors import (
+    OF_THE_MACHINE,
+    BackendError,
+    CodeRLError,
+    ConfigError,
+    in_words,
+    lacks_something,
+    stopped,
+)
+from code_rl.objective import Objective, objective_of
 from code_rl.runs.directory import CONFIG, check_log_dir, default_log_path, is_run, read_config, with_checksum
 from code_rl.runs.history import History
 from code_rl.runs.lock import RunLock, lock_run
@@ -40,25 +52,15 @@ from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
     from code_rl.backends.connect import Backend
-    from code_rl.loop import Run
-    from code_rl.problems.problem import Problem
-    from code_rl.renderers import Renderer
-
-FIXED_ON_RESUME = (
-    "backend", "model_name", "renderer", "dataset", "test_dataset", "batch_size", "group_size", "groups_per_batch", "learning_rate",
-    "beta1", "beta2", "eps", "lora_rank", "max_tokens", "temperature", "format_coef", "reward_timeout", "seed",
-    "eval_limit", "eval_samples", "loss", "clip_low", "clip_high", "kl_coef", "advantage", "overlong", "overlong_buffer",
-    "overlong_penalty", "dynamic_sampling", "difficulty", "max_tokens_schedule", "schedule_window", "max_steps_off_policy",
-    "num_substeps", "num_minibatches", "sample_request",
-)  # fmt: skip
+    from code_rl.run import Run
 
 
 def train_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a signal ended the run."""
-    if given.get("replay") is not None:
-        from code_rl.replaying.command import replay_command
+    if "replay" in given:
+        from code_rl.replaying.command import old_form
 
-        return replay_command(given)
+        return old_form(given)
     config, log_path, resumes = prepare(given)
     if config.dry_run:
         from code_rl.forecast import report
@@ -77,37 +79,50 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
         ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
-    earlier = read_config(log_path) if log_path is not None and is_run(log_path) else None
-    behavior = given.get("behavior_if_log_dir_exists", "resume")
-    resuming = earlier is not None and behavior in ("resume", "ask")
-    config = make_config(given, _settings_of(earlier, log_path) if resuming and earlier is not None else None)
-    batch_shape(config)
+    resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
+    earlier = _settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    config = make_config(given, earlier)
+    refuse_idle(config)
+    objective_of(config), get_environment(config.environment, config.max_turns)
     read_log_to(config.log_to)
-    if log_path is None or earlier is None or not resuming:
+    if log_path is None or earlier is None:
         return config, log_path or default_log_path(), False
-    changed = changed_settings(earlier, config, FIXED_ON_RESUME)
-    if changed:
-        name = changed[0]
+    was = make_config({}, earlier)
+    for name in changed_settings(was, config):
         raise ConfigError(
-            f"{name}={chz.asdict(config)[name]} differs from the run in {log_path} ({name}={earlier[name]}); "
+            f"{name}={getattr(config, name)} differs from the run in {log_path} ({name}={getattr(was, name)}); "
             "a resumed run keeps it: leave it out, or choose another log_path"
         )
     return config, log_path, True
 
 
+class NothingLeftError(Exception):
+    """A resumed run that has done its steps."""
+
+
 async def _train(config: Config, log_path: Path, resumes: bool) -> int:
-    started = time.perf_counter()
+    from code_rl.reports.command import REPORT
+    from code_rl.reports.overview import wall_seconds
+
     console = Console(config.max_steps, 0)
     signals = _Signals()
     async with contextlib.AsyncExitStack() as stack:
-        run = await assemble(config, log_path, resumes, console, signals.stop, stack)
+        try:
+            run = await assemble(config, log_path, resumes, console, signals.stop, stack)
+        except NothingLeftError as nothing:
+            console.notice(str(nothing))
+            if not (log_path / REPORT).exists():
+                _report(console, log_path)
+            return 0
         _announce(console, run, resumes, log_path)
         console.start()
         stack.callback(console.stop)
         with signals.caught(console):
             try:
                 await train_to_the_end(run)
-            except (CodeRLError, *OF_THE_MACHINE) as error:
+            except Exception as error:
+                console.stop()
+                _report(console, log_path)
                 if not isinstance(error, CodeRLError) and not lacks_something(error):
                     raise
                 failure = stopped(error, _hints(config, log_path, True)[0])
@@ -117,7 +132,7 @@ async def _train(config: Config, log_path: Path, resumes: bool) -> int:
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
-        console.farewell(metrics, time.perf_counter() - started, log_path, _hints(config, log_path, bool(signals.code)))
+        console.farewell(metrics, wall_seconds(metrics), log_path, _hints(config, log_path, bool(signals.code)))
         _report(console, log_path)
     return signals.code
 
@@ -147,19 +162,20 @@ async def assemble(
 
     Raises:
         CheckpointError: there is nothing left that the run could go on from.
+        NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
     """
-    from code_rl.accounting import worst_start
     from code_rl.backends.connect import connect, preflight
     from code_rl.loading.load import find_data, load_test_splits, load_train_problems
-    from code_rl.loop import Run
-    from code_rl.pipeline import decide_batch
+    from code_rl.loading.suitable import SHOWN, cap_max_tokens, prompt_lengths, refuse_prompts, within_difficulty
     from code_rl.problems.order import ProblemOrder
     from code_rl.renderers import get_renderer
     from code_rl.reports.pieces import keep_tokenizer
-    from code_rl.reward.score import RewardConfig
-    from code_rl.rollouts import Sampling
+    from code_rl.rollouts.choice import decide_batch
+    from code_rl.rollouts.sample import Sampling
+    from code_rl.run import Run
     from code_rl.sandbox.connect import connect_executor
 
+    objective, environment = objective_of(config), get_environment(config.environment, config.max_turns)
     lock = _locked(log_path, console, stack) if is_run(log_path) else None
     found = await preflight(config)
     pins = _pins(config, log_path)
@@ -197,14 +213,29 @@ async def assemble(
     lost = history.lost
     if resumes and is_run(log_path):
         new = lost_tokens(log_path, history, start.step, shape.completions)
-        go_back(log_path, start, new)
+        if not start.step > config.max_steps > 0:
+            go_back(log_path, start, new)
         lost += new
-    backend.capabilities.require_loss(config.loss, loss_config(config))
+        if start.step >= config.max_steps > 0:
+            raise NothingLeftError(
+                f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
+                "give a larger one to go on"
+            )
+    objective = trainable(objective, backend, config, console.notice)
     keep_tokenizer(log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
-    shown = itertools.chain(train_problems[:64], *test_splits.values())
+    lengths = prompt_lengths(itertools.chain(*test_splits.values()), environment, renderer)
+    refuse_prompts(lengths, backend.context, "held-out")
+    shown = train_problems if config.overlong_prompts == "error" else train_problems[:SHOWN]
+    lengths = prompt_lengths(shown, environment, renderer)
+    if config.overlong_prompts == "error":
+        refuse_prompts(lengths, backend.context, "training")
     wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
-    room = cap_max_tokens(wanted, backend.context, shown, renderer, console)
+    room = cap_max_tokens(wanted, backend.context, console.notice)
+    schedule = context_schedule(config, room)
+    longest = max((length for _, length in lengths if length < backend.context), default=1)
+    left = [min(stage.max_tokens, backend.context - longest) for stage in schedule.stages]
+    refuse_buffer(config, left, "what the model's context leaves for an answer")
     budget = _budget(config, log_path, lost)
     logs = setup_logging(log_path, _kept(config, data.describe()), read_log_to(config.log_to))
     stack.enter_context(console.outages_shown())
@@ -214,12 +245,13 @@ async def assemble(
     run = Run(
         config=config,
         shape=shape,
+        objective=objective,
+        environment=environment,
         backend=backend,
         executor=executor,
         renderer=renderer,
-        reward=RewardConfig(format_coef=config.format_coef, cpu_limit_s=config.reward_timeout),
         sampling=Sampling(min(config.max_tokens, room), config.temperature),
-        schedule=context_schedule(config, room),
+        schedule=schedule,
         train_problems=order,
         test_splits=test_splits,
         recorder=recorder,
@@ -235,6 +267,19 @@ async def assemble(
             f"{refused}: nothing can be started; raise the cap, or make the batch or the evaluations smaller"
         )
     return run
+
+
+def trainable(objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]) -> Objective:
+    """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature that it cannot."""
+    capabilities, temperature = backend.capabilities, config.temperature
+    own = config.loss not in POLICY_LOSSES
+    if not own:
+        capabilities.require_loss(config.loss, loss_config(config))
+    capabilities.require_temperature(temperature, custom_loss=own)
+    notice = capabilities.temperature_notice(temperature)
+    if notice is not None:
+        say(notice)
+    return replace(objective, temperature=capabilities.pass_temperature(temperature))
 
 
 def _locked(log_path: Path, console: Console, stack: contextlib.AsyncExitStack) -> RunLock:
@@ -255,68 +300,16 @@ def _budget(config: Config, log_path: Path, lost: Tokens) -> Budget:
     return Budget(config.max_tokens_total, config.max_cost, prices, spent)
 
 
-def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
-    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included.
-
-    Raises:
-        ConfigError: a problem has no pass rate, or none is left.
-    """
-    from code_rl.problems.order import Selected
-
-    low, high = parse_difficulty(difficulty)
-    rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem)) is not None}
-    if len(rates) < len(problems):
-        raise ConfigError(
-            f"difficulty={difficulty} needs a measured pass rate, which {len(problems) - len(rates)} of {len(problems)} problems lack; "
-            "`code-rl prepare` measures it"
-        )
-    kept = Selected(problems, [i for i, rate in rates.items() if low <= rate <= high])
-    if not kept:
-        raise ConfigError(f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it")
-    return kept
-
-
-def _pass_rate(problem: Problem) -> float | None:
-    """What `code-rl prepare` measured (its card in `meta`), or a plain `meta.pass_rate`."""
-    meta: Any = problem.meta
-    measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
-    return float(measured) if isinstance(measured, int | float) else None
-
-
-def cap_max_tokens(
-    max_tokens: int, context: int, problems: Iterable[Problem], renderer: Renderer, console: Console
-) -> int:
-    """`max_tokens`, or what the model's context leaves after the longest of these prompts, said aloud.
-
-    Raises:
-        DataError: a prompt alone fills the context.
-    """
-    from code_rl.rollouts import problem_messages
-
-    lengths = {problem.id: len(renderer.prompt_tokens(problem_messages(problem))) for problem in problems}
-    longest = max(lengths, key=lengths.__getitem__)
-    room = context - lengths[longest]
-    if room < 1:
-        raise DataError(
-            f"the prompt of problem {longest!r} has {lengths[longest]} tokens; the model's context is {context}"
-        )
-    if max_tokens > room:
-        console.notice(
-            f"max_tokens={max_tokens} capped to {room}: the model's context is {context} tokens, prompts take up to {lengths[longest]}"
-        )
-    return min(max_tokens, room)
-
-
 def _report(console: Console, log_path: Path) -> None:
-    """Write the run's page and say where it is; a page that cannot be written spoils no run."""
+    """Write the run's page and say where it is, also of a run that failed; a page that cannot be written spoils no run."""
     from code_rl.reports.command import REPORT
     from code_rl.reports.page import write_report
     from code_rl.reports.run import open_run
 
     try:
         write_report([open_run(log_path)], log_path / REPORT)
-    except OSError as error:
-        console.notice(f"the report could not be written: {error.strerror or error}")
+    except (CodeRLError, *OF_THE_MACHINE) as error:
+        console.notice(f"the report could not be written: {in_words(error)}")
     else:
         console.notice(f"report: {(log_path / REPORT).resolve()}")
 
@@ -365,15 +358,15 @@ def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
     return pins
 
 
-def _settings_of(earlier: Mapping[str, Any], log_path: Path | None) -> dict[str, Any]:
-    """The settings of an earlier run. Raises ConfigError, naming their file, when they are none."""
+def _settings_of(log_path: Path) -> dict[str, Any]:
+    """The settings of the run in a directory. Raises ConfigError, naming their file, when they are none."""
     left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
-    settings = {name: value for name, value in earlier.items() if name not in left_out}
+    settings = {name: value for name, value in read_config(log_path).items() if name not in left_out}
     try:
         make_settings(Config, settings)
     except ConfigError as error:
         raise ConfigError(
-            f"{log_path}/{CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
+            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
         ) from error
     return settings
 

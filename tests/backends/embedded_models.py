@@ -125,7 +125,7 @@ def supervised_datum(full, weights):
     )
 
 
-def reference_logprobs(model, full):
+def reference_logprobs(model, full, temperature=1.0):
     """Log-probabilities of full[1:] under a transformers model, [len(full) − 1]."""
-    logits = model(torch.tensor([list(full)])).logits[0, :-1].float()
+    logits = model(torch.tensor([list(full)])).logits[0, :-1].float() / temperature
     return logits.log_softmax(-1).gather(1, torch.tensor(list(full[1:]))[:, None])[:, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from code_rl.backends.capabilities import BackendKind, Capabilities
@@ -26,16 +28,48 @@ def test_scaled_logprobs_are_the_policys_own_at_these_temperatures(temperature):
     LIMITED.require_temperature(temperature)
 
 
-def test_other_temperatures_need_logprobs_of_the_policy_itself():
+def test_scaled_samples_need_a_trainer_that_scales():
     with pytest.raises(ConfigError, match=r"temperature=0\.7 cannot be trained with"):
         LIMITED.require_temperature(0.7)
 
 
-def test_in_flight_weights_and_top_k_logprobs_are_refused_naming_the_setting():
-    with pytest.raises(ConfigError, match="max_staleness=1 needs weights that change"):
-        LIMITED.require_in_flight_weights("max_staleness=1")
-    with pytest.raises(ConfigError, match="distill_topk needs 20 log-probabilities per token; backend=server gives 0"):
-        LIMITED.require_topk_logprobs(20, "distill_topk")
+def kind(*, scaled, trains):
+    keys = frozenset({"temperature"} if trains else ())
+    return Capabilities(BackendKind.SERVER, {"ppo": keys}, scaled_logprobs=scaled)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "trains", "at", "noticed"),
+    [(True, True, {"temperature": 0.7}, False), (False, True, {}, True), (False, False, {}, True)],
+)
+def test_passes_are_at_the_temperature_of_the_samples_or_the_run_says_so(scaled, trains, at, noticed):
+    able = kind(scaled=scaled, trains=trains)
+    able.require_temperature(0.7)
+    assert able.pass_settings(0.7) == at
+    assert able.pass_temperature(0.7) == at.get("temperature", 1.0)
+    assert (able.temperature_notice(0.7) is not None) == noticed
+
+
+def test_a_custom_loss_has_a_temperature_only_in_process():
+    served = kind(scaled=True, trains=True)
+    with pytest.raises(ConfigError, match=r"temperature=0\.7 cannot be trained with by a loss of your own"):
+        served.require_temperature(0.7, custom_loss=True)
+    served.require_temperature(1.0, custom_loss=True)
+    replace(served, kind=BackendKind.EMBEDDED).require_temperature(0.7, custom_loss=True)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_temperature_one_and_greedy_change_nothing(temperature, scaled):
+    able = kind(scaled=scaled, trains=True)
+    assert able.pass_settings(temperature) == {}
+    assert able.temperature_notice(temperature) is None
+
+
+def test_one_loss_without_temperature_is_a_trainer_without():
+    losses = {"ppo": frozenset({"temperature"}), "dro": frozenset[str]()}
+    assert not Capabilities(BackendKind.SERVER, losses).trains_at_temperature
+    assert not Capabilities(BackendKind.TINKER, None).trains_at_temperature
 
 
 def test_losses_that_only_a_probe_can_tell_are_not_refused_beforehand():

@@ -136,6 +136,34 @@ def test_a_step_is_not_taken_with_part_of_its_gradient():
     assert not torch.equal(trainer._lora.flat, before)
 
 
+def test_a_custom_loss_that_fails_takes_no_step():
+    _, trainer = client()
+    trainer.forward_backward(data(), "ppo")
+
+    def broken(given, logprobs):
+        raise ArithmeticError("mine")
+
+    failing = trainer.forward_backward_custom(data(), broken)
+    step = trainer.optim_step(ADAM)
+    with pytest.raises(ArithmeticError, match="mine"):
+        failing.result()
+    with pytest.raises(BackendError, match="no step was taken"):
+        step.result()
+
+
+def test_a_custom_loss_that_leaves_a_datum_out_is_refused_by_number():
+    _, trainer = client()
+    with pytest.raises(DataError, match="datum 1: the custom loss has no gradient"):
+        trainer.forward_backward_custom(data(2), lambda _, logprobs: (logprobs[0].sum(), {})).result()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), True, "1"])
+def test_a_temperature_without_logprobs_is_refused_by_name(value):
+    _, trainer = client()
+    with pytest.raises(ConfigError, match="loss_fn_config temperature="):
+        trainer.forward(data(), "ppo", {"temperature": value})
+
+
 def test_a_step_without_gradient_is_refused():
     _, trainer = client()
     with pytest.raises(BackendError, match="no gradient"):

@@ -116,6 +116,58 @@ def test_gradients_equal_autograd_through_peft(family, apart):
         assert float((got - parameter.grad).norm()) <= 1e-5 * float(parameter.grad.norm()) + 1e-7, name
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_gradient_at_a_temperature_equals_autograd_on_scaled_logits(chunked, monkeypatch):
+    monkeypatch.setattr("code_rl.backends.embedded.forward.LOGIT_CHUNK", 7 * 97 if chunked else 1 << 24)
+    model = reference("qwen3")
+    client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
+    rows = groups()
+    client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling", {"temperature": 0.6}).result()
+    wrapped = as_peft(model, client)
+    for prompt, completion, old, advantage in rows:
+        lp = reference_logprobs(wrapped, prompt + completion, 0.6)[len(prompt) - 1 :]
+        (-torch.exp(lp - torch.tensor(old)) * advantage).sum().backward()
+    grads = client._lora.views(client._learner.gradient)
+    for name, parameter in wrapped.named_parameters():
+        if parameter.requires_grad:
+            module, kind = name.removeprefix("base_model.model.").replace(".default.weight", "").rsplit(".lora_", 1)
+            got = grads[0 if kind == "A" else 1][module]
+            assert float((got - parameter.grad).norm()) <= 1e-5 * float(parameter.grad.norm()) + 1e-7, name
+
+
+def test_temperature_one_is_the_same_bits_as_none():
+    data = [policy_datum(*row) for row in groups()]
+    found = []
+    for config in (None, {"temperature": 1.0}):
+        client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+        client.forward_backward(data, "ppo", config).result()
+        found.append(client._learner.gradient)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_custom_loss_has_the_gradient_of_the_built_in_one(temperature):
+    data = [policy_datum(*row) for row in groups()]
+
+    def loss(given, logprobs):
+        total = 0.0
+        for datum, lp in zip(given, logprobs, strict=True):
+            ratio = torch.exp(lp - datum.loss_fn_inputs["logprobs"].to_torch())
+            total = total - (ratio * datum.loss_fn_inputs["advantages"].to_torch()).sum()
+        return total, {"mine": 3.0}
+
+    made = [service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result() for _ in range(2)]
+    built_in, custom = (trained(client) for client in made)
+    expected = built_in.forward_backward(data, "importance_sampling", {"temperature": temperature}).result()
+    output = custom.forward_backward_custom(data, loss, temperature=temperature).result()
+    wanted, got = built_in._learner.gradient, custom._learner.gradient
+    assert float((got - wanted).norm()) <= 1e-5 * float(wanted.norm())
+    scale = sum(float(np.abs(o["elementwise_loss"].to_numpy()).sum()) for o in expected.loss_fn_outputs)
+    assert abs(output.metrics["loss:sum"] - expected.metrics["loss:sum"]) <= 1e-5 * scale
+    assert output.metrics["mine"] == 3.0
+    assert "surrogate_loss:sum" in output.metrics
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [

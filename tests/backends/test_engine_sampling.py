@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from embedded_models import FAMILIES, reference, reference_logprobs, service, text, tokens, torch, trained
+from embedded_models import FAMILIES, policy_datum, reference, reference_logprobs, service, text, tokens, torch, trained
 from tinker import types
 
 from code_rl.backends.embedded import EmbeddedService, picking
@@ -217,14 +217,48 @@ def test_unlimited_max_tokens_fills_the_context():
     assert sequence.stop_reason == "length"
 
 
-def test_logprobs_are_at_temperature_one_whatever_the_temperature():
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 2.0])
+def test_logprobs_are_those_of_the_temperature_and_greedy_ones_at_one(temperature):
     model = reference("qwen3")
     client = service(model).create_sampling_client(base_model="m").result()
     prompt = tokens(1, 12)
-    for temperature in (0.0, 0.5, 2.0):
-        (sequence,) = client.sample(text(prompt), 1, params(temperature=temperature)).result().sequences
-        expected = reference_logprobs(model, prompt + sequence.tokens)[11:].numpy()
-        np.testing.assert_allclose(sequence.logprobs, expected, atol=3e-5)
+    asked = params(temperature=temperature)
+    response = client.sample(text(prompt), 1, asked, include_prompt_logprobs=True).result()
+    (sequence,) = response.sequences
+    expected = reference_logprobs(model, prompt + sequence.tokens, temperature or 1.0).numpy()
+    np.testing.assert_allclose(sequence.logprobs, expected[11:], atol=3e-5)
+    np.testing.assert_allclose(response.prompt_logprobs[1:], expected[:11], atol=3e-5)
+
+
+def test_logprobs_of_filtered_draws_are_those_before_the_filter():
+    model = reference("qwen3")
+    client = service(model).create_sampling_client(base_model="m").result()
+    prompt = tokens(1, 12)
+    (sequence,) = client.sample(text(prompt), 1, params(temperature=0.6, top_k=5, top_p=0.7)).result().sequences
+    expected = reference_logprobs(model, prompt + sequence.tokens, 0.6)[11:].numpy()
+    np.testing.assert_allclose(sequence.logprobs, expected, atol=3e-5)
+
+
+def test_rows_of_several_temperatures_share_a_batch_bit_for_bit(tiny):
+    prompt = list(range(20, 40))
+    asked = [(prompt, 3, params(temperature=t, seed=5)) for t in (1.0, 0.6, 0.0)]
+    together = results(tiny, asked)
+    for alone, mixed in zip([results(tiny, [each])[0] for each in asked], together, strict=True):
+        assert alone == mixed
+
+
+@pytest.mark.parametrize("built_in", [False, True])
+def test_sampled_logprobs_equal_those_of_a_forward_pass_at_the_temperature(built_in):
+    made = EmbeddedService(device="cpu", dtype="float32") if built_in else service(reference("qwen3"))
+    trainer = made.create_lora_training_client("tiny" if built_in else "m", rank=2, seed=0).result()
+    client = trainer.save_weights_and_get_sampling_client().result()
+    prompt = tokens(3, 21)
+    for sequence in client.sample(text(prompt), 4, params(temperature=0.6)).result().sequences:
+        datum = policy_datum(prompt, sequence.tokens, sequence.logprobs, 1.0)
+        for loss in ("importance_sampling", "ppo", "cispo"):
+            output = trainer.forward([datum], loss, {"temperature": 0.6}).result()
+            scored = output.loss_fn_outputs[0]["logprobs"].to_numpy()[20:]
+            np.testing.assert_allclose(sequence.logprobs, scored, atol=1e-5)
 
 
 def picker_tokens(logits, count=2000, **settings):

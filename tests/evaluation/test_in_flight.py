@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rollout_support import PROBLEM, completion, group_of
+from rollout_support import PROBLEM, group_of, trajectory
 
 from code_rl.evaluation.evaluate import IN_FLIGHT, evaluate
 from code_rl.problems.problem import Problem
-from code_rl.rollouts import Group, Sampling
+from code_rl.rollouts.sample import Sampling
+from code_rl.rollouts.trajectory import Group
 
 
 class Answering:
@@ -25,7 +26,7 @@ class Answering:
         self.seeds.append(seed)
         await asyncio.sleep(0.0001 * (seed % 7))
         self.now -= 1
-        return group_of([completion(float(problem.id == "right"))] * count)
+        return group_of([trajectory(float(problem.id == "right"))] * count)
 
 
 class Loading(Sequence[Problem]):
@@ -48,5 +49,5 @@ def test_a_large_split_is_asked_a_part_at_a_time_and_every_group_counts():
     results = asyncio.run(evaluate(policy, splits, samples=2, sampling=Sampling(8), seed=0))
     assert policy.most == splits["large"].ahead == IN_FLIGHT
     assert len(policy.seeds) == 2 * (3 * IN_FLIGHT + 8)
-    assert {name: result.problems for name, result in results.items()} == {"large": 3 * IN_FLIGHT, "small": 8}
-    assert all(result.greedy.value == result.pass_1.value == 0.5 for result in results.values())
+    assert {name: result.greedy.problems for name, result in results.items()} == {"large": 3 * IN_FLIGHT, "small": 8}
+    assert all(f.pass_at[1].value == 0.5 for result in results.values() for f in (result.greedy, result.sampled))

@@ -187,7 +187,7 @@ def _descendants(pid: int) -> list[int]:
 
 def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     """Make `fault` strike when `stage` of the second step begins."""
-    import code_rl.loop as loop
+    import code_rl.evaluation.evaluate as evaluation
     from code_rl.backends.embedded.sampling import EmbeddedSamplingClient
     from code_rl.backends.embedded.training import EmbeddedTrainingClient
     from code_rl.runs.journal import Journal
@@ -195,7 +195,7 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
     armed = Armed(fault, stage, more)
-    record, evaluate, log_step, run = Journal.record, loop.run_evaluation, Recorder.log_step, EmbeddedSandbox.run
+    record, evaluate, log_step, run = Journal.record, evaluation.evaluate, Recorder.log_step, EmbeddedSandbox.run
 
     def recorded(self: Any, event: str, **facts: Any) -> None:
         if event == "sample":
@@ -224,7 +224,7 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
             yield execution
 
     Journal.record = recorded
-    loop.run_evaluation = evaluated
+    evaluation.evaluate = evaluated
     Recorder.log_step = logged
     EmbeddedSandbox.run = executed
     _around(armed, EmbeddedSamplingClient, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")

@@ -285,7 +285,7 @@ def fuzz_checkpoint_lines(leaving: Exit, folder: Path, monkeypatch: pytest.Monke
 def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
     request = {"problem": "p", "prompt": 7, "count": 2, "max_tokens": 8, "seed": 1}
     drawn_line = {"kind": "drawn", "place": 0, "attempt": 0, **request, "first": 0, "policy_step": 0, "sample_s": 0.1, "sequences": [{"tokens": [1, 2], "logprobs": [-0.5, -0.25], "stop": "stop"}]}  # fmt: skip
-    judged = {"kind": "judged", "place": 0, "attempt": 0, "member": 0, "verdict": {"kind": "passed", "passed": 1, "total": 1, "rule": "lcb", "failure": None, "cpu_s": 0.0, "wall_s": 0.0}}  # fmt: skip
+    judged = {"kind": "judged", "place": 0, "attempt": 0, "public": False, "code": "pass", "verdict": {"kind": "passed", "passed": 1, "total": 1, "rule": "lcb", "failure": None, "cpu_s": 0.0, "wall_s": 0.0}}  # fmt: skip
     path = folder / "000000.jsonl"
 
     def check(edits: list[tuple[float, str, bytes]]) -> None:
@@ -316,9 +316,9 @@ def fuzz_recordings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch
         for each, record in files.items():
             whole = (json.dumps(changed(record, *change) if each == name else record) + "\n").encode()
             (folder / each).write_bytes(edited(whole, edits) if edits and each == name else whole)
-        leaving.of(["train", f"replay={folder}", *(["verify=true"] if verify else [])])
+        leaving.of(["replay", f"log_path={folder}", *(["verify=true"] if verify else [])])
 
-    assert leaving.of(["train", f"replay={folder}"]) in (0, 2)
+    assert leaving.of(["replay", f"log_path={folder}"]) in (0, 2)
     fuzz(st.tuples(st.sampled_from(sorted(files)), CHANGES, st.none() | EDITS, st.booleans()), check, cases)
 
 

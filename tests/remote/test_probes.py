@@ -10,11 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tinker
+from tinker import types
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
 from remote_support import FaultyProxy, settings
 from serve_support import ServerThread
 
+from code_rl.backends.connect import logprobs_of
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.link import Link
 from code_rl.backends.names import BUILT_IN_FOLDER
@@ -37,19 +40,17 @@ def sampler():
     return service.create_sampling_client(base_model="tiny").result()
 
 
-class Tempered:
-    """A sampler as some services are: the log-probabilities that it samples with are those at the temperature asked for."""
+class Untempered:
+    """A sampler as some services are: the log-probabilities that it samples with are those at temperature 1."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
     def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
         response = self._inner.sample(prompt, num_samples, sampling_params).result()
-        scaled = [
-            SimpleNamespace(tokens=each.tokens, logprobs=[p / sampling_params.temperature for p in each.logprobs])
-            for each in response.sequences
-        ]
-        return SimpleNamespace(sequences=scaled)
+        (drawn,) = response.sequences
+        plain = self.compute_logprobs(prompt.append(types.EncodedTextChunk(tokens=drawn.tokens))).result()
+        return SimpleNamespace(sequences=[SimpleNamespace(tokens=drawn.tokens, logprobs=plain[prompt.length :])])
 
     def compute_logprobs(self, prompt: Any) -> Any:
         return self._inner.compute_logprobs(prompt)
@@ -60,8 +61,8 @@ def remote(client: Any) -> RemoteSamplingClient:
 
 
 def test_sampled_logprobs_of_the_policy_itself_are_told_from_scaled_ones(sampler):
-    assert asyncio.run(probe_scaling(remote(sampler), 40)) is False
-    assert asyncio.run(probe_scaling(remote(Tempered(sampler)), 40)) is True
+    assert asyncio.run(probe_scaling(remote(sampler), 40)) is True
+    assert asyncio.run(probe_scaling(remote(Untempered(sampler)), 40)) is False
 
 
 def test_loss_that_the_server_refuses_ends_the_run_by_name(server, tmp_path):
@@ -96,3 +97,20 @@ def test_error_lines_never_hold_the_key():
         link.submit(fail, lambda value: value).result()
     assert str(caught.value) == "http://127.0.0.1:9: denied for *** on line two"
     assert "tml-5ecret" not in repr(dataclasses.replace(place))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_reference_is_scored_at_the_temperature_of_passes(server, temperature):
+    tokens = [40 + i % 500 for i in range(512)]  # as long as the model's context
+    local = EmbeddedService(device="cpu", dtype="float32")
+    over_http = tinker.ServiceClient(base_url=server.url, api_key=KEYLESS)
+    trainer = local.create_lora_training_client("tiny", rank=2, seed=0).result()
+    inputs = {"target_tokens": tokens[1:], "weights": [1.0] * 511}
+    datum = types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
+    scored = trainer.forward([datum], "cross_entropy", {"temperature": temperature}).result()
+    expected = scored.loss_fn_outputs[0]["logprobs"].to_numpy()
+    for service in (local, over_http):
+        sampler = service.create_sampling_client(base_model="tiny").result()
+        found = asyncio.run(logprobs_of(sampler, tokens, temperature))
+        assert found[0] is None
+        assert found[1:] == pytest.approx(expected.tolist(), abs=1e-4)

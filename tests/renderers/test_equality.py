@@ -175,11 +175,12 @@ def test_extension_property_holds_exactly_where_it_is_stated(name):
     assert all(held) == type(renderer).extends
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_thinking"])
-def test_reasoning_is_no_part_of_the_answer(name):
-    renderer = get_renderer(name, tokenizer(TEMPLATES[name]))
-    end = renderer.get_stop_sequences()
-    opened = "" if name == "qwen3_thinking" else "<think>\n"
+@pytest.mark.parametrize("template", NAMES)
+@pytest.mark.parametrize("general", [False, True])
+def test_reasoning_is_no_part_of_the_answer(template, general):
+    renderer = get_renderer("chat_template" if general else template, tokenizer(TEMPLATES[template]))
+    end = renderer.get_stop_sequences()[:1]
+    opened = "" if template == "qwen3_thinking" else "<think>\n"
     whole = renderer.encode_text(opened + "```python\ndraft\n```\n</think>\n\n```python\nfinal\n```")
     message, ended = renderer.parse_response([*whole, *end])
     assert ended
@@ -191,6 +192,16 @@ def test_reasoning_is_no_part_of_the_answer(name):
     cut, ended = renderer.parse_response(renderer.encode_text(opened + "```python\ndraft\n```"))
     assert not ended
     assert cut["content"] == ""
+    again, _ = renderer.parse_response(renderer.encode_text(opened + "a</think>\n<think>\n```python\ndraft\n```"))
+    assert again["content"] == ""
+
+
+@pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_disable_thinking", "chat_template"])
+@pytest.mark.parametrize("answer", ["```python\nprint('<think>')\n```", "```python\nprint('</think>')\n```"])
+def test_an_answer_may_speak_of_think_blocks(name, answer):
+    template = "qwen3" if name == "chat_template" else name
+    renderer = get_renderer(name, tokenizer(TEMPLATES[template]))
+    assert renderer.read_message(answer) == {"role": "assistant", "content": answer}
 
 
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])

@@ -52,7 +52,7 @@ BLOCK = "```python\nprint(1)\n```"
         (tokens(BLOCK), "1", 1.0, 0.0, 1.0),
         (tokens(BLOCK), "2", 0.0, 0.0, 0.0),
         (tokens("no code"), "1", -0.1, -1.0, 0.0),
-        (tokens(BLOCK, ended=False), "1", 0.9, -1.0, 1.0),
+        (tokens(BLOCK, ended=False), "1", 1.0, 0.0, 1.0),
         ([], "1", -0.1, -1.0, 0.0),
     ],
 )

@@ -26,6 +26,7 @@ import signal
 import sys
 import time
 import traceback
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -144,14 +145,14 @@ def keep_ledger(path: Path) -> None:
     def name_of(slot: Any) -> str:
         return f"{slot._path.parent.name}/{slot._path.stem} {slot._where}"
 
-    def drawn(self: Any, first: int, sequences: Any, *rest: Any) -> None:
-        keep_drawn(self, first, sequences, *rest)
-        lines = [f"drawn {name_of(self)} {first + n}\n" for n in range(len(sequences))]
+    def drawn(self: Any, first: Any, prompt: Any, sequences: Any, *rest: Any) -> None:
+        keep_drawn(self, first, prompt, sequences, *rest)
+        lines = [f"drawn {name_of(self)} {first[0] + n} {first[1]}\n" for n in range(len(sequences))]
         os.write(handle, "".join(lines).encode())
 
-    def verdict(self: Any, member: int, *rest: Any) -> None:
-        keep_verdict(self, member, *rest)
-        os.write(handle, f"judged {name_of(self)} {member}\n".encode())
+    def verdict(self: Any, program: Any, *rest: Any) -> None:
+        keep_verdict(self, program, *rest)
+        os.write(handle, f"judged {name_of(self)} {zlib.crc32(repr(program).encode())}\n".encode())
 
     inflight.Slot.keep_drawn, inflight.Slot.keep_verdict = drawn, verdict  # type: ignore[method-assign]
 

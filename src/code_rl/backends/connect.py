@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from code_rl.algorithm.losses import POLICY_LOSSES
 from code_rl.backends.capabilities import BackendKind, Capabilities
 from code_rl.backends.places import Place, place_of
 from code_rl.backends.support import refuse_settings
@@ -86,7 +87,7 @@ async def connect(
 
 async def _connect_embedded(config: Config, state_dir: Path, state_path: str | None) -> Backend:
     from code_rl.backends.embedded import EmbeddedService
-    from code_rl.backends.embedded.losses import LOSSES
+    from code_rl.backends.embedded.passes import loss_settings
 
     if config.model_name is None:
         raise ConfigError("model_name is not set; give model_name=tiny, a local folder or a hub id")
@@ -103,8 +104,8 @@ async def _connect_embedded(config: Config, state_dir: Path, state_path: str | N
         context=trainer.max_context_length(),
         capabilities=Capabilities(
             BackendKind.EMBEDDED,
-            losses={loss_name: frozenset(loss.defaults) for loss_name, loss in LOSSES.items()},
-            scaled_logprobs=False,
+            losses=loss_settings(),
+            scaled_logprobs=True,
         ),
         base_sampler=lambda: ready(service.create_sampling_client(base_model=name)),
         close=service.close,
@@ -151,11 +152,13 @@ async def _begin(
         place.kind, found.losses, safe_repeats=found.numbered_requests, checkpoint_ttl=found.numbered_requests
     )
     token = int(tokenizer.encode("a", add_special_tokens=False)[0])
-    await probe_loss(trainer, config.loss, loss_config(config), token)
     if config.temperature not in (0.0, 1.0):
         sampler = await trainer.save_weights_and_get_sampling_client()
         capabilities = replace(capabilities, scaled_logprobs=await probe_scaling(sampler, token))
         capabilities.require_temperature(config.temperature)
+    if config.loss in POLICY_LOSSES:
+        settings = loss_config(config) | capabilities.pass_settings(config.temperature)
+        await probe_loss(trainer, config.loss, settings, token)
     return Backend(
         description=f"{place.url} (session {service.session_id})",
         trainer=cast("tinker.TrainingClient", trainer),
@@ -175,6 +178,22 @@ async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingCl
         if getattr(error.__cause__, "status_code", None) in (404, 410) or "is damaged" in str(error):
             raise CheckpointError(f"{state_path} cannot be loaded: {error}") from error
         raise
+
+
+async def logprobs_of(sampler: tinker.SamplingClient, tokens: Sequence[int], temperature: float) -> list[float | None]:
+    """The log-probability of each token given those before it (None for the first) at the temperature of passes.
+
+    A temperature other than 1 needs a back end that scales (`Capabilities.pass_temperature`).
+    """
+    from tinker import types
+
+    text = types.ModelInput.from_ints(list(tokens))
+    if temperature == 1:
+        return list(await ready(sampler.compute_logprobs(text)))
+    # As the SDK scores a text: with one token drawn after it, to no purpose.
+    scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
+    response = await ready(sampler.sample(text, 1, scoring, include_prompt_logprobs=True))
+    return list(response.prompt_logprobs)
 
 
 async def ready(value: Any) -> Any:

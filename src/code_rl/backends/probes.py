@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from code_rl.algorithm.datums import make_datum
 from code_rl.backends.names import source_of
 from code_rl.errors import BackendError, ConfigError
-from code_rl.grpo import make_datum
 
 if TYPE_CHECKING:
     from code_rl.backends.remote import RemoteSamplingClient, RemoteTrainingClient

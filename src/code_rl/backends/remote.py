@@ -11,13 +11,13 @@ import importlib.util
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.backends.link import Link, RemoteFuture, SdkLog
 from code_rl.backends.places import HOSTED, Place
-from code_rl.errors import BackendError
+from code_rl.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
     from tinker import types
@@ -109,6 +109,20 @@ class RemoteTrainingClient:
         """The same, accumulating the gradient. What the server measured goes into the log."""
         return self._link.submit(
             lambda: self._client.forward_backward(list(data), loss_fn, _or_none(loss_fn_config)),
+            lambda output: _logged("forward_backward", output),
+        )
+
+    def forward_backward_custom(
+        self, data: Sequence[types.Datum], loss_fn: Callable[..., Any], *, temperature: float = 1.0
+    ) -> RemoteFuture[types.ForwardBackwardOutput]:
+        """`forward_backward` with `loss_fn(data, logprobs) -> (loss, metrics)`, which runs here: the SDK sends its gradient.
+
+        Raises ConfigError for a temperature other than 1, which the SDK cannot ask for.
+        """
+        if temperature != 1:
+            raise ConfigError(f"temperature={temperature:g}: custom losses on a server are computed at temperature 1")
+        return self._link.submit(
+            lambda: self._client.forward_backward_custom(list(data), loss_fn),
             lambda output: _logged("forward_backward", output),
         )
 

@@ -11,7 +11,7 @@ from code_rl.errors import CodeRLError
 from code_rl.evaluation.samples import GREEDY, Mode, Sample
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message, Renderer
-from code_rl.rollouts import draw, read_answer
+from code_rl.rollouts.sample import draw, read_answer
 
 if TYPE_CHECKING:
     import tinker

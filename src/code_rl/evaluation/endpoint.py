@@ -20,7 +20,7 @@ import aiohttp
 from code_rl.errors import BackendError, ConfigError
 from code_rl.evaluation.ask import AskError, Question
 from code_rl.evaluation.samples import GREEDY, Sample
-from code_rl.rollouts import derive_seed
+from code_rl.rollouts.sample import derive_seed
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from code_rl.budget import worst_evaluation
 from code_rl.concurrency import together
 from code_rl.evaluation.figures import Figures, Outcome, figures
-from code_rl.evaluation.passk import Estimate
 from code_rl.problems.problem import Problem
-from code_rl.rollouts import Group, Policy, Sampling, derive_seed
+from code_rl.rollouts.sample import Policy, Sampling, derive_seed
+from code_rl.rollouts.trajectory import Group
 from code_rl.runs.inflight import Slot
+
+if TYPE_CHECKING:
+    from code_rl.config import Config
+    from code_rl.run import Run
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
@@ -24,21 +31,21 @@ EvaluationSlot = Callable[[int, int, int], Slot]
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """One split's figures. `pass_1` and `pass_k` are None when only greedy decoding was asked for.
+    """One split's figures: greedily, and with `k` samples a problem (None: only greedily)."""
 
-    `problems` counts those with at least one verdict; completions without one (`sandbox_error`, `checker_error`) are left out of every
-    figure and counted in `verdicts`.
-    """
-
-    problems: int
-    greedy: Estimate
-    pass_1: Estimate | None
-    pass_k: Estimate | None
+    greedy: Figures
+    sampled: Figures | None
     k: int
-    format_rate: float
-    truncated_rate: float
-    verdicts: Mapping[str, int]
-    completion_tokens: int
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens sampled."""
+        return self.greedy.completion_tokens + (self.sampled.completion_tokens if self.sampled else 0)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens read before sampling."""
+        return self.greedy.prompt_tokens + (self.sampled.prompt_tokens if self.sampled else 0)
 
 
 async def evaluate(
@@ -90,59 +97,79 @@ async def _split(
     greedy = Sampling(max_tokens=sampling.max_tokens, temperature=0.0)
     draws = [(0, 1, greedy), *([(1, samples, sampling)] if samples else [])]
     found = await together(outcomes(index, *draw) for draw in draws for index in range(len(problems)))
-    return summarise(found[: len(problems)], found[len(problems) :] if samples else None, samples)
-
-
-def summarise(
-    greedy_P: Sequence[Sequence[Outcome]], sampled_P: Sequence[Sequence[Outcome]] | None, k: int
-) -> SplitResult:
-    """Figures of one split from the outcomes of its P problems. Raises SandboxError when no completion has a verdict."""
-    greedily = figures(greedy_P, (1,))
-    drawn = None if sampled_P is None else figures(sampled_P, {1, k})
-    shown: Figures = drawn or greedily
-    return SplitResult(
-        problems=shown.problems,
-        greedy=greedily.pass_at[1],
-        pass_1=drawn.pass_at[1] if drawn else None,
-        pass_k=drawn.pass_at[k] if drawn else None,
-        k=k,
-        format_rate=shown.format_rate,
-        truncated_rate=shown.truncated_rate,
-        verdicts=shown.verdicts,
-        completion_tokens=greedily.completion_tokens + (drawn.completion_tokens if drawn else 0),
-    )
+    greedily, sampled = found[: len(problems)], found[len(problems) :]
+    return SplitResult(figures(greedily, (1,)), figures(sampled, {1, samples}) if samples else None, samples)
 
 
 def _outcomes(group: Group) -> list[Outcome]:
     return [
         Outcome(
-            kind=completion.score.verdict.kind,
-            format_ok=completion.score.format_ok,
-            truncated=completion.truncated,
-            prompt_tokens=len(group.prompt_tokens),
-            completion_tokens=len(completion.tokens),
+            kind=trajectory.verdict.kind,
+            format_ok=trajectory.format_ok,
+            truncated=trajectory.truncated,
+            prompt_tokens=trajectory.prefilled,
+            completion_tokens=trajectory.length,
         )
-        for completion in group.completions
+        for trajectory in group.trajectories
     ]
+
+
+async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
+    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with samples for Pass@1 and Pass@k.
+
+    What an earlier process of this run has finished is not done again.
+    """
+    started = time.perf_counter()
+    samples = run.config.eval_samples if full else 0
+    known = run.recorder.evaluated(step, samples)
+    if known is not None:
+        return known
+    worst = worst_evaluation(run, full=full)
+    run.recorder.decided("evaluate", step=step, samples=samples, policy_step=policy.step, worst=asdict(worst))
+    with run.recorder.evaluating(run.test_splits, samples):
+        results = await evaluate(
+            policy,
+            run.test_splits,
+            samples=samples,
+            sampling=run.sampling,
+            seed=run.config.seed,
+            slot=run.recorder.evaluation_slot(step),
+        )
+    metrics = dict(evaluation_metrics(results)) | {
+        "tokens/eval_prefill": sum(result.prompt_tokens for result in results.values()),
+        "time/eval": time.perf_counter() - started,
+        "tokens/eval": sum(result.completion_tokens for result in results.values()),
+    }
+    run.recorder.evaluation_done(step, samples, metrics)
+    return metrics
+
+
+def evaluates_after(config: Config, completed_steps: int) -> bool:
+    """True when the settings ask for an evaluation after so many steps."""
+    if completed_steps == config.max_steps:
+        return config.eval_every >= 0
+    return config.eval_every > 0 and completed_steps % config.eval_every == 0
 
 
 def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
     """Flat `eval/…` metrics: means over splits, then each split's own.
 
-    `eval/mean_correct` is greedy Pass@1; `eval/pass@1` and `eval/pass@k` come from sampling at the run's temperature.
+    `eval/mean_correct` is greedy Pass@1; `eval/pass@1`, `eval/pass@k` and the format rate come from sampling at the run's temperature.
     """
     metrics: dict[str, float] = {}
     columns: dict[str, list[float]] = {}
     for name, result in results.items():
+        greedy, sampled = result.greedy, result.sampled
         row = {
-            "mean_correct": result.greedy.value,
-            "format_rate": result.format_rate,
-            "truncated": result.truncated_rate,
+            "mean_correct": greedy.pass_at[1].value,
+            "format_rate_greedy": greedy.format_rate,
+            "truncated_greedy": greedy.truncated_rate,
+            "problems": (sampled or greedy).problems,
         }
-        if result.pass_1 is not None and result.pass_k is not None:
-            row |= {"pass@1": result.pass_1.value, f"pass@{result.k}": result.pass_k.value}
-            row |= {"pass@1_low": result.pass_1.low, "pass@1_high": result.pass_1.high}
-        row["problems"] = result.problems
+        if sampled is not None:
+            row |= {"pass@1": sampled.pass_at[1].value, f"pass@{result.k}": sampled.pass_at[result.k].value}
+            row |= {"pass@1_low": sampled.pass_at[1].low, "pass@1_high": sampled.pass_at[1].high}
+            row |= {"format_rate": sampled.format_rate, "truncated": sampled.truncated_rate}
         for key, value in row.items():
             metrics[f"eval/{name}/{key}"] = value
             columns.setdefault(key, []).append(value)

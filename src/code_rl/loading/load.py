@@ -51,16 +51,18 @@ def find_data(
         return RunData(train, pinned)
     if not evaluates:
         return RunData(train, {})
-    if test_dataset is None and dataset == BUILTIN:
-        return RunData(train, None)
-    setting = test_dataset or own_test_setting(dataset)
+    setting = held_out_setting(dataset, test_dataset)
+    return RunData(train, None if setting == BUILTIN else test_splits(setting))
+
+
+def held_out_setting(dataset: str, test_dataset: str | None) -> str:
+    """What names the held-out problems of a run that evaluates. Raises ConfigError where there are none."""
+    setting = test_dataset or (BUILTIN if dataset == BUILTIN else own_test_setting(dataset))
     if setting is None:
         raise ConfigError(
             f"dataset={dataset} has no held-out problems of its own; give test_dataset=NAME_OR_PATH, or eval_every=-1 for none"
         )
-    if setting == BUILTIN:
-        return RunData(train, None)
-    return RunData(train, test_splits(setting))
+    return setting
 
 
 async def load_train_problems(data: RunData, executor: Executor, say: Say = print) -> Sequence[Problem]:

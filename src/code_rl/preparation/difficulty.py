@@ -16,7 +16,7 @@ from code_rl.reward.verdict import VerdictKind
 
 if TYPE_CHECKING:
     from code_rl.config import Config
-    from code_rl.rollouts import Policy, Sampling
+    from code_rl.rollouts.sample import Policy, Sampling
 
 VERSION = 1
 Z95 = 1.959963984540054
@@ -93,13 +93,13 @@ class _Sampling:
                 await self._one(policy, sampling, index)
 
     async def _one(self, policy: Policy, sampling: Sampling, index: int) -> None:
-        from code_rl.rollouts import derive_seed
+        from code_rl.rollouts.sample import derive_seed
 
         config = self._bench.config
         problem = self._bench.load(self._survivors[index])
         seed = derive_seed(config.seed, "difficulty", problem.id)
         group = await policy.roll_out(problem, config.samples, sampling, seed)
-        verdicts = [completion.score.verdict for completion in group.completions]
+        verdicts = [trajectory.verdict for trajectory in group.trajectories]
         judged = [verdict for verdict in verdicts if not verdict.ours]
         if any(verdict.kind is VerdictKind.CHECKER_ERROR for verdict in verdicts):
             decision = drop(BROKEN_CHECKER, "the checker fails on its own reference")
@@ -137,16 +137,13 @@ async def _policy(bench: Bench) -> AsyncIterator[tuple[Policy, Sampling]]:
     """The named model as a policy that samples and scores as in training."""
     from code_rl.backends.connect import connect
     from code_rl.renderers import get_renderer
-    from code_rl.reward.score import RewardConfig
-    from code_rl.rollouts import Policy, Sampling
+    from code_rl.rollouts.sample import Policy, Sampling
 
     config = bench.config
     backend = await connect(model_settings(config), bench.work / "model")
     try:
         sampler = await backend.base_sampler()
-        policy = Policy(
-            sampler, get_renderer("auto", backend.tokenizer), bench.executor(), RewardConfig(), backend.context
-        )
+        policy = Policy(sampler, get_renderer("auto", backend.tokenizer), bench.executor(), backend.context)
         yield policy, Sampling(max_tokens=config.max_tokens, temperature=config.temperature)
     finally:
         backend.close()

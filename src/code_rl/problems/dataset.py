@@ -134,19 +134,23 @@ def open_dataset(setting: str, role: Role = "train") -> Dataset:
 
 def test_splits(setting: str) -> dict[str, Dataset]:
     """The held-out splits that `test_dataset=setting` means, by name: those of a mixture, or each one given."""
+    return {name: open_dataset(part, "test") for name, part in test_split_settings(setting).items()}
+
+
+def test_split_settings(setting: str) -> dict[str, str]:
+    """The same, not yet opened: what names each split."""
     parts = _parts(setting)
     if len(parts) == 1:
         name, revision, split = _split_name(parts[0])
         if name in MIXTURES and split in (None, "test"):
-            held_out = MIXTURES[name].test
-            return {key: open_dataset(_at(part, revision, name), "test") for key, part in held_out.items()}
-        return {"test": open_dataset(setting, "test")}
-    named: dict[str, Dataset] = {}
+            return {key: _at(part, revision, name) for key, part in MIXTURES[name].test.items()}
+        return {"test": setting}
+    named: dict[str, str] = {}
     for part in parts:
         key = Path(_split_name(part)[0]).name.partition(".")[0]
         if key in named:
             raise ConfigError(f"test_dataset={setting}: {key} is named twice; each held-out split needs its own name")
-        named[key] = open_dataset(part, "test")
+        named[key] = part
     return named
 
 

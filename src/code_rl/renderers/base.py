@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tinker import types
 
 
+THINK, UNTHINK = "<think>", "</think>"
+
+
 class Message(TypedDict):
     """One turn of a conversation; `role` is system, user or assistant. Thinking models keep their reasoning apart."""
 
@@ -24,9 +27,12 @@ class Renderer(ABC):
     `extends` states the extension property: the prompt of a longer conversation begins with the prompt and the completion
     of the shorter, so that several turns make one training example. Where a chat template rewrites earlier turns (it
     drops their reasoning), there is no such property.
+
+    `opens_thinking` is true when the generation prompt ends inside a think block.
     """
 
     extends: ClassVar[bool] = False
+    opens_thinking: bool = False
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -66,8 +72,22 @@ class Renderer(ABC):
         return self.read_message(content), ended
 
     def read_message(self, text: str) -> Message:
-        """What the assistant said in `text`; renderers of thinking models split it into reasoning and answer."""
-        return {"role": "assistant", "content": text}
+        """Reasoning and answer. A think block that the text begins in or with is no part of the answer; while it is not ended,
+        there is no answer.
+        """
+        if not (self.opens_thinking or text.lstrip().startswith(THINK)):
+            return {"role": "assistant", "content": text}
+        before, ended, after = text.rpartition(UNTHINK)
+        if not ended or after.lstrip().startswith(THINK):
+            before, after = text, ""
+        thoughts = before.split(THINK)[-1].strip("\n")
+        return {"role": "assistant", "content": after.lstrip("\n"), "reasoning_content": thoughts}
+
+    @staticmethod
+    def leaves_thinking_open(opening: str) -> bool:
+        """True when a prompt's last words begin a think block and do not end it."""
+        _, begun, rest = opening.rpartition(THINK)
+        return bool(begun) and UNTHINK not in rest
 
     def encode_text(self, text: str) -> list[int]:
         """Tokens of plain text: special-token strings inside it stay text, so that content cannot forge a turn."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from code_rl.renderers.base import Message, Renderer
+from code_rl.renderers.base import THINK, UNTHINK, Message, Renderer
 
 START, END = "<|im_start|>", "<|im_end|>"
-THINK, UNTHINK = "<think>", "</think>"
 NO_THOUGHTS = f"{THINK}\n\n{UNTHINK}\n\n"
 
 
@@ -30,6 +29,7 @@ class _ChatML(Renderer):
         self._start = self.special(START)
         self._end = self.special(END)
         self._newline = self.encode_text("\n")
+        self.opens_thinking = self.leaves_thinking_open(self.primer)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
         """Every turn in full, then the assistant's opening."""
@@ -101,16 +101,6 @@ class Qwen3Renderer(_ChatML):
             return (self.primer, whole.removeprefix(self.primer)) if whole.startswith(self.primer) else ("", whole)
         return "", content
 
-    def read_message(self, text: str) -> Message:
-        """Reasoning and answer. Without the end of the think block, everything is still reasoning."""
-        opened = self.primer.startswith(THINK) or text.lstrip().startswith(THINK)
-        if UNTHINK not in text:
-            if not opened:
-                return {"role": "assistant", "content": text}
-            return {"role": "assistant", "content": "", "reasoning_content": _thoughts(text)}
-        before, _, after = text.rpartition(UNTHINK)
-        return {"role": "assistant", "content": after.lstrip("\n"), "reasoning_content": _thoughts(before)}
-
 
 class Qwen3ThinkingRenderer(Qwen3Renderer):
     """Qwen3 Thinking (2507): the generation prompt opens the think block."""
@@ -122,10 +112,6 @@ class Qwen3DisableThinkingRenderer(Qwen3Renderer):
     """Qwen3's hybrid models with thinking off: the generation prompt holds an empty think block."""
 
     primer: ClassVar[str] = NO_THOUGHTS
-
-    def read_message(self, text: str) -> Message:
-        """All of it is the answer: the think block was closed before it began."""
-        return {"role": "assistant", "content": text}
 
 
 def reasoning_and_answer(message: Message) -> tuple[str, str]:
@@ -147,8 +133,3 @@ def last_question(messages: Sequence[Message]) -> int:
         if messages[index]["role"] == "user" and not response:
             return index
     return len(messages) - 1
-
-
-def _thoughts(text: str) -> str:
-    """The text of a think block, without its opening and its framing newlines."""
-    return text.split(THINK)[-1].strip("\n")

@@ -31,6 +31,8 @@ class ChatTemplateRenderer(Renderer):
         self._specials: Mapping[str, int] = dict(sorted(specials.items(), key=lambda item: -len(item[0])))
         self._split = re.compile("(" + "|".join(map(re.escape, self._specials)) + ")") if specials else None
         self._stops = self._find_stops()
+        opening = self._text(_PROBE[:1], opening=True).rpartition(_PROBE[0]["content"])[2]
+        self.opens_thinking = self.leaves_thinking_open(opening)
         text = self._text(_PROBE, opening=True)
         self._pieces_agree = self._encode_pieces(text, {}) == self._encode_whole(text)
 

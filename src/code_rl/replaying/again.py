@@ -11,25 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from code_rl.accounting import step_metrics
+from code_rl.algorithm.datums import Example, segments
+from code_rl.algorithm.kl import penalise_kl
+from code_rl.algorithm.metrics import step_metrics
 from code_rl.config import Config
 from code_rl.errors import ConfigError, DataError
-from code_rl.objective import (
-    Credit,
-    Example,
-    Objective,
-    build_examples,
-    credit,
-    objective_of,
-    penalise_kl,
-    trained_members,
-)
+from code_rl.loop import credit, make_examples
+from code_rl.objective import Credit, Objective, objective_of
 from code_rl.replaying.recording import UNREADABLE, RecordedGroup, RecordedStep, Recording
-from code_rl.rollouts import Group
+from code_rl.rollouts.batches import Learned
 from code_rl.runs.trained import Logprobs
 
-Member = tuple[int, int, int]
-"""Place in the batch, attempt, index in the group."""
+Member = tuple[int, int, int, int]
+"""Place in the batch, attempt, index in the group, number of the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class ReplayedStep:
 def replay_steps(recording: Recording, config: Config) -> Iterator[ReplayedStep]:
     """Every recorded step under `config`'s algorithm. Raises DataError for damage, ConfigError for what no recording can give."""
     objective = objective_of(config)
-    for step in recording.steps(config.format_coef):
+    for step in recording.steps():
         try:
             yield _replayed(step, recording, objective)
         except UNREADABLE as error:
@@ -64,52 +58,54 @@ def replay_steps(recording: Recording, config: Config) -> Iterator[ReplayedStep]
 
 
 def _replayed(step: RecordedStep, recording: Recording, objective: Objective) -> ReplayedStep:
-    from code_rl.loop import Learned
-
     answers = _by_member(step, recording)
     credited = [(line, credit(line.group, objective)) for line in step.groups]
     learned = Learned(credited=[(line.group, each) for line, each in credited])
     assumed = 0
-    for part in _requests(credited, recording):
-        pairs = [_examples(line, each) for line, each in part]
-        members = [member for names, _ in pairs for member in names]
-        examples = [example for _, made in pairs for example in made]
+    for part in _optimizer_steps(credited, recording):
+        named = [pair for line, each in part for pair in _examples(line, each)]
+        members, examples = [member for member, _ in named], [example for _, example in named]
         if objective.kl_coef and examples:
             reference = [_reference(answers, member, step.step, objective) for member in members]
             examples, divergence = penalise_kl(
                 examples, [list(map(float, each)) for each in reference], objective.kl_coef
             )
-            learned.kl_reference.append(divergence)
+            learned.divergences.append(divergence)
         for member, example in zip(members, examples, strict=True):
             known = answers.get(member)
             assumed += known is None
-            learned.trained.logprobs.append(_trainer_logprobs(example, known[0] if known else None))
-        learned.trained.examples += examples
+            learned.logprobs.append(_trainer_logprobs(example, known[0] if known else None))
+        learned.examples += examples
     return ReplayedStep(step, credited, step_metrics(_batch(step, recording), learned, objective), assumed)
 
 
-def _requests(
+def _optimizer_steps(
     credited: Sequence[tuple[RecordedGroup, Credit]], recording: Recording
 ) -> Iterator[list[tuple[RecordedGroup, Credit]]]:
-    """The groups of each request to the trainer, in order."""
-    config = recording.config
-    size = recording.shape.prompts // (config.num_substeps * config.num_minibatches)
+    """The groups of each optimizer step, in order."""
+    size = recording.shape.prompts // recording.config.num_substeps
     for first in range(0, recording.shape.prompts, size):
         yield [pair for pair in credited if first <= pair[0].place < first + size]
 
 
-def _examples(line: RecordedGroup, each: Credit) -> tuple[list[Member], list[Example]]:
-    pair: list[tuple[Group, Credit]] = [(line.group, each)]
-    members = [(line.place, line.attempt, index) for index in trained_members(line.group, each)]
-    return members, build_examples(pair)
+def _examples(line: RecordedGroup, each: Credit) -> list[tuple[Member, Example]]:
+    """The examples of one group, each with its member and its number among that member's."""
+    counts = [len(segments(trajectory.turns)) for trajectory in line.group.trajectories]
+    members = [(line.place, line.attempt, index, n) for index, _ in each.trained for n in range(counts[index])]
+    return list(zip(members, make_examples(line.group, each), strict=True))
 
 
 def _by_member(step: RecordedStep, recording: Recording) -> dict[Member, tuple[Logprobs, Logprobs | None]]:
     """Recorded answers by member; empty when the step's were not recorded."""
     if step.answers is None:
         return {}
-    members = [(line.place, line.attempt, index) for line in step.groups for index in line.trained_on]
-    lengths = [len(line.group.completions[index].tokens) for line in step.groups for index in line.trained_on]
+    parts = [
+        ((line.place, line.attempt, index, number), len(segment.sampled))
+        for line in step.groups
+        for index in line.trained_on
+        for number, segment in enumerate(segments(line.group.trajectories[index].turns))
+    ]
+    members, lengths = [member for member, _ in parts], [length for _, length in parts]
     logprobs, reference = step.answers.logprobs, step.answers.reference
     wrong = [each for each in (logprobs, reference or logprobs) if [len(answer) for answer in each] != lengths]
     if wrong:
@@ -136,7 +132,7 @@ def _trainer_logprobs(example: Example, answered: Logprobs | None) -> Logprobs:
     """Over all targets, as a trainer answers; without a recorded answer the sampler's, which means a ratio of 1."""
     logprobs_T: Logprobs = np.array(example.datum.loss_fn_inputs["logprobs"].to_numpy(), dtype=np.float32)
     if answered is not None:
-        logprobs_T[example.start :] = answered
+        logprobs_T[example.sampled] = answered
     return logprobs_T
 
 

@@ -1,7 +1,9 @@
-"""`code-rl train replay=DIR`: a recorded run under other settings of the algorithm, or (`verify=true`) checked against itself."""
+"""`code-rl replay`: a recorded run under other settings of the algorithm, or (`verify=true`) checked against itself."""
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,42 +11,101 @@ from typing import Any
 import chz
 
 from code_rl.config import Config
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, DataError
+from code_rl.redaction import redacted
 from code_rl.replaying.again import ReplayedStep, replay_steps
 from code_rl.replaying.recording import Recording, open_recording
+from code_rl.replaying.settings import REPLAYABLE, ReplayConfig
 from code_rl.replaying.verify import differences
+from code_rl.runs.directory import is_run
 from code_rl.runs.files import JsonLines
 from code_rl.settings import make_settings
 
-REPLAYED = (
-    "advantage", "overlong", "overlong_buffer", "overlong_penalty", "loss", "clip_low", "clip_high", "kl_coef", "format_coef",
-)  # fmt: skip
-"""Settings whose effect on a recorded step can be computed from what was recorded."""
-OWN = ("replay", "verify", "replay_out")
 MAX_SHOWN = 20
 COLUMNS = ("step", "reward", "skipped", "datums", "mean |A|", "loss", "clipped")
 
 
+def old_form(given: Mapping[str, Any]) -> int:
+    """`code-rl train replay=DIR …`, which was the verb before it had a name: says what to write now, and does it."""
+    if "log_path" in given:
+        raise ConfigError(
+            f"log_path={given['log_path']} has no effect with replay=; write: code-rl replay log_path=DIR"
+        )
+    names = {"replay": "log_path", "replay_out": "out"}
+    wanted = {names.get(name, name): value for name, value in given.items()}
+    words = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in wanted.items())
+    print(redacted(f"replay= is a verb now; write: code-rl replay {words}"))
+    return replay_command(wanted)
+
+
 def replay_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl train replay=DIR`. Returns 1 when `verify` found a difference, else 0."""
+    """Run `code-rl replay`. Returns 1 when `verify` found a difference, else 0."""
     for name in given:
-        if name not in REPLAYED and name not in OWN and name in chz.chz_fields(Config):
+        if name in chz.chz_fields(Config) and name not in chz.chz_fields(ReplayConfig):
             raise ConfigError(
-                f"{name}={given[name]} has no effect with replay=: nothing is sampled, run or trained; a replay takes "
-                f"{', '.join(REPLAYED)}"
+                f"{name}={given[name]} has no effect on a replay: nothing is sampled, run or trained; what can be changed is "
+                f"{', '.join(REPLAYABLE)}"
             )
-    wanted = make_settings(Config, {name: given[name] for name in OWN if name in given})
-    recording = open_recording(Path(str(wanted.replay)).expanduser())
-    changes = {name: given[name] for name in REPLAYED if name in given}
+    wanted = make_settings(ReplayConfig, given)
+    log_path = Path(wanted.log_path).expanduser()
+    if not is_run(log_path):
+        raise DataError(f"log_path={log_path} holds no run (config.json is missing); give the directory of a run")
+    recording = open_recording(log_path)
+    changes = {name: given[name] for name in REPLAYABLE if name in given}
     config = make_settings(Config, _recorded_settings(recording, changes), changes)
-    changed = [name for name in REPLAYED if getattr(config, name) != getattr(recording.config, name)]
+    changed = [name for name in REPLAYABLE if getattr(config, name) != getattr(recording.config, name)]
     if wanted.verify and changed:
         raise ConfigError(
             f"verify=true compares with what the run recorded, and {changed[0]}={getattr(config, changed[0])} is not what it ran "
             f"with ({getattr(recording.config, changed[0])}); leave one of the two out"
         )
-    steps = _kept(replay_steps(recording, config), wanted.replay_out)
-    return _verify(recording, steps) if wanted.verify else _compare(recording, steps, changed, config)
+    out = _Out(wanted.out, log_path) if wanted.out is not None else None
+    try:
+        steps = replay_steps(recording, config)
+        first = next(steps, None)
+        if first is None:
+            raise DataError(f"log_path={log_path} holds no recorded step: there is nothing to replay")
+        steps = itertools.chain([first], steps)
+        steps = steps if out is None else map(out.keep, steps)
+        code = _verify(recording, steps) if wanted.verify else _compare(recording, steps, changed, config)
+        if out is not None:
+            out.finish()
+    finally:
+        if out is not None:
+            out.close()
+    return code
+
+
+class _Out:
+    """The file of the replayed metrics: under another name until it is whole."""
+
+    def __init__(self, out: str, run: Path) -> None:
+        self._path = Path(out).expanduser()
+        self._part = self._path.with_name(f"{self._path.name}.part")
+        if self._path.is_dir():
+            raise ConfigError(f"out={out} is a directory; give a file")
+        if run.resolve() in self._path.resolve().parents:
+            raise ConfigError(f"out={out} is in the directory of the run that is replayed; give a file elsewhere")
+        try:
+            self._part.unlink(missing_ok=True)
+            self._lines = JsonLines(self._part)
+        except OSError as error:
+            raise ConfigError(f"out={out} cannot be written: {error.strerror or error}") from error
+
+    def keep(self, step: ReplayedStep) -> ReplayedStep:
+        """Append a step's metrics."""
+        self._lines.append({"step": step.recorded.step, **step.metrics})
+        return step
+
+    def finish(self) -> None:
+        """Nothing more comes: the file gets its name."""
+        self._lines.close()
+        self._part.replace(self._path)
+
+    def close(self) -> None:
+        """Without `finish`, leave nothing behind. Idempotent."""
+        self._lines.close()
+        self._part.unlink(missing_ok=True)
 
 
 def _recorded_settings(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,36 +118,15 @@ def _recorded_settings(recording: Recording, changes: Mapping[str, Any]) -> dict
     return settings
 
 
-def _kept(steps: Iterator[ReplayedStep], out: str | None) -> Iterator[ReplayedStep]:
-    """The steps, each step's replayed metrics appended to `out` on the way."""
-    if out is None:
-        yield from steps
-        return
-    path = Path(out).expanduser()
-    try:
-        path.unlink(missing_ok=True)
-        lines = JsonLines(path)
-    except OSError as error:
-        raise ConfigError(f"replay_out={out} cannot be written: {error.strerror or error}") from error
-    try:
-        for step in steps:
-            lines.append({"step": step.recorded.step, **step.metrics})
-            yield step
-    finally:
-        lines.close()
-
-
 def _compare(recording: Recording, steps: Iterator[ReplayedStep], changed: Sequence[str], config: Config) -> int:
     was = [f"{name}={getattr(config, name)} (was {getattr(recording.config, name)})" for name in changed]
     print(f"replay of {recording.log_path}: {', '.join(was) or 'nothing changed'}")
     print("each step on the samples that the run drew; a cell with an arrow is recorded → replayed")
     print("  ".join(f"{name:>19}" if name != "step" else f"{name:>5}" for name in COLUMNS))
-    count = assumed = 0
+    assumed = 0
     for step in steps:
-        count, assumed = count + 1, assumed + step.assumed
+        assumed += step.assumed
         print("  ".join(f"{cell:>19}" if index else f"{cell:>5}" for index, cell in enumerate(_row(step))), flush=True)
-    if not count:
-        recording.notices.append("the run recorded no step")
     if assumed:
         recording.notices.append(
             f"{assumed} completions were not trained on by the run: their losses are those at a ratio of 1"

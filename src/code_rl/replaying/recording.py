@@ -13,9 +13,8 @@ from code_rl.config import BatchShape, Config, batch_shape
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.problem import Problem
 from code_rl.reward.extract import extract_code
-from code_rl.reward.score import RewardConfig, make_score
 from code_rl.reward.verdict import Verdict, VerdictKind
-from code_rl.rollouts import Completion, Group
+from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.directory import CONFIG, METRICS, is_run, read_config
 from code_rl.runs.journal import JOURNAL, read_journal
 from code_rl.runs.recorder import ROLLOUTS
@@ -44,7 +43,7 @@ class RecordedGroup:
         """Members that the run made datums of, in order."""
         if self.skipped:
             return []
-        tokens = [completion.tokens for completion in self.group.completions]
+        tokens = [trajectory.length for trajectory in self.group.trajectories]
         return [i for i, advantage in enumerate(self.advantages_G) if advantage is not None and tokens[i]]
 
 
@@ -81,8 +80,8 @@ class Recording:
         """Prompts and completions per step."""
         return batch_shape(self.config)
 
-    def steps(self, format_coef: float) -> Iterator[RecordedStep]:
-        """Every step in order, each completion's reward made anew from its text and its verdict.
+    def steps(self) -> Iterator[RecordedStep]:
+        """Every step in order.
 
         Raises:
             DataError: names the file and the line that cannot be read.
@@ -95,7 +94,7 @@ class Recording:
             if entry.get("event") == "sample" and isinstance(entry.get("step"), int)
         }
         seen = -1
-        for step, lines in itertools.groupby(self._groups(format_coef), key=lambda line: line.step):
+        for step, lines in itertools.groupby(self._groups(), key=lambda line: line.step):
             if step <= seen:
                 raise DataError(f"{self.log_path / ROLLOUTS}: step {step} comes after step {seen}")
             for absent in [known for known in sorted(metrics) if seen < known < step]:
@@ -105,12 +104,11 @@ class Recording:
         for absent in [known for known in sorted(metrics) if known > seen]:
             yield RecordedStep(absent, [], metrics[absent], answers.get(absent), sampled.get(absent))
 
-    def _groups(self, format_coef: float) -> Iterator[RecordedGroup]:
-        reward = RewardConfig(format_coef=format_coef)
+    def _groups(self) -> Iterator[RecordedGroup]:
         path = self.log_path / ROLLOUTS
         for number, record in self._lines(path):
             try:
-                yield _group(record, reward)
+                yield _group(record)
             except UNREADABLE as error:
                 raise DataError(f"{path} line {number} is no whole group: {type(error).__name__}: {error}") from error
 
@@ -167,13 +165,12 @@ def open_recording(log_path: Path) -> Recording:
     return Recording(log_path, config, settings)
 
 
-def _group(record: Mapping[str, Any], reward: RewardConfig) -> RecordedGroup:
+def _group(record: Mapping[str, Any]) -> RecordedGroup:
     rows = record["completions"]
-    completions = tuple(_completion(row, reward) for row in rows)
+    prompt = tuple(_is(token, int) for token in record["prompt_tokens"])
     group = Group(
         problem=Problem(id=_is(record["problem_id"], str), statement="", tests=()),
-        prompt_tokens=tuple(_is(token, int) for token in record["prompt_tokens"]),
-        completions=completions,
+        trajectories=tuple(_trajectory(row, prompt) for row in rows),
         sample_s=0.0,
         score_s=0.0,
         max_tokens=_is(record["max_tokens"], int),
@@ -191,15 +188,27 @@ def _group(record: Mapping[str, Any], reward: RewardConfig) -> RecordedGroup:
     )
 
 
-def _completion(row: Mapping[str, Any], reward: RewardConfig) -> Completion:
+def _trajectory(row: Mapping[str, Any], prompt: tuple[int, ...]) -> Trajectory:
+    return Trajectory(tuple(_turn(each, prompt) for each in (*row.get("turns", ()), row)))
+
+
+def _turn(row: Mapping[str, Any], prompt: tuple[int, ...]) -> Turn:
+    """One turn; the prompt of the first is written once for the group."""
     text = _is(row["text"], str)
-    verdict = Verdict(VerdictKind(row["verdict"]), _is(row["passed"], int), _is(row["total"], int), "")
     tokens = tuple(_is(token, int) for token in row["tokens"])
     logprobs = tuple(float(logprob) for logprob in row["logprobs"])
     if len(tokens) != len(logprobs):
         raise ValueError(f"{len(tokens)} tokens and {len(logprobs)} logprobs")
-    score = make_score(verdict, extract_code(text), reward)
-    return Completion(tokens, logprobs, text, _is(row["truncated"], bool), score)
+    return Turn(
+        prompt_tokens=tuple(_is(token, int) for token in row["prompt_tokens"]) if "prompt_tokens" in row else prompt,
+        tokens=tokens,
+        logprobs=logprobs,
+        text=text,
+        truncated=_is(row["truncated"], bool),
+        code=extract_code(text),
+        verdict=Verdict(VerdictKind(row["verdict"]), _is(row["passed"], int), _is(row["total"], int), ""),
+        messages=tuple(row.get("messages", ())),
+    )
 
 
 def _number(value: Any) -> float | None:

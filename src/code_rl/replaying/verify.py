@@ -11,7 +11,7 @@ from code_rl.objective import Credit
 from code_rl.replaying.again import ReplayedStep
 from code_rl.replaying.recording import RecordedGroup, Recording
 
-NOT_COMPUTED = ("time/", "eval/", "sandbox/", "tokens/eval")
+NOT_COMPUTED = ("time/", "optim/", "eval/", "sandbox/", "tokens/eval")
 FROM_ANSWERS = ("loss", "kl_sample_train", "ratio_mean", "ratio_max", "clip_fraction")
 """Metrics that the trainer's answers decide."""
 TOLERANCE = 1e-5
@@ -39,10 +39,10 @@ def _credit_differences(line: RecordedGroup, credited: Credit) -> Iterator[str]:
         for index, (before, after) in enumerate(zip(values, computed[name], strict=True)):
             if before != after:
                 yield f"{where} completion {index}: {name} {before} is recorded, {after} follows from its verdict"
-    for index, completion in enumerate(line.group.completions):
-        if completion.score.format_ok == (completion.score.verdict.kind == "no_code"):
-            block = "a" if completion.score.format_ok else "no"
-            yield f"{where} completion {index}: its text has {block} fenced block, its verdict is {completion.score.verdict.kind}"
+    for index, trajectory in enumerate(line.group.trajectories):
+        if trajectory.format_ok == (trajectory.verdict.kind == "no_code"):
+            block = "a" if trajectory.format_ok else "no"
+            yield f"{where} completion {index}: its text has {block} fenced block, its verdict is {trajectory.verdict.kind}"
     if line.skipped != credited.skipped:
         yield f"{where}: skipped={line.skipped} is recorded, {credited.skipped} follows from its verdicts"
 
@@ -66,7 +66,9 @@ def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str
 
 def _decision_differences(step: ReplayedStep, sampled: Mapping[str, Any]) -> Iterator[str]:
     """What was sampled is what the journal decided to sample."""
-    problems = sampled.get("problems") or []
+    problems = list(sampled.get("problems") or [])
+    for place, problem in (sampled.get("instead") or {}).items():
+        problems[int(place)] = problem
     for line in step.recorded.groups:
         if line.attempt == 0 and line.place < len(problems) and line.group.problem.id != problems[line.place]:
             yield f"group {line.place} is of problem {line.group.problem.id}, the journal decided on {problems[line.place]}"

@@ -168,6 +168,11 @@ def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def wall_seconds(records: Sequence[Record]) -> float:
+    """Seconds of a run's steps and evaluations, by its metrics: of all processes that it took, without their starts."""
+    return sum(as_number(record.get(name)) or 0.0 for record in records for name in ("time/step", "time/eval"))
+
+
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
     """Seconds by stage, tokens, completions, verdicts; money where a metric says so."""
 
@@ -175,7 +180,7 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
         return sum(as_number(record.get(name)) or 0.0 for record in records)
 
     stages = {name: total(f"time/{name}") for name in ("sample", "score", "train", "eval")}
-    whole = total("time/step") + stages["eval"]
+    whole = wall_seconds(records)
     verdicts: dict[str, float] = {}
     money: float | None = None
     for record in records:

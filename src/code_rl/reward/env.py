@@ -112,12 +112,12 @@ class CodeEnv:
     async def step(self, action: Sequence[int]) -> StepResult:
         """Score sampled tokens: reward = format_coef · format_score + correctness, format_score −1 or 0.
 
-        The format is good when the completion ended as it should and has a fenced block. Nothing runs without one. Raises
-        SandboxError when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it out.
+        The format is good when there is a fenced block, cut or not, as in training. Nothing runs without one. Raises SandboxError
+        when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it out.
         """
-        message, ended = self.renderer.parse_response(action)
+        message, _ = self.renderer.parse_response(action)
         content = text_of(message)
-        format_score = 0.0 if ended and self.check_format(content) else -1.0
+        format_score = 0.0 if self.check_format(content) else -1.0
         correct = float(await self.check_sandbox_correctness(content))
         return StepResult(
             reward=self.format_coef * format_score + correct,

@@ -17,6 +17,8 @@ from code_rl.runs.lock import LOCK
 Behavior = Literal["resume", "ask", "delete", "raise"]
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
+RETIRED = ("replay", "verify", "replay_out")
+"""Settings that earlier versions kept; a run that has them is read without them."""
 FORMAT = 2
 """Version of what a run directory holds. 1: journal and checkpoints without marks, scored groups in `inflight.jsonl`."""
 
@@ -100,7 +102,7 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{path} was written by another version of code-rl (format {resolved.get('format')}; this one has "
                 f"{FORMAT}): resume it with that one"
             )
-    return settings
+    return {name: value for name, value in settings.items() if name not in RETIRED}
 
 
 def with_checksum(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Completions and verdicts of steps that no checkpoint covers yet, so that a resumed run buys nothing twice.
+"""Answers and verdicts of steps that no checkpoint covers yet, so that a resumed run buys nothing twice.
 
-`inflight/STEP.jsonl` has a sealed line per answer of the sampler (`drawn`: one or several completions of a group) and per program judged
+`inflight/STEP.jsonl` has a sealed line per reply of the sampler (`drawn`: a turn of one member, or the first of several) and per program judged
 (`judged`), each written the moment it is there. A line that is torn or altered is left out: what it held is sampled or judged again.
 """
 
@@ -30,11 +30,15 @@ EVALUATIONS = "evaluations"
 """Inside it, the same for evaluations that are under way: step + 1, position of the problem, kind of draw."""
 Place = tuple[int, int, int]
 """Step, place in the batch, attempt."""
+Answer = tuple[int, int]
+"""Member of the group, number of the turn."""
+Program = tuple[bool, str | None]
+"""Whether on the public tests alone, and the source (None: the answer has none)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One sampled completion: T tokens, the sampler's logprobs_T, and why it ended (`stop` or `length`)."""
+    """One sampled answer: T tokens, the sampler's logprobs_T, and why it ended (`stop` or `length`)."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -43,7 +47,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a group was asked with. Completions of another request are not this group's."""
+    """What a group was asked with. Answers to another request are not this group's."""
 
     problem_id: str
     prompt_tokens: Sequence[int]
@@ -53,22 +57,26 @@ class Request:
 
     def facts(self) -> dict[str, Any]:
         """The request as the lines hold it."""
-        prompt = zlib.crc32(b"".join(token.to_bytes(8, "little") for token in self.prompt_tokens))
         return {
             "problem": self.problem_id,
-            "prompt": prompt,
+            "prompt": fingerprint(self.prompt_tokens),
             "count": self.count,
             "max_tokens": self.max_tokens,
             "seed": self.seed,
         }
 
 
+def fingerprint(tokens: Sequence[int]) -> int:
+    """A short name for a prompt."""
+    return zlib.crc32(b"".join(token.to_bytes(8, "little") for token in tokens))
+
+
 @dataclass(slots=True)
 class Left:
-    """What an earlier process left of one group: lines `drawn`, and verdicts by completion."""
+    """What an earlier process left of one group: lines `drawn` and lines `judged`."""
 
     drawn: list[dict[str, Any]] = field(default_factory=list)
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    judged: list[tuple[Program, Verdict]] = field(default_factory=list)
 
 
 class InFlight:
@@ -118,15 +126,21 @@ class InFlight:
 
 
 class Slot:
-    """One group under way: `drawn` completions and their `verdicts`, by number, as far as they are known."""
+    """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known."""
 
-    def __init__(self, path: Path, where: Mapping[str, int], left: Left) -> None:
+    def __init__(self, path: Path | None, where: Mapping[str, int], left: Left) -> None:
         self._path, self._where, self._left = path, dict(where), left
         self._request: dict[str, Any] = {}
-        self.drawn: dict[int, Drawn] = {}
-        self.verdicts: dict[int, Verdict] = {}
+        self._prompts: dict[Answer, int] = {}
+        self.drawn: dict[Answer, Drawn] = {}
+        self.verdicts: dict[Program, Verdict] = {}
         self.policy_step: int | None = None
         self.sample_s = 0.0
+
+    @classmethod
+    def nowhere(cls) -> Slot:
+        """For a group that nobody keeps."""
+        return cls(None, {}, Left())
 
     def open(self, request: Request) -> None:
         """Take what an earlier process got for the same request."""
@@ -135,30 +149,43 @@ class Slot:
         for record in left.drawn:
             if any(record.get(name) != value for name, value in self._request.items()):
                 continue
+            turn = record.get("turn", 0)
             for member, each in enumerate(record["sequences"], record["first"]):
-                self.drawn[member] = Drawn(tuple(each["tokens"]), tuple(each["logprobs"]), each["stop"])
+                self.drawn[member, turn] = Drawn(tuple(each["tokens"]), tuple(each["logprobs"]), each["stop"])
+                self._prompts[member, turn] = record.get("turn_prompt", record["prompt"])
             self.policy_step = record["policy_step"]
             self.sample_s = max(self.sample_s, record["sample_s"])
-        self.verdicts = {member: verdict for member, verdict in left.verdicts.items() if member in self.drawn}
+        if self.drawn:
+            self.verdicts = dict(left.judged)
 
-    def keep_drawn(self, first: int, sequences: Sequence[Drawn], sample_s: float, policy_step: int) -> None:
-        """Keep completions that were sampled just now, numbered from `first`, `sample_s` seconds after they were asked for."""
-        for member, sequence in enumerate(sequences, first):
-            self.drawn[member] = sequence
+    def has(self, answer: Answer, prompt: Sequence[int]) -> bool:
+        """True when this answer, to this prompt, is there."""
+        return answer in self.drawn and (answer[1] == 0 or self._prompts[answer] == fingerprint(prompt))
+
+    def keep_drawn(
+        self, first: Answer, prompt: Sequence[int], sequences: Sequence[Drawn], sample_s: float, policy_step: int
+    ) -> None:
+        """Keep answers that were sampled just now, one a member from `first` on, `sample_s` seconds after they were asked for."""
+        member, turn = first
+        for number, sequence in enumerate(sequences, member):
+            self.drawn[number, turn] = sequence
         self.policy_step = policy_step if self.policy_step is None else self.policy_step
         self.sample_s = max(self.sample_s, sample_s)
         drawn = [{"tokens": each.tokens, "logprobs": each.logprobs, "stop": each.stop_reason} for each in sequences]
-        facts = {"first": first, "policy_step": policy_step, "sample_s": sample_s, "sequences": drawn}
-        self._append({"kind": "drawn", **self._where, **self._request, **facts})
+        facts = {"first": member, "policy_step": policy_step, "sample_s": sample_s, "sequences": drawn}
+        later = {"turn": turn, "turn_prompt": fingerprint(prompt)} if turn else {}
+        self._append({"kind": "drawn", **self._where, **self._request, **facts, **later})
 
-    def keep_verdict(self, member: int, verdict: Verdict) -> None:
-        """Keep the verdict of one completion; the same program in others needs none of its own."""
-        self.verdicts[member] = verdict
-        self._append({"kind": "judged", **self._where, "member": member, "verdict": asdict(verdict)})
+    def keep_verdict(self, program: Program, verdict: Verdict) -> None:
+        """Keep the verdict of a program; the same program in other answers needs none of its own."""
+        self.verdicts[program] = verdict
+        public, code = program
+        self._append({"kind": "judged", **self._where, "public": public, "code": code, "verdict": asdict(verdict)})
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        with open_private_bytes(self._path) as file:
-            append_whole(file, seal(record).encode())
+        if self._path is not None:
+            with open_private_bytes(self._path) as file:
+                append_whole(file, seal(record).encode())
 
 
 def step_file(folder: Path, step: int) -> Path:
@@ -188,15 +215,18 @@ def read_left(path: Path) -> dict[tuple[int, int], Left]:
     for record in read_inflight(path):
         try:
             where = int(record["place"]), int(record["attempt"])
-            verdict = _verdict(record["verdict"]) if record["kind"] == "judged" else None
-            member = int(record["member" if verdict is not None else "first"])
+            judged = None
+            if record["kind"] == "judged":
+                judged = (bool(record["public"]), record["code"]), _verdict(record["verdict"])
+            else:
+                int(record["first"])
         except (KeyError, TypeError, ValueError):
             continue
         left = found.setdefault(where, Left())
-        if verdict is None:
+        if judged is None:
             left.drawn.append(record)
         else:
-            left.verdicts.setdefault(member, verdict)
+            left.judged.append(judged)
     return found
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from code_rl import __version__
-from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest
-from code_rl.problems.values import dumps
+from code_rl.problems.problem import Problem, StdinTest
+from code_rl.problems.shown import shown_test
 from code_rl.runs.checkpoints import (
     CHECKPOINTS,
     append_checkpoint,
@@ -31,9 +31,13 @@ from code_rl.runs.trained import TRAINED, trained_line
 if TYPE_CHECKING:
     import tinker
 
+    from code_rl.algorithm.datums import Example
     from code_rl.console import Console
-    from code_rl.objective import Credit, Trained
-    from code_rl.rollouts import Completion, Group
+    from code_rl.objective import Credit
+    from code_rl.rollouts.choice import Chosen
+    from code_rl.rollouts.trajectory import Group, Trajectory, Turn
+
+    Places = Sequence[Sequence[tuple[Group, Credit]]]
 
 ROLLOUTS = "rollouts.jsonl"
 PATHS = ("state_path", "sampler_path")
@@ -65,6 +69,7 @@ class Recorder:
         self.console = console
         self._logger = logger
         self._history = history or History()
+        self._too_long: set[str] = set()
         self._keep = keep_checkpoints
         self._journal = Journal(log_path / JOURNAL)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
@@ -79,19 +84,66 @@ class Recorder:
     def decided(self, event: str, **facts: Any) -> None:
         """Journal a decision before it takes effect."""
         self._journal.record(event, **facts)
-        if event == "sample":
-            self.console.begin_step(facts["step"])
 
-    def log_rollouts(self, step: int, first: int, places: Sequence[Sequence[tuple[Group, Credit]]]) -> None:
-        """One line per group: prompt, completions, rewards, advantages, verdicts. `first` is the first place's number."""
+    def samples(self, step: int, policy_step: int, stage: int, max_tokens: int, chosen: Sequence[Chosen]) -> None:
+        """Journal that a batch is about to be sampled; say which prompts do not fit."""
+        replaced = {str(place): each.problem.id for place, each in enumerate(chosen) if each.instead_of is not None}
+        for each in chosen:
+            if each.instead_of is not None and each.instead_of not in self._too_long:
+                self._too_long.add(each.instead_of)
+                self.console.notice(
+                    f"the prompt of problem {each.instead_of!r} fills the model's context; another takes its place"
+                )
+        self.decided(
+            "sample",
+            step=step,
+            policy_step=policy_step,
+            stage=stage,
+            max_tokens=max_tokens,
+            prompt_tokens=[each.prompt_tokens for each in chosen],
+            problems=[each.instead_of or each.problem.id for each in chosen],
+            seeds=[each.seed for each in chosen],
+            **({"instead": replaced} if replaced else {}),
+        )
+        self.console.begin_step(step)
+
+    def refills(self, step: int, place: int, attempt: int, max_tokens: int, chosen: Chosen) -> None:
+        """Journal that a place is about to be filled again."""
+        facts = {"step": step, "place": place, "attempt": attempt, "problem": chosen.problem.id, "seed": chosen.seed}
+        self.decided("refill", **facts, max_tokens=max_tokens, prompt_tokens=chosen.prompt_tokens)
+
+    def judged(self, at: tuple[int, int, int], group: Group) -> None:
+        """Journal the verdicts of a group."""
+        step, place, attempt = at
+        verdicts = [trajectory.verdict.kind.value for trajectory in group.trajectories]
+        facts = {"step": step, "place": place, "attempt": attempt, "problem": group.problem.id}
+        self.decided("scored", **facts, policy_step=group.policy_step, verdicts=verdicts)
+
+    def credited(self, step: int, part: int, first: int, places: Places, examples: Sequence[Example]) -> None:
+        """One line per group (prompt, completions, rewards, advantages, verdicts), and what of it is about to be trained on.
+
+        `places` are the attempts at each place from number `first` on.
+        """
         for number, attempts in enumerate(places, first):
-            for attempt, (group, credited) in enumerate(attempts):
-                self._rollouts.append(_line(step, number, attempt, group, credited))
+            for attempt, (group, credit) in enumerate(attempts):
+                self._rollouts.append(_line(step, number, attempt, group, credit))
+        decision = training_decision(first, places, examples)
+        self.decided("train" if examples else "skip", step=step, substep=part, **decision)
 
-    def log_trained(self, step: int, trained: Trained, reference: Sequence[Sequence[float]]) -> None:
+    def optimizes(self, step: int, part: int, datums: int, learning_rate: float) -> None:
+        """Journal that an optimizer step is about to be taken."""
+        self.decided("optimize", step=step, substep=part, datums=datums, learning_rate=learning_rate)
+
+    def ended(self, step: int, *, asked: bool) -> None:
+        """Journal why the run ended."""
+        self.decided("stop", step=step, why="asked to stop" if asked else "max_steps")
+
+    def log_trained(
+        self, step: int, examples: Sequence[Example], logprobs: Sequence[Any], reference: Sequence[Sequence[float]]
+    ) -> None:
         """One line with the trainer's logprobs of every datum of a step, and the reference model's where there are any."""
-        pairs = zip(trained.examples, trained.logprobs, strict=True)
-        self._trained.append(trained_line(step, [logprobs[example.start :] for example, logprobs in pairs], reference))
+        pairs = zip(examples, logprobs, strict=True)
+        self._trained.append(trained_line(step, [logprobs[example.sampled] for example, logprobs in pairs], reference))
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One line in `metrics.jsonl` and one row on the console."""
@@ -169,6 +221,35 @@ class Recorder:
         self._logger.close()
 
 
+def training_decision(first: int, places: Places, examples: Sequence[Example]) -> dict[str, Any]:
+    """What the journal holds of a minibatch: its datums in order, the groups that are skipped, the members that are masked."""
+    numbered = [
+        (place, attempt, group, credit)
+        for place, attempts in enumerate(places, first)
+        for attempt, (group, credit) in enumerate(attempts)
+    ]
+    decision: dict[str, Any] = {
+        "first": first,
+        "skipped": [[place, attempt] for place, attempt, _, credit in numbered if credit.skipped],
+        "masked": [
+            [place, attempt, number, why]
+            for place, attempt, _, credit in numbered
+            for number, why in enumerate(credit.masked_G)
+            if why is not None
+        ],
+    }
+    if examples:
+        decision["members"] = [
+            [place, attempt, number]
+            for place, attempt, group, credit in numbered
+            for number, _ in credit.trained
+            if group.trajectories[number].length
+        ]
+        decision["datums"] = len(examples)
+        decision["tokens"] = sum(len(example.datum.model_input.to_ints()) for example in examples)
+    return decision
+
+
 def rewind(log_path: Path, step: int) -> None:
     """Drop what a cut run logged after the checkpoint at `step` (0: from the start), so that each step is there once."""
     for name in (METRICS, ROLLOUTS, TRAINED):
@@ -189,43 +270,25 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
     shown = []
     for index, test in enumerate(problem.tests):
         if test.public:
+            texts = shown_test(test, problem.fn_name, MAX_SHOWN_TEST)
             call = not isinstance(test, StdinTest)
-            given = test.input if isinstance(test, StdinTest) else _call(problem, test)
-            expected = test.expected if isinstance(test, StdinTest) else _expected(test)
-            texts = {"input": given[:MAX_SHOWN_TEST], "expected": expected[:MAX_SHOWN_TEST]}
-            shown.append({"test": index, "call": call, **texts})
+            shown.append({"test": index, "call": call, "input": texts.given, "expected": texts.expected})
     return shown
-
-
-def _call(problem: Problem, test: CallTest | SequenceTest) -> str:
-    if isinstance(test, SequenceTest):
-        return "; ".join(f"{name}({', '.join(map(dumps, args))})" for name, args in test.calls)
-    return f"{test.fn_name or problem.fn_name}({_arguments(test)})"
-
-
-def _expected(test: CallTest | SequenceTest) -> str:
-    if isinstance(test, CallTest) and test.raises is not None:
-        return f"raises {test.raises}"
-    return dumps(list(test.expected) if isinstance(test, SequenceTest) else test.expected)
-
-
-def _arguments(test: CallTest) -> str:
-    return ", ".join([*map(dumps, test.args), *(f"{name}={dumps(value)}" for name, value in test.kwargs.items())])
 
 
 def _name(step: int) -> str:
     return f"{step:06d}"
 
 
-def _line(step: int, place: int, attempt: int, group: Group, credited: Credit) -> dict[str, Any]:
-    members = zip(group.completions, credited.rewards_G, credited.advantages_G, credited.masked_G, strict=True)
+def _line(step: int, place: int, attempt: int, group: Group, credit: Credit) -> dict[str, Any]:
+    members = zip(group.trajectories, credit.rewards_G, credit.advantages_G, credit.masked_G, strict=True)
     return {
         "step": step,
         "group": place,
         "attempt": attempt,
         "policy_step": group.policy_step,
         "max_tokens": group.max_tokens,
-        "skipped": credited.skipped,
+        "skipped": credit.skipped,
         "problem_id": group.problem.id,
         "statement": group.problem.statement,
         "public_tests": _public_tests(group.problem),
@@ -234,21 +297,30 @@ def _line(step: int, place: int, attempt: int, group: Group, credited: Credit) -
     }
 
 
-def _row(completion: Completion, reward: float | None, advantage: float | None, masked: str | None) -> dict[str, Any]:
-    verdict = completion.score.verdict
-    failure = verdict.failure
+def _row(trajectory: Trajectory, reward: float | None, advantage: float | None, masked: str | None) -> dict[str, Any]:
+    """One member: its last turn, and `turns` before it where there are any."""
+    credit = {"text": trajectory.text, "reward": reward, "advantage": advantage, "masked": masked}
+    row = credit | {name: value for name, value in _turn(trajectory.last).items() if name != "text"}
+    if len(trajectory.turns) > 1:
+        row["prompt_tokens"] = list(trajectory.last.prompt_tokens)
+        row["turns"] = [
+            {**_turn(turn), "prompt_tokens": list(turn.prompt_tokens), "messages": list(turn.messages)}
+            for turn in trajectory.turns[:-1]
+        ]
+    return row
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    verdict, failure = turn.verdict, turn.verdict.failure
     return {
-        "text": completion.text,
-        "reward": reward,
-        "advantage": advantage,
-        "masked": masked,
+        "text": turn.text,
         "verdict": verdict.kind.value,
         "passed": verdict.passed,
         "total": verdict.total,
         "failure": None
         if failure is None
         else {"test": failure.test, "public": failure.public, "message": failure.message},
-        "truncated": completion.truncated,
-        "tokens": list(completion.tokens),
-        "logprobs": list(completion.logprobs),
+        "truncated": turn.truncated,
+        "tokens": list(turn.tokens),
+        "logprobs": list(turn.logprobs),
     }

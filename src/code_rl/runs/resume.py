@@ -154,7 +154,7 @@ def lost_tokens(log_path: Path, history: History, step: int, completions: int) -
         if at not in counts:
             counts[at] = Counter()
             for record in read_inflight(step_file(log_path / INFLIGHT, at)):
-                if record["kind"] == "drawn":
+                if record["kind"] == "drawn" and not record.get("turn"):
                     counts[at][record["place"], record["attempt"]] += len(record["sequences"])
         return counts[at][place, attempt]
 

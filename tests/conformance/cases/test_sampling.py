@@ -63,6 +63,17 @@ def test_logprobs_are_those_that_training_computes(backend):
         assert np.allclose(again[len(PROMPT) - 1 :], sequence.logprobs, atol=2e-4)
 
 
+def test_logprobs_at_a_temperature_are_those_of_a_pass_at_it(backend):
+    if backend.name == "url":
+        pytest.skip("that passes take a temperature is this engine's own")
+    trainer = backend.trainer()
+    sampler = ready(trainer.save_weights_and_get_sampling_client())
+    for sequence in draw(sampler, samples=3, temperature=0.6):
+        whole = PROMPT + list(sequence.tokens)
+        again = trainer.forward([supervised(whole)], "cross_entropy", {"temperature": 0.6}).result()
+        assert np.allclose(logprobs(again)[0][len(PROMPT) - 1 :], sequence.logprobs, atol=2e-4)
+
+
 def test_prompt_logprobs_come_with_a_sample_on_request(sampler):
     response = ready(sampler.sample(text(PROMPT), 2, params(), include_prompt_logprobs=True))
     assert response.prompt_logprobs[0] is None

@@ -116,8 +116,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(backend, change):
 
 def test_a_custom_loss_gives_the_gradient_of_its_own_formula(backend):
     pytest.importorskip("torch")
-    if backend.in_process:
-        pytest.skip("the embedded clients have no forward_backward_custom")
 
     def loss(_, logprobs_list):
         return -2.0 * sum(lp.sum() for lp in logprobs_list), {"half:sum": 0.5}
@@ -130,6 +128,25 @@ def test_a_custom_loss_gives_the_gradient_of_its_own_formula(backend):
     assert output.metrics["half:sum"] == 0.5
     probe = [supervised(B)]
     assert np.allclose(logprobs(forward(custom, probe))[0], logprobs(forward(plain, probe))[0], atol=1e-4)
+
+
+def test_a_custom_policy_loss_equals_the_built_in_one(backend):
+    torch = pytest.importorskip("torch")
+    now = logprobs(forward(backend.trainer(), [supervised(A)]))[0]
+    rng = np.random.default_rng(1)
+    data = [policy(A, now + rng.normal(0, 0.4, len(now)), rng.normal(0, 1, len(now)))]
+
+    def loss(given, logprobs_list):
+        inputs = {name: torch.tensor(np.asarray(t.data)) for name, t in given[0].loss_fn_inputs.items()}
+        return -(torch.exp(logprobs_list[0] - inputs["logprobs"]) * inputs["advantages"]).sum(), {}
+
+    custom, built_in = backend.trainer(), backend.trainer()
+    output = custom.forward_backward_custom(data, loss).result()
+    custom.optim_step(ADAM).result()
+    expected, _ = train(built_in, data, "importance_sampling")
+    assert loss_of(output) == pytest.approx(loss_of(expected), rel=1e-4, abs=1e-3)
+    probe = [supervised(B)]
+    assert np.allclose(logprobs(forward(custom, probe))[0], logprobs(forward(built_in, probe))[0], atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

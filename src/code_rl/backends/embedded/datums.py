@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from tinker import types
 
+from code_rl.algorithm.losses import Loss
 from code_rl.errors import DataError
 
 from .architecture import Architecture
-from .losses import Loss
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

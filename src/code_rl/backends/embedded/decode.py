@@ -66,8 +66,18 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are wanted (None: not at all)."""
+
+    tokens: tuple[int, ...]
+    scored_at: float | None = None
+
+
+@dataclass(frozen=True)
 class Prefilled:
-    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d], lengths [P], last logits [P, vocab]."""
+    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d], lengths [P], last logits [P, vocab],
+    log-probabilities [n] of each (NaN first; empty where they are not wanted).
+    """
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -77,14 +87,14 @@ class Prefilled:
 
 
 @torch.inference_mode()
-def prefill(weights: Weights, prompts: Sequence[Sequence[int]], want_logprobs: bool = False) -> Prefilled:
-    """Run the prompts through the model; with `want_logprobs`, also return each prompt's [n] log-probabilities (NaN first)."""
-    parts: list[list[Sequence[int]]] = [[]]
+def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
+    """Run the prompts through the model."""
+    parts: list[list[Prompt]] = [[]]
     for prompt in prompts:
-        if parts[-1] and sum(map(len, parts[-1])) + len(prompt) > PREFILL_TOKENS:
+        if parts[-1] and sum(len(p.tokens) for p in parts[-1]) + len(prompt.tokens) > PREFILL_TOKENS:
             parts.append([])
         parts[-1].append(prompt)
-    done = [_prefill(weights, part, want_logprobs) for part in parts]
+    done = [_prefill(weights, part) for part in parts]
     if len(done) == 1:
         return done[0]
     width = max(part.values[0].shape[2] for part in done)
@@ -111,12 +121,12 @@ def _extended(cache: Tensor, axis: int, more: int) -> Tensor:
     return torch.cat([cache, cache.new_zeros(shape)], dim=axis)
 
 
-def _prefill(weights: Weights, prompts: Sequence[Sequence[int]], want_logprobs: bool) -> Prefilled:
+def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     arch, device = weights.arch, weights.device
-    lengths = np.array([len(p) for p in prompts], dtype=np.int64)
+    lengths = np.array([len(p.tokens) for p in prompts], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     grid = make_grid(len(prompts), range(len(prompts)), offsets[:-1], lengths, device, multiple=WIDTH)
-    tokens = torch.from_numpy(np.concatenate([np.asarray(p, dtype=np.int64) for p in prompts])).to(device)
+    tokens = torch.from_numpy(np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])).to(device)
     positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(device)
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
     mask = causal_mask(grid.width, weights.dtype, device) if grid.width <= PLAIN_ATTENTION_WIDTH else None
@@ -132,12 +142,15 @@ def _prefill(weights: Weights, prompts: Sequence[Sequence[int]], want_logprobs: 
     ends = torch.from_numpy(offsets[1:] - 1).to(device)
     last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
     logits = weights.head(last).float()
-    found: list[npt.NDArray[np.float32]] = []
-    if want_logprobs:
+    found = [np.empty(0, dtype=np.float32) for _ in prompts]
+    for temperature in {p.scored_at for p in prompts if p.scored_at is not None}:
         states = rms_norm(x, weights.norm, arch.norm_eps)
-        scored = target_logprobs(weights, states, torch.cat([tokens[1:], tokens[:1]])).cpu().numpy()
+        following = torch.cat([tokens[1:], tokens[:1]])
+        scored = target_logprobs(weights, states, following, temperature).cpu().numpy()
         nothing = np.full(1, np.nan, dtype=np.float32)
-        found = [np.concatenate([nothing, scored[a : b - 1]]) for a, b in itertools.pairwise(offsets)]
+        for i, (a, b) in enumerate(itertools.pairwise(offsets)):
+            if prompts[i].scored_at == temperature:
+                found[i] = np.concatenate([nothing, scored[a : b - 1]])
     return Prefilled(keys, values, grid.lengths, logits, found)
 
 

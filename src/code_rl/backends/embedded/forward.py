@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .ending import safe_point
 from .kernels import gated, rms_norm
 from .packing import Grid, Packed
 from .weights import Layer, Weights
@@ -27,8 +28,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def split_heads(weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries [n, heads, d] (rotated, and scaled for attention), rotated keys [n, kv, d] and values [n, kv, d].
 
-    `x` [n, hidden] is the layer's normed input.
+    `x` [n, hidden] is the layer's normed input. Every computation passes here, once a layer: a safe point.
     """
+    safe_point()
     arch = weights.arch
     qkv = layer.qkv(x).view(x.shape[0], arch.heads + 2 * arch.kv_heads, arch.head_dim)
     both, value = torch.split(qkv, [arch.heads + arch.kv_heads, arch.kv_heads], dim=1)
@@ -60,20 +62,21 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     return rms_norm(x, weights.norm, weights.arch.norm_eps)
 
 
-def target_logprobs(weights: Weights, states: Tensor, targets: Tensor) -> Tensor:
-    """Return the log-probability (fp32, temperature 1) of each target [n] given final states [n, hidden]."""
+def target_logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the log-probability (fp32) of each target [n] given final states [n, hidden]: log-softmax of logits / temperature."""
     rows = max(1, LOGIT_CHUNK // weights.arch.vocab)
     if len(targets) <= rows:
-        return _logprobs(weights, states, targets)
+        return _logprobs(weights, states, targets, temperature)
     parts = [
-        checkpoint(_logprobs, weights, part, ids, use_reentrant=False)
+        checkpoint(_logprobs, weights, part, ids, temperature, use_reentrant=False)
         for part, ids in zip(torch.split(states, rows), torch.split(targets, rows), strict=True)
     ]
     return torch.cat(parts)
 
 
-def _logprobs(weights: Weights, states: Tensor, targets: Tensor) -> Tensor:
-    return -F.cross_entropy(weights.head(states).float(), targets, reduction="none")
+def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    logits = weights.head(states).float()
+    return -F.cross_entropy(logits if temperature == 1 else logits / temperature, targets, reduction="none")
 
 
 def _layer(

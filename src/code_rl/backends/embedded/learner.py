@@ -20,8 +20,8 @@ from .adam import AdamState, adam_step
 from .datums import Example, Floats
 from .forward import hidden_states, target_logprobs
 from .lora import Lora, with_sites
-from .losses import Loss, Settings
 from .packing import Packed, pack, plan
+from .passes import Pass
 from .weights import SITES, Linear, Weights
 
 MERGE_LIMIT = 32_000_000
@@ -65,18 +65,16 @@ class Learner:
             self._merged = self.lora.merged(self.base)
         return self._merged
 
-    def forward(self, examples: Sequence[Example], loss: Loss, settings: Settings) -> types.ForwardBackwardOutput:
+    def forward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
         """Losses and log-probabilities without gradients."""
         with torch.no_grad():
             weights = self.sampler_weights() if self.merging else self.lora.apart(self.base)
-            return self._run(examples, loss, settings, weights, backward=False)
+            return self._run(examples, how, weights, backward=False)
 
-    def forward_backward(
-        self, examples: Sequence[Example], loss: Loss, settings: Settings
-    ) -> types.ForwardBackwardOutput:
+    def forward_backward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
         """The same, adding this request's gradient to the accumulated one, wholly or (on failure) not at all."""
         weights, leaves = self._trainable()
-        output = self._run(examples, loss, settings, weights, backward=True)
+        output = self._run(examples, how, weights, backward=True)
         gradient = torch.zeros_like(self.lora.flat)
         for leaf in leaves:
             self._chain(leaf, gradient)
@@ -136,13 +134,13 @@ class Learner:
             self.lora.chain_apart(leaf.layer, leaf.site, grads[0], grads[1], into)
 
     def _run(
-        self, examples: Sequence[Example], loss: Loss, settings: Settings, weights: Weights, backward: bool
+        self, examples: Sequence[Example], how: Pass, weights: Weights, backward: bool
     ) -> types.ForwardBackwardOutput:
         logprobs = [np.empty(len(e.tokens), dtype=np.float32) for e in examples]
         losses = [np.zeros(len(e.tokens), dtype=np.float32) for e in examples]
         for units in plan(examples, self.budget):
             batch = pack(units, self.base.device)
-            self._micro_batch(batch, loss, settings, weights, backward, logprobs, losses)
+            self._micro_batch(batch, how, weights, backward, logprobs, losses)
         total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
         return types.ForwardBackwardOutput(
             loss_fn_output_type="ArrayRecord",
@@ -156,8 +154,7 @@ class Learner:
     def _micro_batch(
         self,
         batch: Packed,
-        loss: Loss,
-        settings: Settings,
+        how: Pass,
         weights: Weights,
         backward: bool,
         logprobs: list[Floats],
@@ -165,13 +162,14 @@ class Learner:
     ) -> None:
         states = hidden_states(weights, batch, recompute=self.recompute and backward)
         stem_lp: Tensor | None = None
-        if batch.stem_tokens:
+        at = batch.stem_tokens
+        if at:
             with torch.no_grad():
-                stem_lp = target_logprobs(weights, states[: batch.stem_tokens], batch.targets[: batch.stem_tokens])
-        branch_lp = target_logprobs(weights, states[batch.stem_tokens :], batch.targets[batch.stem_tokens :])
-        per_token = loss.formula(branch_lp, batch.inputs, settings)
+                stem_lp = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature)
+        branch_lp = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
+        per_token = how.loss.formula(torch, branch_lp, batch.inputs, how.settings)
         if backward:
-            per_token.sum().backward()  # type: ignore[no-untyped-call]
+            per_token.sum().backward()
         _spread(batch, stem_lp, branch_lp.detach(), per_token.detach(), logprobs, losses)
 
 

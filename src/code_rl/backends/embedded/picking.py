@@ -81,26 +81,25 @@ class Picker:
     def pick(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens [rows] and their log-probabilities [rows] given fp32 logits [rows, vocab].
 
-        The log-probabilities are those of the model's own distribution (temperature 1, nothing filtered), whatever the
-        sampling settings: they are what the trainer recomputes.
+        The log-probabilities are those of the row's temperature (greedy: 1) before top-k and top-p: what the trainer computes
+        at the same temperature. It has no filters.
         """
         uniforms = self._uniforms.take().to(self._device, non_blocking=True)
         top = logits.amax(-1, keepdim=True)
         shifted = logits - top
+        if not self._plain:
+            shifted = shifted / self._temperature
         mass = shifted.exp()
         log_total = mass.sum(-1).log()
         if self._all_greedy:
             token = logits.argmax(-1)
         else:
-            token = self._draw(shifted, mass, uniforms)
+            token = self._draw(mass, uniforms)
             if self._any_greedy:
                 token = torch.where(self._greedy, logits.argmax(-1), token)
         return token, shifted.gather(1, token[:, None])[:, 0] - log_total
 
-    def _draw(self, shifted: Tensor, mass: Tensor, uniforms: Tensor) -> Tensor:
-        if not self._plain:
-            shifted = shifted / self._temperature
-            mass = shifted.exp()
+    def _draw(self, mass: Tensor, uniforms: Tensor) -> Tensor:
         if self._filtered:
             mass = _filter(mass, self._top_k, self._top_p)
         cumulative = mass.cumsum(-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 import secrets
@@ -22,16 +21,16 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.errors import BackendError, ConfigError
 
 from .datums import prompt_tokens
-from .decode import Completion, Draw, decode, prefill
+from .decode import Completion, Draw, Prompt, decode, prefill
+from .ending import safe_point, start_thread
 from .models import Model
+from .passes import check_temperature
 from .picking import Choice
 from .weights import Weights
 from .worker import run_into
 
 MAX_ROWS = 256
 LINGER_S = 0.002
-# Below it, logits divided by the temperature leave fp32.
-MIN_TEMPERATURE = 1e-5
 MAX_TOP_K = 1 << 30
 
 
@@ -80,10 +79,8 @@ class Sampler:
                 raise BackendError("the embedded service is closed and accepts no further requests")
             self._incoming.put(request)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=_serve, args=(self._incoming,), name="embedded-sampler", daemon=True
-                )
-                self._thread.start()
+                incoming = self._incoming
+                self._thread = start_thread("embedded-sampler", lambda: _serve(incoming), lambda: incoming.put(None))
         return AwaitableConcurrentFuture(request.future)
 
     def close(self) -> None:
@@ -139,15 +136,15 @@ def _sample(requests: Sequence[Request]) -> list[types.SampleResponse]:
     scored: dict[int, np.ndarray[Any, np.dtype[np.float32]]] = {}
     work = [(r, i) for r, request in enumerate(requests) for i in range(request.samples)]
     for chunk in _chunks(requests, work, weights):
-        numbers: dict[tuple[int, ...], int] = {}
+        safe_point()
+        numbers: dict[Prompt, int] = {}
         for r, _ in chunk:
-            numbers.setdefault(tuple(requests[r].prompt), len(numbers))
-        want = any(requests[r].prompt_logprobs and r not in scored for r, _ in chunk)
-        filled = prefill(weights, list(numbers), want)
+            numbers.setdefault(_prompt(requests[r]), len(numbers))
+        filled = prefill(weights, list(numbers))
         sequences: list[Draw] = []
         places: list[int] = []
         for r, i in chunk:
-            request, prompt = requests[r], numbers[tuple(requests[r].prompt)]
+            request, prompt = requests[r], numbers[_prompt(requests[r])]
             if request.prompt_logprobs and r not in scored:
                 scored[r] = filled.logprobs[prompt]
             if request.max_tokens:
@@ -156,6 +153,11 @@ def _sample(requests: Sequence[Request]) -> list[types.SampleResponse]:
         for r, completion in zip(places, decode(weights, filled, sequences), strict=True):
             done[r].append(completion)
     return [_response(request, done[r], scored.get(r)) for r, request in enumerate(requests)]
+
+
+def _prompt(request: Request) -> Prompt:
+    scored_at = (request.params.temperature or 1.0) if request.prompt_logprobs else None
+    return Prompt(tuple(request.prompt), scored_at)
 
 
 def _sequence(request: Request, prompt: int, index: int) -> Draw:
@@ -222,9 +224,9 @@ class EmbeddedSamplingClient:
         """Sample `num_samples` completions.
 
         Token ids that end a completion are its last token. `stop` None stops at the model's end-of-sequence tokens, a list
-        stops at its entries and at those, `[]` never stops. `max_tokens` None fills the context. The log-probabilities are
-        the model's at temperature 1, unfiltered, whatever the temperature. With `seed`, sample i depends on the seed, i and
-        the prompt only.
+        stops at its entries and at those, `[]` never stops. `max_tokens` None fills the context. The log-probabilities, the
+        prompt's too, are those of the temperature (greedy: 1) before top-k and top-p. With `seed`, sample i depends on the
+        seed, i and the prompt only.
 
         Raises ConfigError for settings that cannot be honoured or a request longer than the context, DataError for a prompt
         that is not text or has ids outside the vocabulary.
@@ -287,7 +289,8 @@ class EmbeddedSamplingClient:
         tokens = prompt_tokens(prompt, arch, "prompt")
         room = arch.max_context - len(tokens)
         limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
-        if limit > room or room < 0:
+        # The SDK scores a text by drawing one token after it, which is never read: a text may fill the context.
+        if limit > (max(room, 1) if scored else room) or room < 0:
             raise ConfigError(
                 f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context of {arch.max_context}; "
                 f"max_tokens may be at most {max(room, 0)}"
@@ -322,10 +325,8 @@ class EmbeddedSamplingClient:
 def _check(params: types.SamplingParams, limit: int) -> None:
     if limit < 0:
         raise ConfigError(f"max_tokens={limit} must not be negative")
-    if not (math.isfinite(params.temperature) and params.temperature >= 0):
-        raise ConfigError(f"temperature={params.temperature} must be a finite number of at least 0")
-    if 0 < params.temperature < MIN_TEMPERATURE:
-        raise ConfigError(f"temperature={params.temperature} must be 0 (greedy) or at least {MIN_TEMPERATURE}")
+    if params.temperature != 0:
+        check_temperature(params.temperature, "temperature")
     if not 0 < params.top_p <= 1:
         raise ConfigError(f"top_p={params.top_p} must be above 0 and at most 1")
     if params.top_k != -1 and not 1 <= params.top_k <= MAX_TOP_K:

@@ -155,7 +155,7 @@ class EmbeddedService:
         )
 
     def close(self) -> AwaitableConcurrentFuture[None]:
-        """Accept no further requests; those already queued are still answered."""
+        """Accept no further requests; those already queued are still answered, unless the process ends first."""
         self._loader.close()
         self._sampler.close()
         return finished(None)

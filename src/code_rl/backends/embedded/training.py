@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +13,12 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.errors import BackendError, CheckpointError, ConfigError
 
 from .adam import AdamState, check_adam
-from .datums import read_datums
+from .custom import CustomLoss, linearised, unweighted
+from .datums import Example, read_datums
 from .learner import Learner
 from .lora import Lora
-from .losses import resolve_loss
 from .models import Model
+from .passes import TEMPERATURE, Pass, read_pass
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, checkpoint_path, read_state, write_state
 from .worker import Inline, Worker
@@ -58,28 +59,44 @@ class EmbeddedTrainingClient:
 
         Raises ConfigError at once for an unknown loss or setting; the future raises DataError for malformed data.
         """
-        loss, settings = resolve_loss(loss_fn, loss_fn_config)
-        examples = list(data)
-        return self._worker.submit(
-            lambda: self._learner.forward(read_datums(examples, loss, self._model.weights.arch), loss, settings)
-        )
+        how, given = read_pass(loss_fn, loss_fn_config), list(data)
+        return self._worker.submit(lambda: self._learner.forward(self._read(given, how), how))
 
     def forward_backward(
         self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float | str] | None = None
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
         """The same, adding the gradient of the summed loss to what has accumulated since the last optim_step."""
-        loss, settings = resolve_loss(loss_fn, loss_fn_config)
-        examples = list(data)
+        how, given = read_pass(loss_fn, loss_fn_config), list(data)
+        return self._submit_backward(lambda: self._learner.forward_backward(self._read(given, how), how))
+
+    def forward_backward_custom(
+        self,
+        data: Sequence[types.Datum],
+        loss_fn: CustomLoss,
+        *,
+        loss_type_input: str | None = None,
+        temperature: float = 1.0,
+    ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
+        """`forward_backward` with a loss of one's own, `loss_fn(data, logprobs) -> (loss, metrics)`; it runs on this client's thread.
+
+        As in the SDK, `loss:sum` is the custom loss and `surrogate_loss:sum` that of the cross-entropy which has its gradient.
+        `temperature`, which the SDK has not, is that of the log-probabilities.
+        """
+        if loss_type_input not in (None, "logprobs"):
+            raise ConfigError(f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs")
+        if not callable(loss_fn):
+            raise ConfigError("loss_fn must be a function of (data, logprobs); this engine has no create_custom_loss")
+        how, given = read_pass("cross_entropy", {TEMPERATURE: temperature}), list(data)
 
         def run() -> types.ForwardBackwardOutput:
-            try:
-                read = read_datums(examples, loss, self._model.weights.arch)
-                return self._learner.forward_backward(read, loss, settings)
-            except BaseException as error:
-                self._failure = error
-                raise
+            forward = self._learner.forward(self._read(unweighted(given), how), how)
+            linear = linearised(given, loss_fn, forward)
+            output = self._learner.forward_backward(self._read(linear.data, how), how)
+            surrogate = output.metrics.pop("loss:sum")
+            output.metrics.update(linear.metrics, **{"loss:sum": linear.value, "surrogate_loss:sum": surrogate})
+            return output
 
-        return self._worker.submit(run)
+        return self._submit_backward(run)
 
     def optim_step(
         self, optim_params: object | None = None, *, adam_params: types.AdamParams | None = None
@@ -111,6 +128,12 @@ class EmbeddedTrainingClient:
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
         """`forward_backward` for callers that await the submission."""
         return self.forward_backward(*args, **kwargs)
+
+    async def forward_backward_custom_async(
+        self, *args: Any, **kwargs: Any
+    ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
+        """`forward_backward_custom` for callers that await the submission."""
+        return self.forward_backward_custom(*args, **kwargs)
 
     async def optim_step_async(self, *args: Any, **kwargs: Any) -> AwaitableConcurrentFuture[types.OptimStepResponse]:
         """`optim_step` for callers that await the submission."""
@@ -227,6 +250,23 @@ class EmbeddedTrainingClient:
             if meta["has_gradient"]:
                 self._learner.gradient = _gather(lora, saved, "gradient.", path).to(lora.flat.device)
         self._learner.weights_changed()
+
+    def _read(self, data: Sequence[types.Datum], how: Pass) -> list[Example]:
+        return read_datums(data, how.loss, self._model.weights.arch)
+
+    def _submit_backward(
+        self, operation: Callable[[], types.ForwardBackwardOutput]
+    ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
+        """Queue what adds to the gradient; its failure is kept for the step behind it."""
+
+        def run() -> types.ForwardBackwardOutput:
+            try:
+                return operation()
+            except BaseException as error:
+                self._failure = error
+                raise
+
+        return self._worker.submit(run)
 
     def _load(self, path: str, optimizer: bool) -> types.LoadWeightsResponse:
         self.restore(read_state(Path(path)), path, optimizer)

@@ -13,6 +13,8 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import BackendError
 
+from .ending import safe_point, start_thread
+
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "Future[Any]"]
 
@@ -20,8 +22,8 @@ _Job = tuple[Callable[[], Any], "Future[Any]"]
 class Worker:
     """FIFO executor on one daemon thread, started with the first operation.
 
-    An operation that was cancelled before it began is skipped; one that began runs to its end. The thread ends after
-    `close`, or when nothing refers to the worker any more.
+    An operation that was cancelled before it began is skipped; one that began runs to its end, unless the process ends first
+    (`ending`). The thread ends after `close`, or when nothing refers to the worker any more.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,8 +42,8 @@ class Worker:
                 raise BackendError(f"{self._name} is closed and accepts no further requests")
             self._jobs.put((operation, future))
             if self._thread is None:
-                self._thread = threading.Thread(target=_run, args=(self._jobs,), name=self._name, daemon=True)
-                self._thread.start()
+                jobs = self._jobs
+                self._thread = start_thread(self._name, lambda: _run(jobs), lambda: jobs.put(None))
         return AwaitableConcurrentFuture(future)
 
     def close(self) -> None:
@@ -78,6 +80,7 @@ def run_into(future: Future[T], operation: Callable[[], T]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
+        safe_point()
         result = operation()
     except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the future
         future.set_exception(error)

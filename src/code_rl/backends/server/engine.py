@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from tinker import types
 
+from code_rl.backends.embedded.ending import start_thread
 from code_rl.backends.embedded.models import Model
 from code_rl.backends.embedded.sampling import MAX_ROWS, Request, Snapshot, answer
 from code_rl.backends.embedded.worker import run_into
@@ -82,9 +83,8 @@ class Engine:
         self.last_used = time.monotonic()
         self._queue = _Queue()
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name=f"engine-{name}", daemon=True)
         self.loaded: Future[Model] = self.submit("", load)
-        self._thread.start()
+        self._thread = start_thread(f"engine-{name}", self._work, self.close)
 
     def submit(self, lane: str, operation: Callable[[], T]) -> Future[T]:
         """Queue an operation behind those of its lane."""

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from tinker import types
 
-from code_rl.backends.embedded.losses import LOSSES
 from code_rl.backends.embedded.models import BUILT_IN, built_in_context
+from code_rl.backends.embedded.passes import loss_settings
 
 from .core import Core
 from .refusals import bad, unknown
@@ -100,7 +100,7 @@ class SessionCalls:
         for asked, local in self._core.names.table.items():
             contexts.setdefault(asked, contexts.get(local))
         return Capabilities(
-            losses={name: sorted(loss.defaults) for name, loss in LOSSES.items()},
+            losses={name: sorted(keys) for name, keys in loss_settings().items()},
             supported_models=[
                 types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
                 for name, context in contexts.items()

@@ -12,8 +12,8 @@ from tinker import types
 
 from code_rl.backends.embedded.adam import check_adam
 from code_rl.backends.embedded.datums import read_datums
-from code_rl.backends.embedded.losses import resolve_loss
 from code_rl.backends.embedded.models import Model
+from code_rl.backends.embedded.passes import read_pass
 from code_rl.backends.embedded.sampling import Snapshot
 from code_rl.backends.embedded.service import lora_settings
 from code_rl.backends.embedded.state import checkpoint_path, read_state
@@ -203,8 +203,8 @@ class TrainingCalls:
 
         def check() -> InputError | None:
             try:
-                loss, _ = resolve_loss(request.loss_fn, request.loss_fn_config)
-                read_datums(request.data, loss, model.weights.arch)
+                how = read_pass(request.loss_fn, request.loss_fn_config)
+                read_datums(request.data, how.loss, model.weights.arch)
             except InputError as error:
                 return error
             return None

@@ -2,7 +2,8 @@
 
 `0:16384,200:32768` begins with 16,384 tokens and allows 32,768 from step 200 on. In place of a step, a criterion may stand:
 `truncated>0.2` (the share of completions cut off) or `plateau` (the mean of correct completions no longer rises). Both look at the last
-`window` steps of the running stage.
+`window` steps of the running stage. A stage with a step begins at that step in any case: criteria before it that are not met by then are
+passed over, as `0:16384,plateau:24576,200:32768` reads: 24,576 tokens at a plateau, 32,768 from step 200 at the latest.
 
 The stage of a step follows from the settings and from the steps known when its sampling begins, never from timing. So a resumed
 run finds the stage that the uninterrupted one was in.
@@ -95,7 +96,11 @@ class ContextSchedule:
             if current + 1 == len(self.stages):
                 break
             known = facts[since : max(at - self.lag, since)]
-            if self.stages[current + 1].begins.met(at, known, self.window):
+            ahead = [(number, self.stages[number].begins) for number in range(current + 1, len(self.stages))]
+            due = [number for number, begins in ahead if isinstance(begins, AtStep) and begins.step <= at]
+            if due:
+                current, since = due[-1], at
+            elif self.stages[current + 1].begins.met(at, known, self.window):
                 current, since = current + 1, at
         return current
 

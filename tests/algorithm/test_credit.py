@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rollout_support import completion, group_of
+from rollout_support import group_of, objective, trajectory
 
-from code_rl.grpo import compute_advantages, group_advantages, should_skip
-from code_rl.objective import Objective, Trained, build_examples, credit, loss_metrics, penalise_kl
+from code_rl.algorithm.advantages import compute_advantages, get_estimator, should_skip
+from code_rl.algorithm.kl import penalise_kl
+from code_rl.algorithm.losses import get_loss
+from code_rl.algorithm.metrics import loss_metrics
+from code_rl.algorithm.shaping import Shaping
+from code_rl.loop import credit, make_examples
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
 binary = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
@@ -22,12 +26,12 @@ masks = st.lists(st.sampled_from(["verdict", "none", "cut"]), min_size=1, max_si
 def test_leave_one_out_is_the_reward_minus_the_mean_of_the_others(values):
     assume(len(values) > 1 and not should_skip(compute_advantages(values)))
     expected = [v - (math.fsum(values) - v) / (len(values) - 1) for v in values]
-    assert group_advantages(values, "leave_one_out") == pytest.approx(expected, abs=1e-9)
+    assert compute_advantages(values, get_estimator("leave_one_out")) == pytest.approx(expected, abs=1e-9)
 
 
 @given(rewards)
 def test_mean_std_has_the_sign_and_order_of_the_mean_and_unit_spread(values):
-    plain, scaled = compute_advantages(values), group_advantages(values, "mean_std")
+    plain, scaled = compute_advantages(values), compute_advantages(values, get_estimator("mean_std"))
     assume(len(values) > 1 and max(map(abs, plain), default=0) > 1e-3)
     assert np.std(scaled, ddof=1) == pytest.approx(1.0, abs=2e-3)
     deviation = np.std(values, ddof=1)
@@ -36,25 +40,25 @@ def test_mean_std_has_the_sign_and_order_of_the_mean_and_unit_spread(values):
 
 @given(rewards, st.sampled_from(["mean", "mean_std", "leave_one_out"]))
 def test_every_kind_sums_to_zero_and_agrees_on_which_groups_are_degenerate(values, kind):
-    advantages = group_advantages(values, kind)
+    advantages = compute_advantages(values, get_estimator(kind))
     assert math.isclose(math.fsum(advantages), 0.0, abs_tol=1e-5)
     assert should_skip(advantages) == (should_skip(compute_advantages(values)) or len(values) == 1)
 
 
 @given(st.floats(-1e6, 1e6, allow_nan=False), st.integers(1, 64), st.sampled_from(["mean_std", "leave_one_out"]))
 def test_equal_rewards_stay_degenerate_whatever_the_scale(value, count, kind):
-    assert should_skip(group_advantages([value] * count, kind))
+    assert should_skip(compute_advantages([value] * count, get_estimator(kind)))
 
 
 @given(binary, st.data(), st.sampled_from(["mean", "mean_std", "leave_one_out"]))
 def test_masking_equals_the_group_without_the_masked_members(values, data, kind):
     cut = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     found = credit(
-        group_of(completion(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)),
-        Objective(overlong="mask", advantage=kind),
+        group_of(trajectory(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)),
+        objective(shaping=Shaping("mask"), estimator=get_estimator(kind)),
     )
     kept = [r for r, c in zip(values, cut, strict=True) if not c]
-    assert [a for a in found.advantages_G if a is not None] == group_advantages(kept, kind)
+    assert [a for a in found.advantages_G if a is not None] == compute_advantages(kept, get_estimator(kind))
     assert [reason == "overlong" for reason in found.masked_G] == cut
     assert found.rewards_G == tuple(values)
 
@@ -62,86 +66,85 @@ def test_masking_equals_the_group_without_the_masked_members(values, data, kind)
 @given(binary, st.data())
 def test_mask_loss_keeps_the_baseline_of_all(values, data):
     cut = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
-    members = [completion(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)]
-    whole = credit(group_of(members), Objective())
-    found = credit(group_of(members), Objective(overlong="mask_loss"))
+    members = [trajectory(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)]
+    whole = credit(group_of(members), objective())
+    found = credit(group_of(members), objective(shaping=Shaping("mask_loss")))
     assert found.advantages_G == tuple(None if c else a for a, c in zip(whole.advantages_G, cut, strict=True))
 
 
 def test_one_right_answer_among_three_wrong_ones_stays_a_group_with_variance_whoever_is_masked():
-    members = [completion(reward=r) for r in (1.0, 0.0, 0.0)]
+    members = [trajectory(reward=r) for r in (1.0, 0.0, 0.0)]
     for masked in (
-        completion(reward=None),
-        completion(reward=0.0, truncated=True),
-        completion(reward=1.0, truncated=True),
+        trajectory(reward=None),
+        trajectory(reward=0.0, truncated=True),
+        trajectory(reward=1.0, truncated=True),
     ):
         for overlong in ("mask", "mask_loss"):
-            found = credit(group_of([*members, masked]), Objective(overlong=overlong))
+            found = credit(group_of([*members, masked]), objective(shaping=Shaping(overlong)))
             assert not found.skipped
             assert found.advantages_G[3] is None
             assert found.advantages_G[0] > 0 > found.advantages_G[1]
 
 
 def test_a_lone_right_answer_among_cut_ones_is_kept_by_mask_loss_and_skipped_by_mask():
-    members = [completion(reward=1.0), *(completion(reward=0.0, truncated=True) for _ in range(3))]
-    assert credit(group_of(members), Objective(overlong="mask_loss")).advantages_G == (0.75, None, None, None)
-    assert credit(group_of(members), Objective(overlong="mask")).skipped
+    members = [trajectory(reward=1.0), *(trajectory(reward=0.0, truncated=True) for _ in range(3))]
+    assert credit(group_of(members), objective(shaping=Shaping("mask_loss"))).advantages_G == (0.75, None, None, None)
+    assert credit(group_of(members), objective(shaping=Shaping("mask"))).skipped
 
 
 def test_a_lost_verdict_is_masked_under_every_rule_and_in_no_baseline():
-    members = [completion(reward=None, truncated=True), completion(reward=1.0), completion(reward=0.0)]
+    members = [trajectory(reward=None, truncated=True), trajectory(reward=1.0), trajectory(reward=0.0)]
     for overlong in ("judged", "mask", "mask_loss", "wrong", "penalty"):
-        found = credit(group_of(members), Objective(overlong=overlong, overlong_buffer=4))
+        found = credit(group_of(members), objective(shaping=Shaping(overlong, 4)))
         assert found.masked_G == ("sandbox_error", None, None)
         assert found.advantages_G == (None, 0.5, -0.5)
 
 
 def test_wrong_takes_correctness_and_leaves_the_format_score():
     members = [
-        completion(reward=1.0, truncated=True),
-        completion(reward=-0.1, correctness=0.0, truncated=True),
-        completion(reward=1.0),
+        trajectory(reward=1.0, truncated=True),
+        trajectory(reward=-0.1, correctness=0.0, truncated=True),
+        trajectory(reward=1.0),
     ]
-    assert credit(group_of(members), Objective(overlong="wrong")).rewards_G == (0.0, -0.1, 1.0)
-    assert credit(group_of(members), Objective()).rewards_G == (1.0, -0.1, 1.0)
+    assert credit(group_of(members), objective(shaping=Shaping("wrong"))).rewards_G == (0.0, -0.1, 1.0)
+    assert credit(group_of(members), objective()).rewards_G == (1.0, -0.1, 1.0)
 
 
 @pytest.mark.parametrize(("length", "taken"), [(1, 0.0), (60, 0.0), (80, 0.25), (100, 0.5)])
 def test_soft_penalty_sinks_linearly_over_the_buffer(length, taken):
-    member = completion(reward=1.0, length=length, truncated=length == 100)
-    objective = Objective(overlong="penalty", overlong_buffer=40, overlong_penalty=0.5)
-    assert credit(group_of([member], max_tokens=100), objective).rewards_G == (pytest.approx(1.0 - taken),)
+    member = trajectory(reward=1.0, length=length, truncated=length == 100)
+    penalty = objective(shaping=Shaping("penalty", 40, 0.5))
+    assert credit(group_of([member], max_tokens=100), penalty).rewards_G == (pytest.approx(1.0 - taken),)
 
 
 @given(binary)
 def test_without_cut_completions_every_overlong_rule_is_the_same(values):
-    group = group_of((completion(reward=r, length=5) for r in values), max_tokens=100)
-    plain = credit(group, Objective())
+    group = group_of((trajectory(reward=r, length=5) for r in values), max_tokens=100)
+    plain = credit(group, objective())
     for overlong in ("mask", "mask_loss", "wrong", "penalty"):
-        assert credit(group, Objective(overlong=overlong, overlong_buffer=50)) == plain
+        assert credit(group, objective(shaping=Shaping(overlong, 50))) == plain
 
 
-def test_examples_carry_the_logprobs_and_the_policy_step_that_made_them():
-    group = group_of([completion(reward=1.0), completion(reward=0.0), completion(reward=None)], policy_step=7)
-    examples = build_examples([(group, credit(group, Objective()))])
-    assert [example.policy_step for example in examples] == [7, 7]
-    for example, member in zip(examples, group.completions, strict=False):
-        sampled = example.datum.loss_fn_inputs["logprobs"].to_numpy()[example.start :]
-        assert sampled.tolist() == pytest.approx(member.logprobs)
+def test_examples_carry_the_logprobs_that_made_them():
+    group = group_of([trajectory(reward=1.0), trajectory(reward=0.0), trajectory(reward=None)])
+    examples = make_examples(group, credit(group, objective()))
+    assert len(examples) == 2
+    for example, member in zip(examples, group.trajectories, strict=False):
+        assert example.array("logprobs")[example.sampled].tolist() == pytest.approx(member.logprobs)
 
 
 def examples_with_gap(ratios, advantages):
-    """Examples whose trainer logprobs differ from the sampler's by log(ratio), token by token."""
-    trained = Trained()
+    """Examples, and trainer logprobs that differ from the sampler's by log(ratio), token by token."""
+    examples, logprobs = [], []
     for ratio_T, reward in zip(ratios, advantages, strict=True):
-        member = completion(reward=reward, length=len(ratio_T))
-        group = group_of([member, completion(reward=0.5 - reward, length=1)])
-        example = build_examples([(group, credit(group, Objective()))])[0]
-        sampled = example.datum.loss_fn_inputs["logprobs"].to_numpy()
-        shift = np.concatenate([np.zeros(example.start), np.log(ratio_T)])
-        trained.examples.append(example)
-        trained.logprobs.append((sampled + shift).astype(np.float32))
-    return trained
+        member = trajectory(reward=reward, length=len(ratio_T))
+        group = group_of([member, trajectory(reward=0.5 - reward, length=1)])
+        example = make_examples(group, credit(group, objective()))[0]
+        now_T = example.array("logprobs").astype(np.float64)
+        now_T[example.sampled] += np.log(ratio_T)
+        examples.append(example)
+        logprobs.append(now_T.astype(np.float32))
+    return examples, logprobs
 
 
 @pytest.mark.parametrize(
@@ -156,11 +159,11 @@ def examples_with_gap(ratios, advantages):
 )
 def test_logged_loss_and_clip_fraction_follow_the_formula_in_float64(loss, config, low, high):
     ratios = [[0.5, 1.0, 1.25, 5.0], [0.5, 1.1, 1.25, 3.0]]
-    trained = examples_with_gap(ratios, [1.0, 0.0])
+    examples, trained = examples_with_gap(ratios, [1.0, 0.0])
     total, clipped = 0.0, 0
-    for ratio_T, example, logprobs in zip(ratios, trained.examples, trained.logprobs, strict=True):
-        advantage = float(example.datum.loss_fn_inputs["advantages"].to_numpy()[-1])
-        for ratio, logprob in zip(ratio_T, logprobs[example.start :], strict=True):
+    for ratio_T, example, logprobs in zip(ratios, examples, trained, strict=True):
+        advantage = float(example.array("advantages")[-1])
+        for ratio, logprob in zip(ratio_T, logprobs[example.sampled], strict=True):
             held = ratio if low is None else min(max(ratio, low), high)
             if loss == "importance_sampling":
                 total -= ratio * advantage
@@ -170,7 +173,7 @@ def test_logged_loss_and_clip_fraction_follow_the_formula_in_float64(loss, confi
             else:
                 total -= held * advantage * float(logprob)
                 clipped += held != ratio
-    metrics = loss_metrics(trained, Objective(loss=loss, loss_config=config))
+    metrics = loss_metrics(examples, trained, get_loss(loss), config)
     assert metrics["loss"] == pytest.approx(total / 8, rel=1e-5)
     assert metrics.get("clip_fraction") == (None if low is None else clipped / 8)
     assert metrics["ratio_mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
@@ -178,10 +181,8 @@ def test_logged_loss_and_clip_fraction_follow_the_formula_in_float64(loss, confi
 
 def test_clip_higher_frees_rising_tokens_and_nothing_else():
     trained = examples_with_gap([[1.25, 0.7], [1.25, 0.7]], [1.0, 0.0])
-    symmetric = loss_metrics(trained, Objective(loss="ppo"))
-    higher = loss_metrics(
-        trained, Objective(loss="ppo", loss_config={"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
-    )
+    symmetric = loss_metrics(*trained, get_loss("ppo"), {})
+    higher = loss_metrics(*trained, get_loss("ppo"), {"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
     assert symmetric["clip_fraction"] == 0.5
     assert higher["clip_fraction"] == 0.25
     assert {k: v for k, v in higher.items() if k not in ("loss", "clip_fraction")} == {
@@ -190,16 +191,28 @@ def test_clip_higher_frees_rising_tokens_and_nothing_else():
 
 
 def test_kl_term_lowers_tokens_that_left_the_reference_and_keeps_the_mean_advantage():
-    group = group_of([completion(reward=1.0, length=4), completion(reward=0.0, length=4)])
-    examples = build_examples([(group, credit(group, Objective()))])
+    group = group_of([trajectory(reward=1.0, length=4), trajectory(reward=0.0, length=4)])
+    examples = make_examples(group, credit(group, objective()))
     reference = [
-        [lp - gap for lp, gap in zip(c.logprobs, (0.4, 0.0, 0.0, 0.0), strict=True)] for c in group.completions
+        [lp - gap for lp, gap in zip(c.logprobs, (0.4, 0.0, 0.0, 0.0), strict=True)] for c in group.trajectories
     ]
     penalised, divergence = penalise_kl(examples, reference, 0.5)
     assert divergence == pytest.approx(0.1)
     for before, after in zip(examples, penalised, strict=True):
-        change = (
-            after.datum.loss_fn_inputs["advantages"].to_numpy() - before.datum.loss_fn_inputs["advantages"].to_numpy()
-        )
-        assert change[: before.start].tolist() == [0.0] * before.start
-        assert change[before.start :].tolist() == pytest.approx([-0.15, 0.05, 0.05, 0.05])
+        change = after.array("advantages") - before.array("advantages")
+        assert change[before.sampled].tolist() == pytest.approx([-0.15, 0.05, 0.05, 0.05])
+        change[before.sampled] = 0.0
+        assert not change.any()
+
+
+def test_a_group_that_only_a_penalty_tells_apart_is_skipped():
+    members = [trajectory(reward=0.0, length=8, truncated=True), *(trajectory(reward=0.0) for _ in range(3))]
+    found = credit(group_of(members), objective(shaping=Shaping("penalty", 4)))
+    assert found.rewards_G[0] == -1.0
+    assert found.skipped
+
+
+def test_a_penalty_counts_in_a_group_that_has_right_and_wrong_answers():
+    members = [trajectory(reward=1.0, length=8), trajectory(reward=1.0), trajectory(reward=0.0)]
+    found = credit(group_of(members), objective(shaping=Shaping(length_coef=0.5)))
+    assert found.advantages_G[0] < found.advantages_G[1]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
+from code_rl.loading.suitable import within_difficulty
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.schedule import ContextSchedule, StepFacts, parse_schedule
-from code_rl.training import within_difficulty
+from code_rl.rollouts.lengths import ContextSchedule, StepFacts, parse_schedule
 
 
 def limits(schedule: ContextSchedule, facts: list[StepFacts], steps: int) -> list[int]:
@@ -35,6 +35,18 @@ def test_a_plateau_needs_two_windows_without_a_rise():
     facts = [StepFacts(0.0, correct) for correct in (0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.9)]
     schedule = ContextSchedule(parse_schedule("0:16,plateau:32"), window=2)
     assert limits(schedule, facts, 8) == [16] * 6 + [32] * 2
+
+
+@pytest.mark.parametrize("criterion", ["plateau", "truncated>0.2"])
+def test_a_stage_begins_at_its_step_also_behind_a_criterion_that_is_not_met(criterion):
+    rising = [StepFacts(0.0, step / 10) for step in range(8)]
+    schedule = ContextSchedule(parse_schedule(f"0:16,{criterion}:32,4:64"), window=1)
+    assert limits(schedule, rising, 8) == [16] * 4 + [64] * 4
+
+
+def test_a_criterion_that_is_met_in_time_begins_its_stage_before_the_step_behind_it():
+    schedule = ContextSchedule(parse_schedule("0:16,truncated>0.2:32,4:64,truncated>0.2:128"), window=2)
+    assert limits(schedule, [StepFacts(0.5, 0.5)] * 8, 8) == [16, 16, 32, 32, 64, 64, 128, 128]
 
 
 def test_steps_without_a_verdict_meet_no_criterion():

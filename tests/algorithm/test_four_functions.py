@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tinker import types
 
-from code_rl.grpo import masked_advantages
 from train import compute_advantages, make_datum, should_skip, train_step
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
@@ -74,16 +73,15 @@ def test_reward_that_is_not_finite_is_an_error():
 
 
 def test_members_without_a_verdict_are_no_part_of_the_baseline():
-    assert masked_advantages([1.0, None, 0.0, None]) == [0.5, None, -0.5, None]
+    assert compute_advantages([1.0, None, 0.0, None]) == [0.5, None, -0.5, None]
 
 
 def test_a_group_stays_informative_when_members_are_masked():
-    known = [a for a in masked_advantages([1.0, 0.0, 0.0, None]) if a is not None]
-    assert not should_skip(known)
+    assert not should_skip(compute_advantages([1.0, 0.0, 0.0, None]))
 
 
 def test_a_wholly_masked_group_is_skipped():
-    assert should_skip([a for a in masked_advantages([None, None]) if a is not None])
+    assert should_skip(compute_advantages([None, None]))
 
 
 @st.composite
@@ -162,3 +160,23 @@ def test_train_step_submits_both_requests_before_it_waits_for_either():
         "wait forward_backward",
         "wait optim_step",
     ]
+
+
+def test_train_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
+    client, futures = Recording(), []
+    datums = [make_datum([1, 2], [-0.1], 1, 1.0)]
+    train_step(client, datums, types.AdamParams(learning_rate=0.25), futures=futures)
+    assert client.events == ["submit importance_sampling 1", "submit optim_step 0.25"]
+    assert len(futures) == 2
+
+
+def test_a_step_without_datums_applies_what_was_accumulated():
+    client = Recording()
+    train_step(client, [], types.AdamParams(learning_rate=0.25))
+    assert client.events == ["submit optim_step 0.25", "wait optim_step"]
+
+
+def test_tokens_that_the_policy_did_not_write_have_no_advantage():
+    datum = make_datum([1, 2, 3, 4, 5, 6], [-0.5, None, None, -0.25], 2, 2.0)
+    assert datum.loss_fn_inputs["advantages"].to_numpy().tolist() == [0.0, 2.0, 0.0, 0.0, 2.0]
+    assert datum.loss_fn_inputs["logprobs"].to_numpy().tolist() == [0.0, -0.5, 0.0, 0.0, -0.25]

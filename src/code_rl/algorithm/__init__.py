@@ -1,0 +1,1 @@
+"""The algorithm: pure functions, one idea a file."""

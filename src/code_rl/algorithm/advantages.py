@@ -1,0 +1,92 @@
+"""A(r): how much better each member of a group did than its group.
+
+| name | A_i | source |
+|---|---|---|
+| `mean` | r_i − mean(r) | Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783 |
+| `mean_std` | (r_i − mean(r)) / (s + 1e-6), s the sample standard deviation | Shao et al. 2024 (GRPO), arXiv 2402.03300 |
+| `leave_one_out` | r_i − mean of the others | Ahmadian et al. 2024 (RLOO), arXiv 2402.14740 |
+
+A member without a reward (None) is no part of the baseline and gets no advantage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from code_rl.errors import ConfigError
+from code_rl.registry import find
+
+Estimator = Callable[[list[float]], list[float]]
+"""`rewards_G` of members that have one to `advantages_G`."""
+DEGENERATE = 1e-8
+STD_FLOOR = 1e-6
+
+
+def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | None = None) -> list[float | None]:
+    """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without variance has zeros under each.
+
+    Raises:
+        ValueError: a reward, or an advantage that the estimator gives, is NaN or infinite, or it gives too few or too many.
+    """
+    known = [reward for reward in rewards if reward is not None]
+    require_finite(known, "reward")
+    advantages = mean(known)
+    if estimator is not None and not should_skip(advantages):
+        advantages = [float(advantage) for advantage in estimator(known)]
+        if len(advantages) != len(known):
+            raise ValueError(f"{len(advantages)} advantages for {len(known)} rewards; an estimator gives one for each")
+        require_finite(advantages, "advantage")
+    each = iter(advantages)
+    return [None if reward is None else next(each) for reward in rewards]
+
+
+def should_skip(advantages: Sequence[float | None]) -> bool:
+    """True when no advantage in the group differs from zero by more than 1e-8 (an empty group too).
+
+    Raises:
+        ValueError: an advantage is NaN or infinite.
+    """
+    known = [advantage for advantage in advantages if advantage is not None]
+    require_finite(known, "advantage")
+    return all(abs(advantage) <= DEGENERATE for advantage in known)
+
+
+def mean(rewards_G: list[float]) -> list[float]:
+    """r − mean."""
+    if not rewards_G:
+        return []
+    baseline = math.fsum(rewards_G) / len(rewards_G)
+    return [reward - baseline for reward in rewards_G]
+
+
+def mean_std(rewards_G: list[float]) -> list[float]:
+    """(r − mean) / (s + 1e-6)."""
+    advantages = mean(rewards_G)
+    deviation = math.sqrt(math.fsum(advantage**2 for advantage in advantages) / (len(advantages) - 1))
+    return [advantage / (deviation + STD_FLOOR) for advantage in advantages]
+
+
+def leave_one_out(rewards_G: list[float]) -> list[float]:
+    """r − mean of the others, which is (r − mean) · G / (G − 1)."""
+    count = len(rewards_G)
+    return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
+
+
+ESTIMATORS: Mapping[str, Estimator] = {"mean": mean, "mean_std": mean_std, "leave_one_out": leave_one_out}
+
+
+def get_estimator(name: str) -> Estimator:
+    """The estimator called `name`, or the one that `package.module:object` is. Raises ConfigError."""
+    found = find("advantage", name, ESTIMATORS)
+    if not callable(found):
+        raise ConfigError(f"advantage={name} is not callable; it must be a function from rewards to advantages")
+    estimator: Estimator = found
+    return estimator
+
+
+def require_finite(values: Sequence[float], what: str) -> None:
+    """Raise ValueError for the first of `values` that is NaN or infinite."""
+    for index, value in enumerate(values):
+        if not math.isfinite(value):
+            raise ValueError(f"{what} {index} is {value}; every {what} must be a finite number")

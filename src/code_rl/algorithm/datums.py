@@ -1,0 +1,200 @@
+"""From tokens to training examples, and the optimizer step on them.
+
+A target is a token that the model is to predict from those before it. What the policy wrote has the sampler's logprobs and an advantage; all else
+(prompts, what an environment said) has zeros, and is not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from code_rl.algorithm.advantages import require_finite
+from code_rl.algorithm.losses import POLICY_LOSSES, Loss, loss_settings
+
+if TYPE_CHECKING:
+    import tinker
+
+Floats = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+class Sampled(Protocol):
+    """One turn: the tokens before it, and what was sampled after them (T tokens, logprobs_T)."""
+
+    @property
+    def prompt_tokens(self) -> Sequence[int]: ...  # noqa: D102
+    @property
+    def tokens(self) -> Sequence[int]: ...  # noqa: D102
+    @property
+    def logprobs(self) -> Sequence[float]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A datum, and which of its targets the policy sampled."""
+
+    datum: tinker.types.Datum
+    sampled: Ints
+
+    @property
+    def tokens(self) -> list[int]:
+        """The whole sequence, inputs and last target."""
+        return [*self.datum.model_input.to_ints(), int(self.array("target_tokens")[-1])]
+
+    def array(self, name: str) -> Floats:
+        """A field of the datum, [T − 1]."""
+        array: Floats = self.datum.loss_fn_inputs[name].to_numpy()
+        return array
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens that make one example: the first `ob_len` are a prompt; of the others `logprobs` has the sampler's, None where the policy did not write."""
+
+    tokens: list[int]
+    logprobs: list[float | None]
+    ob_len: int
+
+    @property
+    def sampled(self) -> Ints:
+        """Which targets the policy sampled."""
+        first = len(self.tokens) - 1 - len(self.logprobs)
+        return np.asarray([first + i for i, each in enumerate(self.logprobs) if each is not None], dtype=np.int64)
+
+
+def segments(turns: Sequence[Sampled]) -> list[Segment]:
+    """A trajectory's turns, joined where a prompt extends what came before: one segment for a renderer that keeps it all, else several.
+
+    Turns without a sampled token are left out.
+    """
+    found: list[Segment] = []
+    for turn in turns:
+        if not turn.tokens:
+            continue
+        prompt, last = list(turn.prompt_tokens), found[-1] if found else None
+        if last is not None and prompt[: len(last.tokens)] == last.tokens:
+            said = [None] * (len(prompt) - len(last.tokens))
+            found[-1] = Segment([*prompt, *turn.tokens], [*last.logprobs, *said, *turn.logprobs], last.ob_len)
+        else:
+            found.append(Segment([*prompt, *turn.tokens], list(turn.logprobs), len(prompt)))
+    return found
+
+
+def make_datum(
+    tokens: list[int], logprobs: Sequence[float | None], ob_len: int, advantage: float
+) -> tinker.types.Datum:
+    """One training example, shifted by one: inputs `tokens[:-1]`, targets `tokens[1:]`.
+
+    Args:
+        tokens: prompt and completion, T tokens.
+        logprobs: the sampler's log-probability of each token after the prompt; None for those that the policy did not write.
+        ob_len: number of prompt tokens, or that number less one (the shifted count); the lengths tell which.
+        advantage: of the whole completion.
+
+    Returns:
+        A datum of length T - 1 whose `logprobs` and `advantages` are zero where the policy did not write the target.
+
+    Raises:
+        ValueError: the lengths fit neither reading of `ob_len`, or a logprob or the advantage is not finite.
+    """
+    from tinker import types
+
+    start = len(tokens) - 1 - len(logprobs)
+    if start < 0 or ob_len not in (start, start + 1):
+        raise ValueError(
+            f"lengths do not fit: {len(tokens)} tokens, {len(logprobs)} completion logprobs and ob_len={ob_len}; "
+            f"wanted ob_len prompt tokens + one logprob per completion token = {len(tokens)}"
+        )
+    require_finite([advantage], "advantage")
+    logprobs_T = np.zeros(len(tokens) - 1, dtype=np.float32)
+    advantages_T = np.zeros(len(tokens) - 1, dtype=np.float32)
+    if None in logprobs:
+        written_T = np.asarray([logprob is not None for logprob in logprobs])
+        logprobs_T[start:] = [logprob or 0.0 for logprob in logprobs]
+        advantages_T[start:] = np.where(written_T, np.float32(advantage), np.float32(0))
+    else:
+        logprobs_T[start:] = logprobs
+        advantages_T[start:] = advantage
+    if not np.isfinite(logprobs_T).all():
+        raise ValueError(f"logprob {int(np.argmin(np.isfinite(logprobs_T))) - start} of the completion is not finite")
+    return types.Datum(
+        model_input=types.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={
+            "target_tokens": types.TensorData.from_numpy(np.asarray(tokens[1:], dtype=np.int64)),
+            "logprobs": types.TensorData.from_numpy(logprobs_T),
+            "advantages": types.TensorData.from_numpy(advantages_T),
+        },
+    )
+
+
+def with_advantages(example: Example, advantages: Floats) -> Example:
+    """The same example with another advantage for each target, [T − 1]."""
+    from tinker import types
+
+    inputs = {**example.datum.loss_fn_inputs, "advantages": types.TensorData.from_numpy(advantages)}
+    return Example(types.Datum(model_input=example.datum.model_input, loss_fn_inputs=inputs), example.sampled)
+
+
+def train_step(
+    training_client: tinker.TrainingClient,
+    datums: list[tinker.types.Datum],
+    adam_params: tinker.types.AdamParams,
+    loss: Loss = POLICY_LOSSES["importance_sampling"],
+    loss_config: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
+    *,
+    futures: list[Any] | None = None,
+) -> None:
+    """One optimizer step: both requests are submitted before either is awaited, so that a remote service pipelines them.
+
+    Without datums only the optimizer's: the gradient of an earlier `forward_backward` waits for it. A caller who has more to submit gives
+    `futures`, which gets what is to be waited for; else it is waited for here.
+    """
+    submitted: list[Any] = [forward_backward(training_client, datums, loss, loss_config, temperature)] if datums else []
+    submitted.append(training_client.optim_step(adam_params))
+    if futures is not None:
+        futures += submitted
+        return
+    for future in submitted:
+        future.result()
+
+
+def forward_backward(
+    training_client: tinker.TrainingClient,
+    datums: list[tinker.types.Datum],
+    loss: Loss,
+    loss_config: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
+) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
+    """Submit the gradient of `loss` on `datums`, which waits for the next optimizer step. A loss of the user's own is computed here, in torch.
+
+    `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has one.
+    """
+    more = {} if temperature == 1 else {"temperature": temperature}
+    client: Any = training_client  # the SDK knows no temperature; only a back end that takes one is given any
+    if POLICY_LOSSES.get(loss.name) is not loss:
+        return client.forward_backward_custom(datums, _custom(loss, loss_config), **more)  # type: ignore[no-any-return]
+    settings = {**(loss_config or {}), **more}
+    return client.forward_backward(datums, loss.name, *([settings] if settings else []))  # type: ignore[no-any-return]
+
+
+def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
+    """`loss` as `forward_backward_custom` takes it: of all datums' logprobs, one number and metrics."""
+    settings = loss_settings(loss, loss_config)
+
+    def total(datums: list[tinker.types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
+        import torch
+
+        parts = []
+        for datum, logprobs_T in zip(datums, logprobs, strict=True):
+            inputs = {name: datum.loss_fn_inputs[name].to_torch().to(logprobs_T.dtype) for name in loss.inputs}
+            parts.append(loss.formula(torch, logprobs_T, inputs, settings).sum())
+        whole = torch.stack(parts).sum()
+        return whole, {"loss:sum": float(whole.detach())}
+
+    return total

@@ -1,0 +1,125 @@
+"""L(θ): each loss once, for the engine that trains (torch) and for metrics computed without one (NumPy).
+
+With p the log-probability of a token under the weights in training, q the one under which it was sampled, A its advantage and
+r = exp(p − q), the loss of a token is
+
+| name | loss | settings | source |
+|---|---|---|---|
+| `importance_sampling` | −r · A | | Tinker |
+| `ppo` | −min(r · A, clip(r, low, high) · A) | low 0.8, high 1.2 | Schulman et al. 2017, arXiv 1707.06347 |
+| `cispo` | −stop_gradient(clip(r, low, high)) · A · p | low 0, high 4 | MiniMax 2025, arXiv 2506.13585 |
+| `cross_entropy` | −w · p | | |
+
+Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position whose advantage (or weight) is zero contributes
+nothing, whatever the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from code_rl.errors import ConfigError
+from code_rl.registry import find
+
+Tokens = Any
+"""A torch tensor or a NumPy array with one number per token, [T]."""
+Inputs = Mapping[str, Tokens]
+Settings = Mapping[str, float]
+LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
+"""Tinker's names of the interval that ratios are clipped to."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss: `formula(ops, logprobs_T, inputs, settings)` gives one number per token, where `ops` is the module numpy or torch.
+
+    `inputs` are the fields of a datum that it reads beside `target_tokens`; the zeros of `signal` switch a position off. `defaults`
+    are its settings, in Tinker's `loss_fn_config`. `held_back(ratio_T, advantages_T, settings)` says which tokens it clips.
+    """
+
+    name: str
+    formula: Callable[[ModuleType, Tokens, Inputs, Settings], Tokens]
+    defaults: Settings
+    inputs: tuple[str, ...] = ("logprobs", "advantages")
+    signal: str = "advantages"
+    held_back: Callable[[ModuleType, Tokens, Tokens, Settings], Tokens] | None = None
+
+
+def _importance_sampling(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    del settings
+    return -(_ratio(ops, logprobs, inputs) * inputs["advantages"])
+
+
+def _ppo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    ratio, advantages = _ratio(ops, logprobs, inputs), inputs["advantages"]
+    return -ops.minimum(ratio * advantages, ops.clip(ratio, settings[LOW], settings[HIGH]) * advantages)
+
+
+def _ppo_holds_back(ops: ModuleType, ratio: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
+    """Only those that would go further in the direction of their advantage."""
+    return ops.where(advantages > 0, ratio > settings[HIGH], ratio < settings[LOW])
+
+
+def _cispo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    constant = logprobs.detach() if hasattr(logprobs, "detach") else logprobs
+    clipped = ops.clip(_ratio(ops, constant, inputs), settings[LOW], settings[HIGH])
+    return -(clipped * inputs["advantages"] * logprobs)
+
+
+def _cispo_holds_back(ops: ModuleType, ratio: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
+    del ops, advantages
+    return (ratio > settings[HIGH]) | (ratio < settings[LOW])
+
+
+def _cross_entropy(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    del ops, settings
+    return -(inputs["weights"] * logprobs)
+
+
+def _ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
+    return ops.exp(logprobs - inputs["logprobs"])
+
+
+POLICY_LOSSES: Mapping[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        Loss("importance_sampling", _importance_sampling, {}),
+        Loss("ppo", _ppo, {LOW: 0.8, HIGH: 1.2}, held_back=_ppo_holds_back),
+        Loss("cispo", _cispo, {LOW: 0.0, HIGH: 4.0}, held_back=_cispo_holds_back),
+    )
+}
+LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, inputs=("weights",), signal="weights"),
+    **POLICY_LOSSES,
+}
+
+
+def get_loss(name: str) -> Loss:
+    """The policy loss called `name`, or the `Loss` that `package.module:object` is. Raises ConfigError."""
+    loss = find("loss", name, POLICY_LOSSES)
+    if not isinstance(loss, Loss):
+        raise ConfigError(f"loss={name} is no code_rl.algorithm.losses.Loss; make one of your formula")
+    return loss
+
+
+def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settings:
+    """The complete settings of `loss`, its defaults where nothing is `given`.
+
+    Raises ConfigError for an unknown setting, a value that is not a finite number, or an interval that is none.
+    """
+    settings = dict(loss.defaults)
+    for key, value in (given or {}).items():
+        if key not in settings:
+            known = ", ".join(settings) or "none"
+            raise ConfigError(f"loss_fn_config key {key!r} is not a setting of {loss.name!r}; its settings: {known}")
+        if isinstance(value, (bool, str)) or not math.isfinite(value):
+            raise ConfigError(f"loss_fn_config {key}={value!r} must be a finite number")
+        settings[key] = float(value)
+    low, high = settings.get(LOW), settings.get(HIGH)
+    if low is not None and high is not None and low > high:
+        raise ConfigError(f"{LOW}={low} is above {HIGH}={high}")
+    return settings

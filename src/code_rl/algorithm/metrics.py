@@ -1,0 +1,231 @@
+"""What a step showed. Every metric is declared here once; docs/metrics.md is generated from the table.
+
+`*` stands for a name: of a verdict, a reason, a split, a number of steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from code_rl.algorithm.datums import Example, Floats
+from code_rl.algorithm.losses import Loss, loss_settings
+
+if TYPE_CHECKING:
+    from code_rl.objective import Credit, Objective
+    from code_rl.rollouts.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A name in `metrics.jsonl`, its unit, and what it means."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+_RATIO = "p and q: probabilities of a sampled token under the weights that are trained and those that sampled it"
+METRICS = (
+    Metric("mean_reward", "", "mean shaped reward of the completions that have a verdict"),
+    Metric("mean_correct", "share", "completions that pass every test, of those that have a verdict"),
+    Metric("format_rate", "share", "completions with a program in a fenced block"),
+    Metric("truncated_rate", "share", "completions cut off at the token limit"),
+    Metric("groups_total", "groups", "groups sampled, those replaced among them"),
+    Metric("groups_skipped", "groups", "groups not trained on: no member moves the policy"),
+    Metric("groups_refilled", "groups", "groups replaced by dynamic sampling"),
+    Metric(
+        "prompts_replaced", "prompts", "problems whose prompt filled the context, replaced by others (absent: none)"
+    ),
+    Metric("n_datums", "datums", "training examples"),
+    Metric("loss", "per token", "the loss over the tokens that are trained on"),
+    Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),
+    Metric("ratio_mean", "", "mean of p / q"),
+    Metric("ratio_max", "", "largest |p / q − 1|"),
+    Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
+    Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
+    Metric(
+        "grad_norm",
+        "",
+        "norm of the gradient before clipping, mean over optimizer steps, where the back end reports it",
+    ),
+    Metric("entropy", "nats", "mean of −log q over sampled tokens"),
+    Metric("turns", "turns", "mean answers of a trajectory (environments of several turns)"),
+    Metric("max_tokens", "tokens", "the limit of a completion in this step"),
+    Metric("stage", "", "number of the stage of max_tokens_schedule"),
+    Metric("tokens/prompt", "tokens", "prompts, each counted once"),
+    Metric("tokens/completion", "tokens", "sampled"),
+    Metric("tokens/prefill", "tokens", "read before sampling, and by the reference model"),
+    Metric("tokens/train", "tokens", "trained on, prompts among them"),
+    Metric("tokens/eval", "tokens", "sampled by the evaluation"),
+    Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
+    Metric("verdicts/*", "completions", "by verdict"),
+    Metric("masked/*", "completions", "not trained on, by reason"),
+    Metric("staleness/*", "datums", "by how many training steps their weights were older than those that were trained"),
+    Metric("staleness/mean", "steps", "mean of those"),
+    Metric("sandbox/retries", "tests", "tried again because the sandbox failed"),
+    Metric("time/sample", "s", "until the last completion was sampled"),
+    Metric("time/score", "s", "what judging added after that"),
+    Metric("time/train", "s", "from the last verdict to the new weights"),
+    Metric("time/wait", "s", "how long the trainer waited for rollouts"),
+    Metric("time/step", "s", "the whole step; with overlap the others do not add up to it"),
+    Metric("time/eval", "s", "the evaluation"),
+    Metric("eval/mean_correct", "share", "greedy Pass@1, mean over splits"),
+    Metric("eval/pass@1", "share", "Pass@1 at the run's temperature, mean over splits"),
+    Metric("eval/pass@*", "share", "Pass@k at the run's temperature, mean over splits; `pass@k` for k = eval_samples"),
+    Metric(
+        "eval/format_rate",
+        "share",
+        "sampled completions with a program, mean over splits; `eval/format_rate_greedy` of greedy ones",
+    ),
+    Metric(
+        "eval/truncated",
+        "share",
+        "sampled completions cut off, mean over splits; `eval/truncated_greedy` of greedy ones",
+    ),
+    Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%) and `problems`"),
+)
+
+
+class BatchFacts(Protocol):
+    """What metrics want to know of a batch: its step, the stage of the schedule, the token limit, the places."""
+
+    @property
+    def step(self) -> int: ...  # noqa: D102
+    @property
+    def stage(self) -> int: ...  # noqa: D102
+    @property
+    def max_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
+
+
+class LearnedFacts(Protocol):
+    """What metrics want to know of what was learned from it."""
+
+    credited: list[tuple[Group, Credit]]
+    examples: list[Example]
+    logprobs: list[Floats]
+    divergences: list[float]
+    optimizer: list[Mapping[str, float]]
+
+
+class TimedBatch(Protocol):
+    """When a batch was begun, and when its last group was judged."""
+
+    started: float
+    scored: float
+
+
+def step_metrics(batch: BatchFacts, learned: LearnedFacts, objective: Objective) -> dict[str, Any]:
+    """What one batch showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error` and `verdicts/checker_error`."""
+    groups = [group for group, _ in learned.credited]
+    credits_P = [credit for _, credit in learned.credited]
+    done = [trajectory for group in groups for trajectory in group.trajectories]
+    verdicts = Counter(each.verdict.kind.value for each in done)
+    masked = Counter(reason for credit in credits_P for reason in credit.masked_G if reason is not None)
+    logprobs = [logprob for each in done for logprob in each.logprobs]
+    metrics = {
+        "mean_reward": mean([reward for credit in credits_P for reward in credit.rewards_G if reward is not None]),
+        "mean_correct": mean([float(each.verdict.correct) for each in done if not each.verdict.ours]),
+        "format_rate": mean([float(each.format_ok) for each in done]),
+        "groups_skipped": sum(credit.skipped for credit in credits_P),
+        "groups_total": len(groups),
+        "groups_refilled": len(groups) - batch.size,
+        "n_datums": len(learned.examples),
+        **loss_metrics(learned.examples, learned.logprobs, objective.loss, objective.loss_config),
+        "entropy": -math.fsum(logprobs) / len(logprobs) if logprobs else None,
+        "truncated_rate": mean([float(each.truncated) for each in done]),
+        "max_tokens": batch.max_tokens,
+        "stage": batch.stage,
+        "tokens/prompt": sum(len(group.prompt_tokens) for group in groups),
+        "tokens/completion": sum(each.length for each in done),
+        **billed_tokens(groups, learned),
+        **{f"verdicts/{kind}": count for kind, count in sorted(verdicts.items())},
+        **{f"masked/{reason}": count for reason, count in sorted(masked.items())},
+        **staleness(batch.step, learned.credited),
+    }
+    norms = [norm for norm in (_grad_norm(each) for each in learned.optimizer) if norm is not None]
+    metrics |= {"optim/grad_norm": mean(norms)} if norms else {}
+    metrics |= {"kl_reference": mean(learned.divergences)} if learned.divergences else {}
+    if any(len(each.turns) > 1 for each in done):
+        metrics["turns"] = mean([len(each.turns) for each in done])
+    return metrics
+
+
+def loss_metrics(
+    examples: Sequence[Example], logprobs: Sequence[Floats], loss: Loss, loss_config: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Loss per sampled token and how far the trained policy was from the one that sampled, computed here from returned
+    logprobs [T − 1 each]: a service may report neither."""
+    names = ["loss", "kl_sample_train", "ratio_mean", "ratio_max", *(["clip_fraction"] if loss.held_back else [])]
+    if not examples:
+        return dict.fromkeys(names)
+    settings = loss_settings(loss, loss_config)
+    total, held_back, gaps = 0.0, 0, []
+    for example, logprobs_T in zip(examples, logprobs, strict=True):
+        trained_on = example.array("advantages") != 0
+        inputs = {name: example.array(name)[trained_on] for name in loss.inputs}
+        now_T = logprobs_T[trained_on]
+        total += float(np.sum(loss.formula(np, now_T, inputs, settings)))
+        gap_T = now_T - example.array("logprobs")[trained_on]
+        if loss.held_back is not None:
+            held_back += int(np.sum(loss.held_back(np, np.exp(gap_T), inputs["advantages"], settings)))
+        gaps.append(gap_T)
+    gap = np.concatenate(gaps).astype(np.float64)
+    values = [total / gap.size, float(-gap.mean()), float(np.exp(gap).mean()), float(np.abs(np.expm1(gap)).max())]
+    return dict(zip(names, [*values, *([held_back / gap.size] if loss.held_back else [])], strict=True))
+
+
+def billed_tokens(groups: Sequence[Group], learned: LearnedFacts) -> dict[str, int]:
+    """Tokens prefilled (a prompt once per answer, and what a reference model read) and trained on."""
+    trained = sum(len(example.datum.model_input.to_ints()) for example in learned.examples)
+    prefilled = sum(trajectory.prefilled for group in groups for trajectory in group.trajectories)
+    return {"tokens/prefill": prefilled + (trained if learned.divergences else 0), "tokens/train": trained}
+
+
+def staleness(step: int, credited: Sequence[tuple[Group, Credit]]) -> dict[str, float]:
+    """By how many training steps the weights that sampled each trajectory trained on were older than those that were trained: a histogram."""
+    ages: Counter[int] = Counter()
+    for group, credit in credited:
+        trained = sum(group.trajectories[index].length > 0 for index, _ in credit.trained)
+        ages[step - group.policy_step] += trained
+    ages = +ages
+    histogram: dict[str, float] = {f"staleness/{age}": count for age, count in sorted(ages.items())}
+    if ages:
+        histogram["staleness/mean"] = sum(age * count for age, count in ages.items()) / ages.total()
+    return histogram
+
+
+def stage_times(batch: TimedBatch, credited: Sequence[tuple[Group, Credit]], started: float) -> dict[str, float]:
+    """Seconds per stage of a step that began at `started` and ends now. Judging begins as completions arrive."""
+    ended = time.perf_counter()
+    sample = max((group.sample_s for group, _ in credited), default=0.0)
+    return {
+        "time/sample": sample,
+        "time/score": max(batch.scored - batch.started - sample, 0.0),
+        "time/train": ended - max(batch.scored, started),
+        "time/wait": max(batch.scored - started, 0.0),
+        "time/step": ended - started,
+    }
+
+
+def table() -> str:
+    """The metrics as Markdown."""
+    rows = [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in METRICS]
+    return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean, or None of nothing."""
+    return sum(values) / len(values) if values else None
+
+
+def _grad_norm(reported: Mapping[str, float]) -> float | None:
+    return next((float(value) for name, value in reported.items() if name.partition(":")[0] == "grad_norm"), None)

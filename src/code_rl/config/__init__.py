@@ -1,0 +1,22 @@
+"""The settings of a training run, recipes, and how both conventions of `group_size` resolve."""
+
+from code_rl.config.derived import BatchShape, batch_shape, context_schedule, loss_config, refuse_idle
+from code_rl.config.fields import FACTS, Config, parse_difficulty, refuse_buffer
+from code_rl.config.recipes import RECIPES, changed_settings, make_config, read_recipe, resolve_places
+
+__all__ = [
+    "FACTS",
+    "RECIPES",
+    "BatchShape",
+    "Config",
+    "batch_shape",
+    "changed_settings",
+    "context_schedule",
+    "loss_config",
+    "make_config",
+    "parse_difficulty",
+    "read_recipe",
+    "refuse_buffer",
+    "refuse_idle",
+    "resolve_places",
+]

@@ -1,0 +1,82 @@
+"""What settings mean together: the batch's shape, the loss's thresholds, the token limits by stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from code_rl.config.fields import Config
+from code_rl.errors import ConfigError
+from code_rl.rollouts.lengths import AtStep, ContextSchedule, Stage, parse_schedule
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """P prompts with G completions each."""
+
+    prompts: int
+    completions: int
+
+    def __str__(self) -> str:
+        return f"{self.prompts} prompts × {self.completions} completions"
+
+
+def batch_shape(config: Config) -> BatchShape:
+    """Resolve the two conventions of `group_size`. Raises ConfigError when the batch does not divide."""
+    shape = _batch_shape(config)
+    parts = config.num_substeps * config.num_minibatches
+    if shape.prompts % parts:
+        raise ConfigError(
+            f"num_substeps={config.num_substeps} times num_minibatches={config.num_minibatches} does not divide the "
+            f"{shape.prompts} prompts of a batch"
+        )
+    return shape
+
+
+def _batch_shape(config: Config) -> BatchShape:
+    if config.groups_per_batch is not None:
+        return BatchShape(config.groups_per_batch, config.group_size)
+    if config.batch_size % config.group_size:
+        raise ConfigError(
+            f"batch_size={config.batch_size} is not divisible by group_size={config.group_size} (the number of prompts); "
+            "choose a multiple, or give groups_per_batch= and group_size= (completions per prompt)"
+        )
+    return BatchShape(config.group_size, config.batch_size // config.group_size)
+
+
+def refuse_idle(config: Config) -> None:
+    """Raise ConfigError, by name, for settings under which a run trains and nothing is ever learned."""
+    shape = batch_shape(config)
+    if shape.completions == 1:
+        name, more = (
+            ("group_size", "")
+            if config.groups_per_batch is not None
+            else ("batch_size", f", a multiple of {shape.prompts}")
+        )
+        raise ConfigError(
+            f"{name}={getattr(config, name)} leaves one completion per prompt ({shape}): a completion is compared with the others "
+            f"of its prompt, so nothing would be learned; choose at least {2 * getattr(config, name)}{more}"
+        )
+    if config.temperature == 0:
+        raise ConfigError(
+            "temperature=0 makes all completions of a prompt the same, so that nothing would be learned; choose one above 0"
+        )
+
+
+def loss_config(config: Config) -> dict[str, float]:
+    """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
+    thresholds = {}
+    if config.clip_low is not None:
+        thresholds["clip_low_threshold"] = 1 - config.clip_low
+    if config.clip_high is not None:
+        thresholds["clip_high_threshold"] = 1 + config.clip_high
+    return thresholds
+
+
+def context_schedule(config: Config, room: int) -> ContextSchedule:
+    """The token limits of training, none above `room`."""
+    if config.max_tokens_schedule is None:
+        stages: tuple[Stage, ...] = (Stage(AtStep(0), config.max_tokens),)
+    else:
+        stages = parse_schedule(config.max_tokens_schedule)
+    stages = tuple(Stage(stage.begins, min(stage.max_tokens, room)) for stage in stages)
+    return ContextSchedule(stages, config.schedule_window or 20, config.max_steps_off_policy)

@@ -1,0 +1,242 @@
+"""The settings of a training run: every field says once all that is to be known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import chz
+
+from code_rl.algorithm.advantages import get_estimator
+from code_rl.algorithm.learning_rate import LearningRateSchedule
+from code_rl.algorithm.losses import get_loss
+from code_rl.config.setting import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    FIXED,
+    FREE,
+    FROM_0,
+    LOOP,
+    REPLAYED,
+    embedded,
+    everywhere,
+    facts_of,
+    must,
+    remote,
+    setting,
+)
+from code_rl.errors import ConfigError
+from code_rl.renderers import renderer_names
+from code_rl.rollouts.lengths import AtStep, parse_schedule
+
+
+def parse_difficulty(text: str) -> tuple[float, float]:
+    """`LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
+    low, separator, high = text.partition("..")
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        separator = ""
+        bounds = 0.0, 0.0
+    if not separator or not 0 <= bounds[0] <= bounds[1] <= 1:
+        raise ConfigError(f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9")
+    return bounds
+
+
+def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
+    """Raise ConfigError unless `find` knows the part that the setting names."""
+    find(getattr(settings, name))
+
+
+def _difficulty(settings: Any, name: str) -> None:
+    text = getattr(settings, name)
+    if text is not None:
+        parse_difficulty(text)
+
+
+@chz.chz
+class Config:
+    """Settings of a training run. A recipe (recipe=NAME) sets several at once; what is written beside it wins."""
+
+    # fmt: off
+    recipe: str | None = setting(None, FIXED, LOOP, "Named settings to start from. On the embedded default, without a model_name, it is 'tiny'.")
+    backend: str = setting("auto", FIXED, LOOP,
+        "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), or a server's http://host:port. "
+        "auto: tinker if one of those two is set in the environment or in .env, else embedded.")
+    model_name: str | None = setting(None, FIXED,
+        everywhere("embedded: a folder, a hub id or tiny; else one of the names that the server lists, checked at the start"),
+        "'tiny' (built in), a local folder, or a hub id of a Qwen2, Qwen3 or Llama causal LM.")
+    device: str = setting("auto", FREE, embedded("where the engine computes", "the server has its own"),
+        "Device of the embedded engine: auto, cpu, cuda or mps.")
+    threads: int | None = setting(None, FREE, embedded("CPU threads of the engine", "the server has its own"),
+        "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.", check=AT_LEAST_1)
+    renderer: str = setting("auto", FIXED, LOOP,
+        "How conversations become tokens: auto (the one that agrees with the model's chat template), qwen3_instruct, "
+        "qwen3, qwen3_thinking, qwen3_disable_thinking, or chat_template (the tokenizer's own, whatever it is).",
+        check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"))
+    dataset: str = setting("builtin", FIXED, LOOP,
+        "Training problems: 'builtin', a name (deepcoder, code-r1, taco, leetcode, …) or hub id as name[@revision][:split], "
+        "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], or several with commas. docs/data.md lists the names.")
+    test_dataset: str | None = setting(None, FIXED, LOOP,
+        "Held-out problems, in the same words as dataset=. None: those that belong to the dataset (builtin, deepcoder, "
+        "code-r1, leetcode, a prepared folder, … have some).")
+    overlong_prompts: Literal["skip", "error"] = setting("skip", FREE, LOOP,
+        "Problems whose prompt does not fit into the model's context: left out where they come up, or the run is refused at the start.")
+    executor: str = setting("auto", FREE, LOOP,
+        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.")
+    isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP,
+        "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.")
+    sandbox_concurrency: int | None = setting(None, FREE, LOOP, "Programs in flight at once (None: the executor's default).", check=AT_LEAST_1)
+    batch_size: int = setting(128, FIXED, LOOP, "Completions per step in all, when groups_per_batch is not given.", check=AT_LEAST_1)
+    group_size: int = setting(8, FIXED, LOOP,
+        "Without groups_per_batch: prompts per step, so that each gets batch_size // group_size completions. "
+        "With groups_per_batch: completions per prompt.", check=AT_LEAST_1)
+    groups_per_batch: int | None = setting(None, FIXED, LOOP, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1)
+    learning_rate: float = setting(4e-5, FIXED, everywhere("sent with every step"), "Adam's learning rate.", check=ABOVE_0)
+    learning_rate_schedule: LearningRateSchedule = setting("constant", FIXED, LOOP,
+        "What follows the warm-up: learning_rate throughout, or its decay to 0 at max_steps, in a line or half a cosine.")
+    warmup_steps: int = setting(0, FIXED, LOOP, "Steps over which the learning rate rises to learning_rate; 0: none.", check=AT_LEAST_0)
+    beta1: float = setting(0.9, FIXED, everywhere("sent with every step"), "Adam's first moment decay.", check=must(lambda beta: 0 <= beta < 1, "in [0, 1)"))
+    beta2: float = setting(0.95, FIXED, everywhere("sent with every step"),
+        "Adam's second moment decay.", check=must(lambda beta: 0 <= beta < 1, "in [0, 1)"))
+    eps: float = setting(1e-12, FIXED, everywhere("sent with every step"), "Adam's epsilon.", check=ABOVE_0)
+    weight_decay: float = setting(0.0, FIXED, everywhere("sent with every step"), "Adam's decoupled weight decay; 0: none.", check=FROM_0)
+    grad_clip_norm: float = setting(0.0, FIXED, everywhere("sent with every step"),
+        "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
+    loss: str = setting("importance_sampling", REPLAYED,
+        everywhere("embedded: one of its own losses; else the run's loss is probed at the start with two tokens. A loss of your own is computed here"),
+        "Loss per token, as Tinker defines it: importance_sampling (no clipping), ppo or cispo; or package.module:object, a Loss of your own.",
+        check=lambda settings, name: check_part(get_loss, settings, name))
+    clip_low: float | None = setting(None, REPLAYED, everywhere("probed together with the loss"),
+        "Ratios are clipped at 1 - clip_low (None: the loss's own, 0.2 for ppo, 1 for cispo).",
+        check=must(lambda low: 0 < low <= 1, "above 0 and at most 1"))
+    clip_high: float | None = setting(None, REPLAYED, everywhere("probed together with the loss"),
+        "Ratios are clipped at 1 + clip_high (None: the loss's own, 0.2 for ppo, 3 for cispo). Clip-higher: above clip_low.", check=ABOVE_0)
+    kl_coef: float = setting(0.0, REPLAYED, everywhere("above 0, the base model's log-probabilities are asked of a sampling client of its own"),
+        "Weight of a KL term against the base model, in the advantages; 0: none, nothing is computed.", check=FROM_0)
+    advantage: str = setting("mean", REPLAYED, LOOP,
+        "Reward minus the group's mean (mean), that over the group's standard deviation (mean_std), or reward minus the "
+        "mean of the others (leave_one_out); or package.module:function of your own.", check=lambda settings, name: check_part(get_estimator, settings, name))
+    overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", REPLAYED, LOOP,
+        "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
+        "(mask_loss); counted as wrong (wrong); or a reward that sinks towards the limit (penalty).")
+    overlong_buffer: int | None = setting(None, REPLAYED, LOOP,
+        "With overlong=penalty: tokens before the limit over which the reward sinks.", check=AT_LEAST_1)
+    overlong_penalty: float | None = setting(None, REPLAYED, LOOP, "With overlong=penalty: what is taken at the limit (None: 1).", check=ABOVE_0)
+    length_coef: float = setting(0.0, REPLAYED, LOOP,
+        "What a completion as long as its token limit loses of its reward; a shorter one in proportion.", check=FROM_0)
+    dynamic_sampling: int = setting(0, FIXED, LOOP,
+        "How often a place in the batch whose answers are all right or all wrong is filled again with another problem; 0: never.", check=AT_LEAST_0)
+    difficulty: str | None = setting(None, FIXED, LOOP,
+        "Train only on problems whose pass rate, as `code-rl prepare` measured it, is in LOW..HIGH.", check=_difficulty)
+    lora_rank: int = setting(32, FIXED, everywhere("fixed when the training client is created"), "Rank of the LoRA adapters.", check=AT_LEAST_1)
+    max_tokens: int = setting(24576, FIXED, everywhere("capped to what the model's context leaves; the context is asked"),
+        "Tokens per completion at most; capped to what the model's context leaves.", check=AT_LEAST_1)
+    max_tokens_schedule: str | None = setting(None, FIXED, LOOP,
+        "Token limits of training by stage: '0:16384,200:32768'; a stage may begin at a step, at truncated>SHARE or at "
+        "plateau. max_tokens is then the limit of evaluations.")
+    schedule_window: int | None = setting(None, FIXED, LOOP, "Steps that truncated> and plateau look at (None: 20).", check=AT_LEAST_1)
+    max_steps_off_policy: int = setting(0, FIXED, LOOP,
+        "K: a batch is sampled with the weights of K steps before it is trained on, while those steps train. 0: one stage\nwaits for the other.",
+        check=AT_LEAST_0)
+    num_substeps: int = setting(1, FIXED, LOOP, "Optimizer steps per batch, each on its share of the prompts.", check=AT_LEAST_1)
+    num_minibatches: int = setting(1, FIXED, LOOP,
+        "Requests per optimizer step; each goes to the trainer as soon as its groups are scored.", check=AT_LEAST_1)
+    sample_request: Literal["auto", "group", "completion"] = setting("auto", FIXED, LOOP,
+        "One sampling request per group, or one per completion, which is then scored the moment it is sampled. "
+        "auto: completion when max_steps_off_policy is above 0.")
+    temperature: float = setting(1.0, FIXED,
+        everywhere("other than 1, passes are computed at it too where the back end can; refused where only its samples are scaled by it, said where nothing is"),
+        "Sampling temperature in training and in pass@k evaluation.", check=FROM_0)
+    reward: str = setting("correctness", FIXED, LOOP,
+        "What a program earns: correctness (1 if every test passes), fraction (of tests passed), threshold (1 if reward_threshold of "
+        "them pass), or package.module:function of your own.")
+    reward_threshold: float | None = setting(None, FIXED, LOOP, "With reward=threshold: the share of tests that must pass.",
+        check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"))
+    environment: str = setting("single", FIXED, LOOP,
+        "What a problem is to the policy: single (one answer), repair (a failing answer may be repaired), or package.module:Class "
+        "of your own.")
+    max_turns: int | None = setting(None, FIXED, LOOP, "With environment=repair: answers of one attempt at most (None: 3).", check=AT_LEAST_1)
+    turn_discount: float = setting(1.0, REPLAYED, LOOP,
+        "What the reward for the program is multiplied by for each turn after the first.", check=must(lambda x: 0 < x <= 1, "above 0 and at most 1"))
+    format_coef: float = setting(0.1, REPLAYED, LOOP, "Weight of the format score (-1 without a fenced block, else 0).", check=FROM_0)
+    reward_timeout: float = setting(6.0, FIXED, LOOP, "CPU seconds per test at most; a problem's own lower limit wins.", check=ABOVE_0)
+    max_steps: int = setting(-1, FREE, LOOP,
+        "Training steps; -1 trains until it is stopped.", check=must(lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"))
+    eval_every: int = setting(10, FREE, LOOP,
+        "Greedy evaluation every so many steps; the full one comes before and after. -1: none at all; 0: only those two.",
+        check=must(lambda steps: steps >= -1, "-1 or above"))
+    eval_limit: int = setting(64, FIXED, LOOP,
+        "Held-out problems per split that evaluations use (a fixed subsample); -1: all.",
+        check=must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"))
+    eval_samples: int = setting(8, FIXED, LOOP, "Completions per problem of the full evaluations, for Pass@1 and Pass@k.", check=AT_LEAST_1)
+    save_every: int = setting(10, FREE, LOOP,
+        "Checkpoint every so many steps, and at the end. 0: never.", check=must(lambda steps: steps >= 0, "0 (never) or above"))
+    keep_checkpoints: int | None = setting(None, FREE, embedded("older files are deleted", "what it keeps is limited by checkpoint_ttl_days"),
+        "Checkpoints to keep, the newest ones (None: all); at least 2, so that there is one to fall back to.",
+        check=must(lambda count: count >= 2, "at least 2"))
+    checkpoint_ttl_days: float | None = setting(None, FREE,
+        remote("expiry of saved checkpoints; refused by servers of the older generation", "its checkpoints stay until they are deleted"),
+        "Days after which a remote back end may delete a checkpoint (None: never).",
+        check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"))
+    backend_patience: float = setting(600.0, FREE, remote("how long a server may be silent", "there is no server to wait for"),
+        "Seconds that a remote back end may be silent before the run stops, resumable.", check=ABOVE_0)
+    request_patience: float = setting(7200.0, FREE, remote("how long one request may take while the server is well", "there is no server to wait for"),
+        "Seconds that a remote back end that is well may take over one request before the run stops, resumable.", check=ABOVE_0)
+    sandbox_patience: float = setting(600.0, FREE, LOOP, "Seconds that the sandbox may be gone before the run stops, resumable.", check=ABOVE_0)
+    max_tokens_total: int | None = setting(None, FREE, LOOP,
+        "Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint before one could be passed.", check=AT_LEAST_1)
+    max_cost: float | None = setting(None, FREE, LOOP, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0)
+    prices: str | None = setting(None, FREE, LOOP,
+        "TOML file: [price] prefill, sample, train (money per million tokens); [assume] what dry_run should assume.")
+    dry_run: bool = setting(False, FREE, LOOP, "Print the settings as resolved and a forecast of tokens, sandbox CPU, time and cost, and stop.")
+    seed: int = setting(0, FIXED,
+        everywhere("of the LoRA initialisation and of every sample; bit-for-bit repeatable on the embedded engine, elsewhere as far as the server keeps seeds"),
+        "Seed of everything: problem order, LoRA initialisation, sampling.", check=must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"))
+    log_to: str = setting("", FREE, LOOP, "Trackers that get the metrics too, comma-separated: wandb, tensorboard, trackio, mlflow.")
+    log_path: str | None = setting(None, FREE, LOOP, "Run directory (None: ~/code-rl-logs/<date-time>).")
+    behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting("resume", FREE, LOOP, "What to do when log_path holds an earlier run.")
+    # fmt: on
+
+    @chz.validate
+    def _nothing_is_ignored(self) -> None:
+        for name in ("clip_low", "clip_high"):
+            if getattr(self, name) is not None and self.loss == "importance_sampling":
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} has no effect with loss=importance_sampling, which does not clip; "
+                    "choose loss=ppo or loss=cispo"
+                )
+        for name in ("overlong_buffer", "overlong_penalty"):
+            if getattr(self, name) is not None and self.overlong != "penalty":
+                raise ConfigError(f"{name}={getattr(self, name)} has no effect without overlong=penalty")
+        if self.overlong == "penalty" and self.overlong_buffer is None:
+            raise ConfigError("overlong=penalty needs overlong_buffer=TOKENS, over which the reward sinks")
+        stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
+        if self.schedule_window is not None and all(isinstance(stage.begins, AtStep) for stage in stages):
+            raise ConfigError(
+                f"schedule_window={self.schedule_window} has no effect: max_tokens_schedule has no stage that begins at "
+                "truncated>SHARE or plateau"
+            )
+        if stages:
+            refuse_buffer(self, [stage.max_tokens for stage in stages], "a limit of max_tokens_schedule")
+        else:
+            refuse_buffer(self, [self.max_tokens], f"max_tokens={self.max_tokens}")
+        if self.max_cost is not None and self.prices is None:
+            raise ConfigError(f"max_cost={self.max_cost} needs prices=FILE.toml, the price table")
+        if self.learning_rate_schedule != "constant" and self.max_steps <= self.warmup_steps:
+            raise ConfigError(
+                f"learning_rate_schedule={self.learning_rate_schedule} decays to 0 at max_steps, which must be above "
+                f"warmup_steps={self.warmup_steps}; max_steps={self.max_steps}"
+            )
+
+
+def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
+    """Raise ConfigError when the reward would sink from the first token of a completion on, under one of the token limits."""
+    if config.overlong_buffer is not None and config.overlong_buffer >= min(limits):
+        raise ConfigError(
+            f"overlong_buffer={config.overlong_buffer} is not below {min(limits)}, {what}: even the shortest answer would be penalised"
+        )
+
+
+FACTS = facts_of(Config)

@@ -1,0 +1,67 @@
+"""The settings of a run from what was given: recipes, earlier runs, and what `auto` means here."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from code_rl.backends.names import BUILT_IN as TINY
+from code_rl.backends.places import resolve_backend
+from code_rl.config.fields import FACTS, Config
+from code_rl.errors import ConfigError
+from code_rl.settings import make_settings, suggestion
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Config:
+    """The run's settings: defaults, then the recipe (or the earlier run's settings), then what was given."""
+    if "groups_per_batch" in given and "group_size" not in given:
+        raise ConfigError("groups_per_batch= is given without group_size=, which is then the completions per prompt")
+    if "groups_per_batch" in given and "batch_size" in given:
+        raise ConfigError(
+            "groups_per_batch= and batch_size= are both given; with groups_per_batch=, group_size= completes it"
+        )
+    if earlier is not None:
+        return resolve_places(make_settings(Config, earlier, given))
+    draft = resolve_places(make_settings(Config, given))
+    recipe = draft.recipe
+    if recipe is None and draft.backend == "embedded" and draft.model_name in (None, TINY):
+        recipe = TINY
+    if recipe is None:
+        return draft
+    values = read_recipe(recipe)
+    if "batch_size" in given or "group_size" in given:
+        values.pop("groups_per_batch", None)
+    return resolve_places(make_settings(Config, values, given, {"recipe": recipe}))
+
+
+def resolve_places(config: Config) -> Config:
+    """Replace `auto` by what it means here, and refuse what this version cannot do, by name."""
+    backend = resolve_backend(config.backend)
+    executor = config.executor
+    if executor == "auto":
+        executor = os.environ.get("SANDBOX_URL") or "embedded"
+    return chz.replace(config, backend=backend, executor=executor)
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a named recipe. Raises ConfigError for an unknown name, with those that exist."""
+    names = sorted(path.stem for path in RECIPES.glob("*.toml"))
+    if name not in names:
+        raise ConfigError(f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}")
+    with (RECIPES / f"{name}.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def changed_settings(was: Config, now: Config) -> list[str]:
+    """Settings that a resumed run keeps and whose values differ."""
+    kept = [name for name, facts in FACTS.items() if facts.fixed]
+    if now.learning_rate_schedule != "constant":
+        kept.append("max_steps")  # the rate decays towards it
+    return [name for name in kept if getattr(was, name) != getattr(now, name)]

@@ -1,0 +1,55 @@
+"""A failing answer may be repaired: the policy is shown the first public test that its program fails, and answers again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from code_rl.environments.base import Grader, Reply, answers
+from code_rl.environments.single import Single
+from code_rl.errors import ConfigError
+from code_rl.problems.problem import ProblemView, StdinTest
+from code_rl.problems.shown import shown_test
+from code_rl.renderers.base import Message
+from code_rl.reward.extract import extract_code
+from code_rl.reward.verdict import Verdict
+
+SHOWN = 800
+"""Characters of a test's input or expected output that a turn shows at most."""
+NO_PROGRAM = "Your answer has no program. Put the whole program between ```python and ```."
+AGAIN = "Correct the program and write it again as a whole, between ```python and ```."
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Up to `max_turns` answers. A program that passes the public tests is final, whatever the hidden ones say."""
+
+    max_turns: int = 3
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 2:
+            raise ConfigError(
+                f"max_turns={self.max_turns} leaves no turn for a repair; give at least 2, or environment=single"
+            )
+
+    def begin(self, problem: ProblemView) -> list[Message]:
+        """The same prompt as of a single answer."""
+        return Single().begin(problem)
+
+    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+        """Another turn while one is left and a public test fails; else the verdict on all tests."""
+        code = extract_code(conversation[-1]["content"])
+        if answers(conversation) < self.max_turns and problem.public_tests:
+            verdict = await grader.judge_public(code)
+            if not verdict.correct and not verdict.ours:
+                return Reply(code, verdict, ({"role": "user", "content": feedback(problem, verdict)},))
+        return Reply(code, await grader.judge(code))
+
+
+def feedback(problem: ProblemView, verdict: Verdict) -> str:
+    """What the policy is told of a failed public test."""
+    if verdict.failure is None:
+        return f"{NO_PROGRAM}\n"
+    shown = shown_test(problem.public_tests[verdict.failure.test], problem.fn_name, SHOWN)
+    given = "Input" if isinstance(problem.public_tests[verdict.failure.test], StdinTest) else "Call"
+    return f"The program fails a test: {verdict.failure.message}\n\n{given}:\n{shown.given}\n\nExpected:\n{shown.expected}\n\n{AGAIN}\n"

@@ -1,0 +1,68 @@
+"""Which problems a run can train on, and how long an answer may be: measured difficulty, prompts against the model's context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from code_rl.config import parse_difficulty
+from code_rl.environments import Environment
+from code_rl.errors import ConfigError, DataError
+from code_rl.loading.load import Say
+from code_rl.problems.order import Selected
+from code_rl.problems.problem import Problem
+from code_rl.renderers import Renderer
+
+SHOWN = 64
+"""Training problems whose prompts are looked at when a run starts, where not all must fit."""
+
+
+def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
+    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included.
+
+    Raises:
+        ConfigError: a problem has no pass rate, or none is left.
+    """
+    low, high = parse_difficulty(difficulty)
+    rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem)) is not None}
+    if len(rates) < len(problems):
+        raise ConfigError(
+            f"difficulty={difficulty} needs a measured pass rate, which {len(problems) - len(rates)} of {len(problems)} problems lack; "
+            "`code-rl prepare` measures it"
+        )
+    kept = Selected(problems, [i for i, rate in rates.items() if low <= rate <= high])
+    if not kept:
+        raise ConfigError(f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it")
+    return kept
+
+
+def _pass_rate(problem: Problem) -> float | None:
+    """What `code-rl prepare` measured (its card in `meta`), or a plain `meta.pass_rate`."""
+    meta: Any = problem.meta
+    measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
+    return float(measured) if isinstance(measured, int | float) else None
+
+
+def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
+    """`max_tokens`, or what the model's context can hold beside a prompt, said aloud. Each prompt leaves its own share of it."""
+    room = context - 1
+    if max_tokens > room:
+        say(
+            f"max_tokens={max_tokens} capped to {room}: the model's context is {context} tokens, each prompt's own included"
+        )
+    return min(max_tokens, room)
+
+
+def prompt_lengths(problems: Iterable[Problem], environment: Environment, renderer: Renderer) -> list[tuple[str, int]]:
+    """Each problem's id and the tokens of its first prompt."""
+    return [(problem.id, len(renderer.prompt_tokens(environment.begin(problem.view())))) for problem in problems]
+
+
+def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
+    """Raise DataError, saying how many and which is the first, when prompts leave no room for an answer in the model's context."""
+    overlong = [(name, length) for name, length in lengths if length >= context]
+    if overlong:
+        raise DataError(
+            f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit into the model's context of {context} "
+            f"tokens; the first is {overlong[0][0]!r} with {overlong[0][1]}"
+        )

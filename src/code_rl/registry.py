@@ -1,0 +1,38 @@
+"""Names of parts that a user may bring: a name of ours, or `package.module:object`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import TypeVar
+
+from code_rl.errors import ConfigError
+from code_rl.settings import suggestion
+
+T = TypeVar("T")
+
+
+def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
+    """What `setting=name` means. A module is looked for where the command runs, too.
+
+    Raises:
+        ConfigError: no part of ours has that name, the module cannot be imported, or it has no such object.
+    """
+    if name in ours:
+        return ours[name]
+    module_name, separator, path = name.partition(":")
+    if not separator:
+        raise ConfigError(
+            f"unknown {setting} {name!r}{suggestion(name, ours)}; there are: {', '.join(ours)}; or package.module:object for your own"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a user's module raises what it likes
+        raise ConfigError(f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}") from error
+    part_of_theirs: T = found  # type: ignore[assignment]
+    return part_of_theirs

@@ -1,0 +1,232 @@
+"""τ ~ π(·|x): trajectories of one problem, sampled from a snapshot of the weights and judged as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from code_rl.backends.connect import ready
+from code_rl.concurrency import together
+from code_rl.environments.base import Environment
+from code_rl.environments.single import Single
+from code_rl.problems.problem import Problem
+from code_rl.renderers import Message, Renderer
+from code_rl.reward.judge import judge
+from code_rl.reward.verdict import Verdict
+from code_rl.rollouts.trajectory import Group, Trajectory, Turn
+from code_rl.runs.inflight import Answer, Drawn, Program, Request, Slot
+from code_rl.sandbox.executor import Executor
+
+if TYPE_CHECKING:
+    import tinker
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers are drawn. `temperature` 0 is greedy; `max_tokens` is the limit of a trajectory, all its turns together.
+
+    With `request_per="group"` one request draws the first answers of a group; with `"completion"` each is a request of its own and goes
+    to the sandbox the moment it is sampled. The two draw different answers from one seed.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    request_per: Literal["group", "completion"] = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All that turns a problem into judged trajectories: a snapshot of the weights, a renderer, an environment, an executor.
+
+    `step` is the number of training steps behind the snapshot, `context` the model's, in tokens. `cpu_limit_s` lowers each problem's own limit.
+    """
+
+    sampler: tinker.SamplingClient
+    renderer: Renderer
+    executor: Executor
+    context: int
+    environment: Environment = field(default_factory=Single)
+    cpu_limit_s: float | None = None
+    all_tests: bool = False
+    step: int = 0
+
+    def prompt_tokens(self, problem: Problem) -> list[int]:
+        """The problem's prompt as the model reads it; built from the public view only."""
+        return self.renderer.prompt_tokens(self.environment.begin(problem.view()))
+
+    async def roll_out(
+        self, problem: Problem, count: int, sampling: Sampling, seed: int, slot: Slot | None = None
+    ) -> Group:
+        """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and the weights alone.
+
+        What `slot` has of this group is neither sampled nor judged again; what comes is kept there. A prompt that fills the context
+        gets empty answers.
+        """
+        prompt = self.prompt_tokens(problem)
+        max_tokens = min(sampling.max_tokens, self.context - len(prompt))
+        if max_tokens < 1:
+            return await self._no_room(problem, prompt, count)
+        request = Request(problem.id, prompt, count, max_tokens, seed)
+        slot = slot or Slot.nowhere()
+        slot.open(request)
+        rollout = _Rollout(self, problem, request, sampling, slot)
+        started = rollout.sampled = time.perf_counter()
+        trajectories = await rollout.run(started)
+        return Group(
+            problem=problem,
+            trajectories=tuple(trajectories),
+            sample_s=slot.sample_s,
+            score_s=time.perf_counter() - rollout.sampled,
+            max_tokens=max_tokens,
+            policy_step=self.step if slot.policy_step is None else slot.policy_step,
+        )
+
+    async def _no_room(self, problem: Problem, prompt: Sequence[int], count: int) -> Group:
+        verdict = await judge(problem, None, self.executor)
+        turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=verdict)
+        return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0.0, 0, self.step)
+
+
+class GroupGrader:
+    """Judges the programs of one problem; those that are the same share one run: same program, same inputs, same seeds.
+
+    What `slot` has verdicts of is not run; new ones are kept there.
+    """
+
+    def __init__(self, problem: Problem, policy: Policy, slot: Slot) -> None:
+        public = replace(problem, tests=tuple(test for test in problem.tests if test.public))
+        self._views = {False: problem, True: public}
+        self._policy, self._keep = policy, slot.keep_verdict
+        self._runs: dict[Program, asyncio.Task[Verdict]] = {}
+        self._reached = dict(slot.verdicts)
+
+    async def judge(self, code: str | None) -> Verdict:
+        """On all tests. Whoever cancels one cancels all that share its run."""
+        return await self._judged(False, code)
+
+    async def judge_public(self, code: str | None) -> Verdict:
+        """On the public tests alone."""
+        return await self._judged(True, code)
+
+    async def _judged(self, public: bool, code: str | None) -> Verdict:
+        program = (public, code)
+        if program not in self._reached:
+            if program not in self._runs:
+                judged = judge(
+                    self._views[public],
+                    code,
+                    self._policy.executor,
+                    cpu_limit_s=self._policy.cpu_limit_s,
+                    all_tests=self._policy.all_tests and not public,
+                )
+                self._runs[program] = asyncio.create_task(judged)
+            verdict = await self._runs[program]
+            if program not in self._reached:
+                self._reached[program] = verdict
+                self._keep(program, verdict)
+        return self._reached[program]
+
+
+class _Rollout:
+    """One group on its way."""
+
+    def __init__(self, policy: Policy, problem: Problem, request: Request, sampling: Sampling, slot: Slot) -> None:
+        self._policy, self._request, self._sampling, self._slot = policy, request, sampling, slot
+        self._view = problem.view()
+        self._grader = GroupGrader(problem, policy, slot)
+        self.sampled = 0.0
+
+    async def run(self, started: float) -> list[Trajectory]:
+        """The trajectories, in order."""
+        count, seed = self._request.count, self._request.seed
+        if self._sampling.request_per == "group" and any(
+            (member, 0) not in self._slot.drawn for member in range(count)
+        ):
+            await self._draw((0, 0), count, self._request.prompt_tokens, self._request.max_tokens, seed, started)
+        return await together(self._trajectory(member, started) for member in range(count))
+
+    async def _trajectory(self, member: int, started: float) -> Trajectory:
+        """Turns until the environment ends the conversation, or the tokens of the trajectory or of the context are spent."""
+        policy = self._policy
+        turns: list[Turn] = []
+        conversation = policy.environment.begin(self._view)
+        prompt, room = list(self._request.prompt_tokens), self._request.max_tokens
+        while True:
+            turn = await self._turn(member, len(turns), conversation, prompt, room, started)
+            turns.append(turn)
+            if not turn.messages:
+                return Trajectory(tuple(turns))
+            room -= len(turn.tokens)
+            conversation = [*conversation, {"role": "assistant", "content": turn.text}, *turn.messages]
+            prompt = policy.renderer.prompt_tokens(conversation)
+            if min(room, policy.context - len(prompt)) < 1:
+                verdict = await self._grader.judge(turn.code)
+                turns[-1] = replace(turn, verdict=verdict, messages=())
+                return Trajectory(tuple(turns))
+
+    async def _turn(
+        self, member: int, number: int, conversation: Sequence[Message], prompt: list[int], room: int, started: float
+    ) -> Turn:
+        """One answer, and what the environment says of it."""
+        answer: Answer = (member, number)
+        policy, slot = self._policy, self._slot
+        room = min(room, policy.context - len(prompt))
+        if not slot.has(answer, prompt):
+            names = ("completion", member) if number == 0 else ("turn", member, number)
+            await self._draw(answer, 1, prompt, room, derive_seed(self._request.seed, *names), started)
+        drawn = slot.drawn[answer]
+        text, truncated = read_answer(policy.renderer, drawn)
+        said: Message = {"role": "assistant", "content": text}
+        reply = await policy.environment.reply(self._view, [*conversation, said], self._grader)
+        return Turn(
+            tuple(prompt), drawn.tokens, drawn.logprobs, text, truncated, reply.code, reply.verdict, reply.messages
+        )
+
+    async def _draw(
+        self, first: Answer, count: int, prompt: Sequence[int], max_tokens: int, seed: int, started: float
+    ) -> None:
+        policy = self._policy
+        sequences = await draw(
+            policy.sampler, policy.renderer, prompt, count, max_tokens, self._sampling.temperature, seed
+        )
+        drawn = [Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in sequences]
+        self.sampled = time.perf_counter()
+        self._slot.keep_drawn(first, prompt, drawn, self.sampled - started, policy.step)
+
+
+async def draw(
+    sampler: tinker.SamplingClient,
+    renderer: Renderer,
+    prompt: Sequence[int],
+    count: int,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> Sequence[tinker.types.SampledSequence]:
+    """One sampling request on any back end: `count` sequences that continue `prompt` [T] and end at the renderer's stop sequences."""
+    from tinker import types
+
+    parameters = types.SamplingParams(
+        max_tokens=max_tokens, temperature=temperature, seed=seed, stop=renderer.get_stop_sequences()
+    )
+    request = sampler.sample(
+        prompt=types.ModelInput.from_ints(list(prompt)), num_samples=count, sampling_params=parameters
+    )
+    response: tinker.types.SampleResponse = await ready(request)
+    return response.sequences
+
+
+def read_answer(renderer: Renderer, sequence: tinker.types.SampledSequence | Drawn) -> tuple[str, bool]:
+    """A sequence's text, and whether it was cut at the token limit."""
+    message, ended = renderer.parse_response(sequence.tokens)
+    return message["content"], sequence.stop_reason == "length" and not ended
+
+
+def derive_seed(seed: int, *names: object) -> int:
+    """A seed in [0, 2**31) for one named use; different names give independent streams, the same names the same seed."""
+    key = "/".join([str(seed), *map(str, names)]).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") % 2**31

@@ -1,0 +1,94 @@
+"""Records of what a policy did: turns, trajectories, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from code_rl.problems.problem import Problem
+from code_rl.renderers.base import Message
+from code_rl.reward.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer: the tokens before it, what was sampled (T tokens with the sampler's logprobs_T), and what was said of it.
+
+    `code` is the program found in `text`. `messages` is what the environment answered; none after the last turn.
+    """
+
+    prompt_tokens: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    truncated: bool
+    code: str | None
+    verdict: Verdict
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One attempt at a problem, of one turn or several, each of which saw those before it. What is said of it is said of the last."""
+
+    turns: tuple[Turn, ...]
+
+    @property
+    def last(self) -> Turn:
+        """The turn whose answer counts."""
+        return self.turns[-1]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the last answer, on all tests."""
+        return self.last.verdict
+
+    @property
+    def text(self) -> str:
+        """The last answer."""
+        return self.last.text
+
+    @property
+    def format_ok(self) -> bool:
+        """True when the last answer has a program."""
+        return self.last.code is not None
+
+    @property
+    def truncated(self) -> bool:
+        """True when the last answer was cut at the token limit."""
+        return self.last.truncated
+
+    @property
+    def length(self) -> int:
+        """Tokens sampled, over all turns."""
+        return sum(len(turn.tokens) for turn in self.turns)
+
+    @property
+    def prefilled(self) -> int:
+        """Tokens read before sampling, over all turns."""
+        return sum(len(turn.prompt_tokens) for turn in self.turns)
+
+    @property
+    def logprobs(self) -> Sequence[float]:
+        """The sampler's, of every sampled token in order."""
+        return [logprob for turn in self.turns for logprob in turn.logprobs]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One problem and its G trajectories. Times are seconds of wall clock, spent waiting for each stage.
+
+    `max_tokens` is the limit that each trajectory had, `policy_step` the number of training steps behind the weights.
+    """
+
+    problem: Problem
+    trajectories: tuple[Trajectory, ...]
+    sample_s: float
+    score_s: float
+    max_tokens: int
+    policy_step: int = 0
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        """The prompt of the first turn, which all have in common."""
+        return self.trajectories[0].turns[0].prompt_tokens

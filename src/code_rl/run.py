@@ -1,0 +1,124 @@
+"""One training run, assembled: its parts, and what follows from them alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from code_rl.algorithm.learning_rate import learning_rate
+from code_rl.backends.connect import Backend
+from code_rl.budget import Budget, Tokens
+from code_rl.config import BatchShape, Config
+from code_rl.environments import Environment
+from code_rl.objective import Objective
+from code_rl.problems.order import ProblemOrder
+from code_rl.problems.problem import Problem
+from code_rl.renderers import Renderer
+from code_rl.rollouts.choice import Choices
+from code_rl.rollouts.lengths import ContextSchedule
+from code_rl.rollouts.sample import Policy, Sampling
+from code_rl.runs.recorder import Recorder
+from code_rl.sandbox.executor import Executor
+
+if TYPE_CHECKING:
+    import tinker
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that one training run consists of; `first_step` is above 0 when it is resumed.
+
+    `sampling` is that of evaluations; `schedule` has the token limits of training. `reference` samples from the base model,
+    where a KL term needs it.
+    """
+
+    config: Config
+    shape: BatchShape
+    objective: Objective
+    environment: Environment
+    backend: Backend
+    executor: Executor
+    renderer: Renderer
+    sampling: Sampling
+    schedule: ContextSchedule
+    train_problems: ProblemOrder
+    test_splits: Mapping[str, Sequence[Problem]]
+    recorder: Recorder
+    budget: Budget
+    stop: asyncio.Event
+    reference: tinker.SamplingClient | None = None
+    first_step: int = 0
+
+    def has_step(self, step: int) -> bool:
+        """True when the settings ask for this step (the first is 0)."""
+        return self.config.max_steps < 0 or step < self.config.max_steps
+
+    def goes_on(self, step: int) -> bool:
+        """True when this step is to be taken."""
+        return self.has_step(step) and not self.stop.is_set()
+
+    async def policy(self, step: int, unchanged: Policy | None = None) -> Policy:
+        """A policy over a fresh snapshot of the weights, unless no step has changed them: sampling from an older one would be silently off-policy."""
+        if unchanged is not None:
+            return replace(unchanged, step=step)
+        return Policy(
+            sampler=await self.backend.sync_weights(),
+            renderer=self.renderer,
+            executor=self.executor,
+            context=self.backend.context,
+            environment=self.environment,
+            cpu_limit_s=self.config.reward_timeout,
+            all_tests=self.objective.reward.all_tests,
+            step=step,
+        )
+
+    def before_training(self, evaluated: Mapping[str, Any]) -> None:
+        """Log the evaluation of the untrained policy."""
+        self.budget.spent += Tokens.of(evaluated)
+        self.recorder.log_step(-1, evaluated)
+
+    def adam_params(self, step: int) -> tinker.types.AdamParams:
+        """Adam's settings at `step`."""
+        from tinker import types
+
+        config = self.config
+        rate = learning_rate(
+            config.learning_rate,
+            step,
+            schedule=config.learning_rate_schedule,
+            warmup_steps=config.warmup_steps,
+            max_steps=config.max_steps,
+        )
+        more = {"weight_decay": config.weight_decay, "grad_clip_norm": config.grad_clip_norm}
+        return types.AdamParams(
+            learning_rate=rate,
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+            **{name: value for name, value in more.items() if value},
+        )
+
+    def prompt_length(self, problem: Problem) -> int:
+        """Tokens of a problem's first prompt."""
+        return len(self.renderer.prompt_tokens(self.environment.begin(problem.view())))
+
+    @cached_property
+    def choices(self) -> Choices:
+        """Which problems each batch has."""
+        shape, config = self.shape, self.config
+        return Choices(
+            self.train_problems,
+            config.seed,
+            shape.prompts,
+            config.dynamic_sampling,
+            self.prompt_length,
+            self.backend.context,
+        )
+
+    @cached_property
+    def held_out_prompts(self) -> int:
+        """Tokens of all held-out prompts together."""
+        return sum(self.prompt_length(problem) for split in self.test_splits.values() for problem in split)

@@ -1,0 +1,96 @@
+"""Rewards: R = format_coef · format_score + what the program earned, and none at all for a failure of ours."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from reward.fakes import ScriptedExecutor, printed
+
+from code_rl.errors import ConfigError, SandboxError
+from code_rl.problems.problem import Problem, StdinTest
+from code_rl.reward.extract import extract_code
+from code_rl.reward.judge import judge
+from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.rewards import Reward, get_reward
+from code_rl.rollouts.trajectory import Trajectory, Turn
+
+PROBLEM = Problem("p", "", (StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1")))
+BLOCK = "```python\nprint(1)\n```"
+
+
+def judged(text, *answers, reward=None, turns=1):
+    """The reward of an answer whose program prints these."""
+    reward = reward or Reward()
+    executor, code = ScriptedExecutor(answers), extract_code(text)
+    verdict = asyncio.run(judge(PROBLEM, code, executor, all_tests=reward.all_tests))
+    turn = Turn((1,), (2,), (-0.1,), text, False, code, verdict)
+    return reward.of(Trajectory((turn,) * turns)), executor
+
+
+def outputs(text):
+    return [printed(output) for output in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "reward"),
+    [(BLOCK, "1111", 1.0), (BLOCK, "1112", 0.0), ("print(1)", "1111", -0.1), ("", "1111", -0.1)],
+)
+def test_correctness_is_all_or_nothing_beside_the_format_term(text, output, reward):
+    found, executor = judged(text, *outputs(output))
+    assert found == reward
+    assert len(executor.jobs) == (1 if text == BLOCK else 0)
+
+
+def test_the_format_coefficient_is_a_setting():
+    assert judged("no block", reward=get_reward("correctness", format_coef=0.5))[0] == -0.5
+
+
+def test_a_failure_of_ours_is_no_reward():
+    assert judged(BLOCK, SandboxError("down"))[0] is None
+    broken = Verdict(VerdictKind.CHECKER_ERROR, 0, 1, "checker")
+    assert Reward().of(Trajectory((Turn((1,), (2,), (-0.1,), BLOCK, False, "x", broken),))) is None
+
+
+def test_fraction_is_the_share_of_tests_passed_and_runs_them_all():
+    found, _ = judged(BLOCK, *outputs("2121"), reward=get_reward("fraction"))
+    assert found == 0.5
+
+
+def test_threshold_asks_for_a_share():
+    reward = get_reward("threshold", threshold=0.75)
+    assert judged(BLOCK, *outputs("2111"), reward=reward)[0] == 1.0
+    assert judged(BLOCK, *outputs("2211"), reward=reward)[0] == 0.0
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("threshold", None), ("threshold", 0.0), ("correctness", 0.5)])
+def test_a_threshold_without_effect_or_sense_is_refused(name, threshold):
+    with pytest.raises(ConfigError, match="reward_threshold"):
+        get_reward(name, threshold=threshold)
+
+
+def test_a_discount_takes_from_the_program_and_not_from_the_format():
+    reward = get_reward("correctness", turn_discount=0.5)
+    assert judged(BLOCK, *outputs("1111"), reward=reward, turns=3)[0] == 0.25
+    assert judged("none", *outputs("1111"), reward=reward, turns=3)[0] == -0.1
+
+
+def lengthy(trajectory):
+    return len(trajectory.text)
+
+
+def test_a_reward_of_ones_own_is_a_function_by_its_path():
+    assert judged(BLOCK, *outputs("1112"), reward=get_reward("algorithm.test_rewards:lengthy"))[0] == len(BLOCK)
+
+
+@pytest.mark.parametrize(
+    "name", ["corectness", "no.such.module:f", "algorithm.test_rewards:absent", "algorithm.test_rewards:BLOCK"]
+)
+def test_what_is_no_reward_is_refused_by_name(name):
+    with pytest.raises(ConfigError, match="reward"):
+        get_reward(name)
+
+
+def test_a_reward_that_is_no_number_is_an_error():
+    with pytest.raises(ValueError, match="finite"):
+        judged(BLOCK, *outputs("1111"), reward=Reward(lambda trajectory: float("nan")))

@@ -1,0 +1,201 @@
+"""A run's start and end: what a resume refuses, what damage does not stop, what is said and written whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_support import small
+from rich.console import Console as RichConsole
+
+import code_rl.loop
+from code_rl.config import make_config
+from code_rl.console import Console
+from code_rl.errors import BackendError, ConfigError, DataError
+from code_rl.loading.suitable import prompt_lengths, refuse_prompts
+from code_rl.problems.problem import Problem, StdinTest
+from code_rl.reports.overview import overview
+from code_rl.reports.run import open_run
+from code_rl.runs.recorder import read_metrics
+from code_rl.training import assemble, prepare, train_command
+
+HOSTILE = "a[/x][bold]:smile:"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log_path = tmp_path_factory.mktemp("starting") / "run"
+    assert train_command(small(log_path, max_steps=2, eval_every=-1, save_every=1)) == 0
+    return log_path
+
+
+def copied(run: Path, to: Path) -> Path:
+    shutil.copytree(run, to)
+    return to
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """By name, but for the journal, which gets a line about every resume."""
+    files = [path for path in run.rglob("*") if path.is_file() and path.name != "journal.jsonl"]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+def test_a_recipe_that_the_run_was_not_made_with_is_refused_on_a_resume(finished):
+    with pytest.raises(ConfigError, match=r"recipe=qwen3-4b differs from the run in .* \(recipe=tiny\)"):
+        prepare({"log_path": str(finished), "recipe": "qwen3-4b"})
+    assert prepare({"log_path": str(finished), "recipe": "tiny"})[0].recipe == "tiny"
+
+
+@pytest.mark.parametrize(("name", "value"), [("grad_clip_norm", "1"), ("weight_decay", "0.1"), ("warmup_steps", "1")])
+def test_a_setting_that_the_run_did_not_know_counts_as_its_default(finished, tmp_path, name, value):
+    run = copied(finished, tmp_path / "run")
+    settings = json.loads((run / "config.json").read_text())
+    del settings[name], settings["resolved"]["checksum"], settings["resolved"]["format"]
+    (run / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=rf"{name}=.* differs from the run in"):
+        prepare({"log_path": str(run), name: value})
+
+
+def test_the_end_of_a_decaying_learning_rate_is_kept_by_a_resume(finished, tmp_path):
+    run = copied(finished, tmp_path / "run")
+    settings = json.loads((run / "config.json").read_text())
+    del settings["resolved"]["checksum"], settings["resolved"]["format"]
+    (run / "config.json").write_text(json.dumps(settings | {"learning_rate_schedule": "cosine"}))
+    with pytest.raises(ConfigError, match=r"max_steps=8 differs from the run in .* \(max_steps=2\)"):
+        prepare({"log_path": str(run), "max_steps": "8"})
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"seed": "x"}', '{"resolved": {"checksum": "0", "format": 2}}'])
+def test_settings_that_cannot_be_read_do_not_stop_delete(tmp_path, damage):
+    (tmp_path / "config.json").write_text(damage)
+    given = {"log_path": str(tmp_path), "backend": "embedded"}
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        prepare(given)
+    assert prepare({**given, "behavior_if_log_dir_exists": "delete"})[1:] == (tmp_path, False)
+
+
+@pytest.mark.parametrize("max_steps", [1, 2])
+def test_a_run_that_has_done_its_steps_is_left_alone_with_one_line(finished, tmp_path, capsys, max_steps):
+    run = copied(finished, tmp_path / "run")
+    before = contents(run)
+    capsys.readouterr()
+    assert train_command({"log_path": str(run), "max_steps": str(max_steps)}) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out == [
+        f"nothing to do: the run in {run} has done 2 steps and max_steps={max_steps}; give a larger one to go on"
+    ]
+    assert contents(run) == before
+
+
+def test_what_a_kill_at_the_very_end_left_undone_is_done_though_no_step_is_left(finished, tmp_path):
+    run = copied(finished, tmp_path / "run")
+    checkpoints = (run / "checkpoints.jsonl").read_text()
+    (run / "checkpoints.jsonl").write_text(checkpoints.splitlines(keepends=True)[0])
+    (run / "report.html").unlink()
+    assert train_command({"log_path": str(run)}) == 0
+    assert (run / "checkpoints.jsonl").read_text() == checkpoints
+    assert (run / "report.html").is_file()
+
+
+@pytest.mark.parametrize("error", [BackendError("gone"), ZeroDivisionError("a bug")])
+def test_a_run_that_fails_writes_its_report_too(tmp_path, monkeypatch, capsys, error):
+    async def failing(run: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(code_rl.loop, "train", failing)
+    with pytest.raises(type(error)):
+        train_command(small(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert f"report: {tmp_path / 'run' / 'report.html'}" in capsys.readouterr().out
+
+
+def test_console_and_report_count_the_same_wall_time_of_a_resumed_run(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path / "run")
+    records = read_metrics(run)
+    records[0]["time/step"] = 1000.0  # what an earlier process took
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    shutil.rmtree(run / "inflight", ignore_errors=True)
+    counted = overview(open_run(run))["totals"]["seconds"]
+    console = Console(2, rich_console=RichConsole(file=(text := io.StringIO()), width=200))
+    from code_rl.reports.overview import wall_seconds
+
+    console.farewell(read_metrics(run), wall_seconds(read_metrics(run)), run, [])
+    assert counted > 1000
+    assert f"2 steps in {counted:.0f} s of wall time" in text.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_nothing_that_is_shown_is_read_as_markup(terminal):
+    text = io.StringIO()
+    console = Console(3, rich_console=RichConsole(file=text, width=200, force_terminal=terminal))
+    evaluated = {
+        f"eval/{HOSTILE}/{name}": 0.5
+        for name in ("pass@1", "pass@1_low", "pass@1_high", "pass@8", "mean_correct", "format_rate")
+    }
+    records = [{"step": step, "eval/pass@1": 0.5, **evaluated} for step in (-1, 2)]
+    console.header({"log_path": HOSTILE})
+    console.notice(HOSTILE)
+    console.closing_table(records, {HOSTILE: 3}, 8)
+    console.farewell(records, 1.0, Path(HOSTILE), [f"to resume: log_path={HOSTILE}"])
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", text.getvalue())
+    assert shown.count(HOSTILE) == 5
+
+
+def test_a_penalty_that_begins_with_the_first_token_the_context_leaves_is_refused(tmp_path):
+    config = make_config(
+        small(
+            tmp_path,
+            max_tokens=4096,
+            eval_every=-1,
+            overlong="penalty",
+            overlong_buffer=500,
+            max_tokens_schedule="0:2048",
+        )
+    )
+
+    async def assembled() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await assemble(config, tmp_path / "run", False, Console(1), asyncio.Event(), stack)
+
+    with pytest.raises(ConfigError, match=r"overlong_buffer=500 is not below \d+, what the model's context leaves"):
+        asyncio.run(assembled())
+
+
+class Words:
+    """A renderer whose tokens are words."""
+
+    def prompt_tokens(self, messages: Any) -> list[int]:
+        return [0] * len(messages[-1]["content"].split())
+
+
+def test_prompts_that_leave_no_room_are_counted_and_the_first_is_named():
+    problems = [
+        Problem(id=f"p{size}", statement="word " * size, tests=(StdinTest(input="", expected=""),))
+        for size in (1, 500, 900)
+    ]
+    lengths = prompt_lengths(problems, Words())  # type: ignore[arg-type]
+    refuse_prompts(lengths, lengths[-1][1] + 1, "training")
+    with pytest.raises(DataError, match=rf"2 of 3 training problems .* the first is 'p500' with {lengths[1][1]}"):
+        refuse_prompts(lengths, lengths[1][1], "training")
+
+
+def test_with_overlong_prompts_error_a_late_prompt_that_does_not_fit_ends_the_start(tmp_path):
+    rows = [
+        {
+            "id": f"p{i}",
+            "statement": "word " * (3000 if i == 99 else 3),
+            "tests": [{"kind": "stdin", "input": "", "expected": ""}],
+        }
+        for i in range(100)
+    ]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = small(tmp_path / "run", dataset=tmp_path / "problems.jsonl", eval_every=-1, overlong_prompts="error")
+    with pytest.raises(DataError, match=r"1 of 100 training problems have prompts that do not fit .* 'p99'"):
+        train_command(given)
