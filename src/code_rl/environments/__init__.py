@@ -23,7 +23,10 @@ def get_environment(name: str, max_turns: int | None = None) -> Environment:
     make = find("environment", name, ENVIRONMENTS)
     if max_turns is not None and make is Single:
         raise ConfigError(f"max_turns={max_turns} has no effect with environment=single; choose environment=repair")
-    made = make() if max_turns is None else make(max_turns=max_turns)
+    try:
+        made = make() if max_turns is None else make(max_turns=max_turns)
+    except TypeError as error:
+        raise ConfigError(f"environment={name} cannot be made: {error}") from error
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
             raise ConfigError(f"environment={name} has no {call}; see code_rl.environments.Environment")

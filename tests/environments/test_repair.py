@@ -1,0 +1,148 @@
+"""Repair: what a turn shows, when a conversation ends, what of it is trained on, and that nothing of it is bought twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from code_rl.algorithm.datums import make_datum, segments
+from code_rl.environments import Repair, get_environment
+from code_rl.errors import ConfigError
+from code_rl.problems.problem import Problem, StdinTest
+from code_rl.reward.verdict import VerdictKind
+from code_rl.rewards import get_reward
+from code_rl.rollouts.sample import Sampling
+from code_rl.runs.inflight import InFlight
+
+from .conversation_support import Characters, Scripted, policy, problem, program
+
+WRONG, RIGHT = program("1"), program("7")
+
+
+def roll_out(made, task=None, *, count=1, max_tokens=1000, slot=None, request_per="group"):
+    sampling = Sampling(max_tokens, request_per=request_per)
+    return asyncio.run(made.roll_out(task or problem(), count, sampling, 5, slot))
+
+
+def test_a_failing_answer_is_shown_its_first_failing_public_test_and_may_be_repaired():
+    sampler = Scripted([WRONG, RIGHT])
+    (trajectory,) = roll_out(policy(sampler)).trajectories
+    assert [turn.verdict.kind for turn in trajectory.turns] == [VerdictKind.WRONG_ANSWER, VerdictKind.PASSED]
+    assert "Input:\nPUBLIC" in sampler.prompts[1]
+    assert "Expected:\n7" in sampler.prompts[1]
+    assert trajectory.verdict.total == 3
+
+
+def test_a_right_answer_ends_the_conversation():
+    sampler = Scripted([RIGHT])
+    (trajectory,) = roll_out(policy(sampler)).trajectories
+    assert len(trajectory.turns) == len(sampler.prompts) == 1
+
+
+def test_a_program_that_passes_the_public_tests_is_final_though_hidden_ones_fail():
+    sampler = Scripted([RIGHT, program("8")])
+    (trajectory,) = roll_out(policy(sampler), problem(hidden="8")).trajectories
+    assert len(trajectory.turns) == 1
+    assert trajectory.verdict.kind is VerdictKind.WRONG_ANSWER
+
+
+def test_without_public_tests_there_is_one_turn():
+    task = Problem("p", "s", (StdinTest("HIDDEN", "7"),))
+    assert len(roll_out(policy(Scripted([WRONG, RIGHT])), task).trajectories[0].turns) == 1
+
+
+@given(
+    hidden=st.text(alphabet="abcdefghij", min_size=12, max_size=30),
+    answers=st.lists(st.sampled_from([WRONG, "none", program("9")]), min_size=1, max_size=3),
+)
+def test_nothing_of_a_hidden_test_is_ever_in_a_prompt(hidden, answers):
+    task = Problem("p", "s", (StdinTest("in", "7", public=True), StdinTest(hidden, hidden + "x")))
+    sampler = Scripted(answers)
+    roll_out(policy(sampler), task)
+    assert not any(hidden in prompt for prompt in sampler.prompts)
+
+
+def test_turns_end_at_max_turns_and_the_last_answer_counts():
+    sampler = Scripted([WRONG])
+    (trajectory,) = roll_out(policy(sampler, environment=Repair(max_turns=2))).trajectories
+    assert len(trajectory.turns) == 2
+    assert trajectory.verdict.total == 3
+    assert get_reward("correctness").of(trajectory) == 0.0
+
+
+def test_an_answer_without_a_program_is_asked_for_one():
+    sampler = Scripted(["I do not know", RIGHT])
+    (trajectory,) = roll_out(policy(sampler)).trajectories
+    assert trajectory.verdict.correct
+    assert "has no program" in sampler.prompts[1]
+
+
+def test_the_tokens_of_a_trajectory_are_bounded_over_its_turns():
+    length = len(WRONG) + 1
+    for max_tokens in (length, length + 5, 2 * length):
+        (trajectory,) = roll_out(policy(Scripted([WRONG])), max_tokens=max_tokens).trajectories
+        assert trajectory.length <= max_tokens
+        assert len(trajectory.turns) == (1 if max_tokens == length else 2)
+        assert trajectory.verdict.total == 3
+
+
+def test_a_conversation_ends_where_the_context_does():
+    made = policy(Scripted([WRONG]), context=len(Characters().prompt_tokens(Repair().begin(problem().view()))) + 60)
+    (trajectory,) = roll_out(made).trajectories
+    assert len(trajectory.turns) == 1
+
+
+def test_a_prompt_that_fills_the_context_gets_empty_answers():
+    group = roll_out(policy(Scripted([RIGHT]), context=10), count=2)
+    assert [trajectory.length for trajectory in group.trajectories] == [0, 0]
+    assert group.trajectories[0].verdict.kind is VerdictKind.NO_CODE
+
+
+def test_turns_that_extend_each_other_are_one_datum_in_which_only_the_policy_is_trained():
+    (trajectory,) = roll_out(policy(Scripted([WRONG, RIGHT]))).trajectories
+    (segment,) = segments(trajectory.turns)
+    datum = make_datum(segment.tokens, segment.logprobs, segment.ob_len, 1.0)
+    advantages = datum.loss_fn_inputs["advantages"].to_numpy()
+    targets = datum.loss_fn_inputs["target_tokens"].to_numpy()
+    said = "".join(map(chr, targets[advantages == 1.0]))
+    assert said == f"{WRONG}\0{RIGHT}\0"
+    assert np.flatnonzero(advantages).tolist() == segment.sampled.tolist()
+
+
+def test_turns_that_rewrite_what_came_before_are_several_datums():
+    (trajectory,) = roll_out(policy(Scripted([WRONG, RIGHT]), keeps=False)).trajectories
+    assert [len(each.tokens) - each.ob_len for each in segments(trajectory.turns)] == [len(WRONG) + 1, len(RIGHT) + 1]
+
+
+@pytest.mark.parametrize("request_per", ["group", "completion"])
+@pytest.mark.parametrize("cut_at", range(5))
+def test_a_group_cut_anywhere_is_the_same_afterwards_and_buys_nothing_twice(tmp_path, cut_at, request_per):
+    whole = Scripted([WRONG, RIGHT])
+    expected = roll_out(policy(whole), count=2, request_per=request_per)
+    cut = Scripted([WRONG, RIGHT], fails_at=cut_at)
+    if cut_at < len(whole.prompts):
+        with pytest.raises(ConnectionError):
+            roll_out(policy(cut), count=2, slot=InFlight(tmp_path / "kept").slot((0, 0, 0)), request_per=request_per)
+    again = Scripted([WRONG, RIGHT])
+    slot = InFlight(tmp_path / "kept").slot((0, 0, 0))
+    assert roll_out(policy(again), count=2, slot=slot, request_per=request_per).trajectories == expected.trajectories
+    if cut_at < len(whole.prompts):
+        assert len(cut.prompts) + len(again.prompts) == len(whole.prompts)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_turns", "words"),
+    [
+        ("repair", 1, "max_turns=1 leaves no turn for a repair"),
+        ("single", 3, "max_turns=3 has no effect with environment=single"),
+        ("repare", None, "unknown environment 'repare', did you mean 'repair'"),
+        ("json:loads", None, "environment=json:loads"),
+    ],
+)
+def test_an_environment_that_cannot_be_is_refused_by_name(name, max_turns, words):
+    with pytest.raises(ConfigError, match=words):
+        get_environment(name, max_turns)
