@@ -172,7 +172,7 @@ def test_help_shows_every_setting_with_its_default():
         ({"clip_high": "0.28"}, "clip_high=0.28 has no effect with loss=importance_sampling"),
         ({"clip_low": "0.1"}, "clip_low=0.1 has no effect"),
         ({"loss": "ppo", "clip_low": "1.5"}, "clip_low=1.5 must be"),
-        ({"loss": "gspo"}, "unknown loss 'gspo'; there are: importance_sampling, ppo, cispo"),
+        ({"loss": "gspo"}, "unknown loss 'gspo'"),
         ({"overlong": "penalty"}, "needs overlong_buffer"),
         ({"overlong_buffer": "5"}, "no effect without overlong=penalty"),
         ({"overlong": "penalty", "overlong_buffer": "500"}, "overlong_buffer=500 is not below 128, max_tokens=128"),

@@ -122,7 +122,10 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
         "lora_rank": lambda: seen.loras[-1][1].rank,
         "max_tokens": lambda: drawn[0].max_tokens,
         "temperature": lambda: drawn[0].params.temperature,
-        "seed": lambda: (seen.loras[-1][1].seed, {request.params.seed for request in drawn}),
+        "seed": lambda: (
+            seen.loras[-1][1].seed,
+            {request.params.seed for request in drawn if request.params.seed is not None},
+        ),
         "threads": torch.get_num_threads,
         "loss": lambda: {name for name, _ in seen.losses},
         "clip_low": lambda: 1 - seen.losses[-1][1]["clip_low_threshold"],

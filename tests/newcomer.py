@@ -1,0 +1,55 @@
+"""One part of each kind, as a user would bring it: a file of their own, named by its path. docs/extending.md shows these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from code_rl.algorithm.losses import Loss
+from code_rl.environments import Grader, Reply, Single
+from code_rl.problems.problem import ProblemView
+from code_rl.renderers.base import Message
+from code_rl.reward.extract import extract_code
+from code_rl.rollouts.trajectory import Trajectory
+
+
+def median(rewards_G: list[float]) -> list[float]:
+    """An advantage: how much better than the median member."""
+    middle = sorted(rewards_G)[len(rewards_G) // 2]
+    return [reward - middle for reward in rewards_G]
+
+
+def short(trajectory: Trajectory) -> float:
+    """A reward: right answers earn more the shorter they are."""
+    return 1.0 + 1.0 / trajectory.length if trajectory.verdict.correct else 0.0
+
+
+def _reinforce(ops: ModuleType, logprobs: Any, inputs: Any, settings: Any) -> Any:
+    return -(settings["scale"] * inputs["advantages"] * logprobs)
+
+
+REINFORCE = Loss("reinforce", _reinforce, {"scale": 1.0})
+"""A loss: no importance ratio at all."""
+
+
+def _importance(ops: ModuleType, logprobs: Any, inputs: Any, settings: Any) -> Any:
+    return -(ops.exp(logprobs - inputs["logprobs"]) * inputs["advantages"])
+
+
+SAME_AS_BUILT_IN = Loss("mine", _importance, {})
+
+
+class Twice:
+    """An environment: the same question is put twice, and the second answer counts."""
+
+    max_turns = 2
+
+    def begin(self, problem: ProblemView) -> list[Message]:
+        return Single().begin(problem)
+
+    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+        code = extract_code(conversation[-1]["content"])
+        if len(conversation) == 2:
+            return Reply(code, await grader.judge_public(code), tuple(self.begin(problem)))
+        return Reply(code, await grader.judge(code))

@@ -1,0 +1,65 @@
+"""What a newcomer touches: a loss, an advantage, a reward and an environment of one's own need no file of ours."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pipeline_support import rollouts, small, untimed
+
+from code_rl.training import train_command
+
+ONE_STEP = {"max_steps": "1", "save_every": "0"}
+
+
+def trained(tmp_path, name="run", **settings):
+    assert train_command(small(tmp_path / name, **ONE_STEP, **settings)) == 0
+    return untimed(tmp_path / name)[-1]
+
+
+def test_an_advantage_is_a_function_of_rewards(tmp_path):
+    trained(tmp_path, advantage="newcomer:median")
+    for group in rollouts(tmp_path / "run"):
+        rewards = sorted(row["reward"] for row in group["completions"])
+        if rewards[0] != rewards[-1]:
+            middle = rewards[len(rewards) // 2]
+            assert all(row["advantage"] == row["reward"] - middle for row in group["completions"])
+
+
+def test_a_reward_is_a_function_of_a_trajectory(tmp_path):
+    trained(tmp_path, reward="newcomer:short", format_coef=0)
+    rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]
+    assert any(row["verdict"] == "passed" for row in rows)
+    for row in rows:
+        assert row["reward"] == (1.0 + 1.0 / len(row["tokens"]) if row["verdict"] == "passed" else 0.0)
+
+
+def test_a_loss_of_ones_own_that_is_the_built_in_one_trains_alike(tmp_path):
+    own = trained(tmp_path, "own", loss="newcomer:SAME_AS_BUILT_IN")
+    built_in = trained(tmp_path, "built_in")
+    assert own["n_datums"] > 0
+    assert own["loss"] == pytest.approx(built_in["loss"], rel=1e-5)
+    assert own["optim/grad_norm"] == pytest.approx(built_in["optim/grad_norm"], rel=1e-3)
+
+
+def test_a_loss_of_ones_own_is_logged_by_its_formula(tmp_path):
+    record = trained(tmp_path, loss="newcomer:REINFORCE")
+    advantage, tokens = 0.0, 0
+    for group in rollouts(tmp_path / "run"):
+        if not group["skipped"]:
+            for row in group["completions"]:
+                advantage -= sum(row["advantage"] * logprob for logprob in row["logprobs"])
+                tokens += len(row["tokens"]) if row["advantage"] else 0
+    assert record["loss"] == pytest.approx(advantage / tokens, rel=1e-3)
+
+
+def test_an_environment_is_a_class_with_two_calls(tmp_path):
+    record = trained(tmp_path, environment="newcomer:Twice", max_tokens=128)
+    assert 1.0 < record["turns"] <= 2.0
+    rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]
+    assert all(len(row.get("turns", ())) <= 1 for row in rows)
+
+
+def test_the_settings_of_a_run_name_the_parts(tmp_path):
+    trained(tmp_path, advantage="newcomer:median")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["advantage"] == "newcomer:median"

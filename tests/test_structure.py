@@ -1,0 +1,77 @@
+"""The shape of the tree: imports go one way, and nothing below the page knows it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src"
+ABOVE_THE_PAGE = ("code_rl.training", "code_rl.replaying", "code_rl.library")
+
+
+def modules() -> dict[str, ast.Module]:
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(path.read_text())
+    return found
+
+
+def imported(name: str, tree: ast.Module, known: set[str], package: bool) -> set[str]:
+    """Modules of ours that are imported when `name` is: not in functions, not for type checkers only."""
+    found: set[str] = set()
+
+    def visit(body: list[ast.stmt]) -> None:
+        for node in body:
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                parts = name.split(".") if package else name.split(".")[:-1]
+                base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+                target = ".".join(filter(None, [base, node.module])) if node.level else node.module or ""
+                found.update(
+                    f"{target}.{alias.name}" if f"{target}.{alias.name}" in known else target for alias in node.names
+                )
+            elif isinstance(node, ast.If):
+                if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+                    visit(node.body)
+                visit(node.orelse)
+            elif isinstance(node, ast.Try):
+                visit([*node.body, *(each for handler in node.handlers for each in handler.body), *node.orelse])
+
+    visit(tree.body)
+    return (found & known) - {name}
+
+
+def graph() -> dict[str, set[str]]:
+    trees = modules()
+    packages = {name for name in trees if any(other.startswith(name + ".") for other in trees)}
+    return {name: imported(name, tree, set(trees), name in packages) for name, tree in trees.items()}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    edges = graph()
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for other in sorted(edges[name]):
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in sorted(edges):
+        walk(name, ())
+
+
+def test_nothing_below_the_page_imports_it():
+    importers = {name for name, targets in graph().items() if "code_rl.loop" in targets}
+    assert all(name.startswith(ABOVE_THE_PAGE) for name in importers), importers
+
+
+def test_the_algorithm_does_no_io():
+    forbidden = {"asyncio", "os", "pathlib", "socket", "subprocess", "threading"}
+    for name, tree in modules().items():
+        if name.startswith("code_rl.algorithm"):
+            names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+            assert not names & forbidden, name
