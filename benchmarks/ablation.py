@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from code_rl.cli import run_script
+from code_rl.commands.train import train_command
 from code_rl.runs.recorder import read_metrics
-from code_rl.training import train_command
 
 VARIANTS: dict[str, dict[str, str]] = {
     "default": {},

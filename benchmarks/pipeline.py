@@ -27,12 +27,13 @@ from rich.console import Console as Rich
 from rich.table import Table
 
 import code_rl.evaluation.evaluate
+from code_rl.assembly import assemble
 from code_rl.cli import run_script
+from code_rl.commands.train import prepare, train_to_the_end
 from code_rl.console import Console
 from code_rl.planner import Plan, StageTimes, simulate
 from code_rl.run import Run
 from code_rl.runs.recorder import read_metrics
-from code_rl.training import assemble, prepare, train_to_the_end
 
 
 @chz.chz

@@ -10,13 +10,13 @@ from typing import Any
 
 from code_rl.algorithm.advantages import compute_advantages, should_skip
 from code_rl.algorithm.datums import make_datum
+from code_rl.assembly import assemble
 from code_rl.concurrency import together
 from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import read_metrics
-from code_rl.training import assemble
 
 SMALL = {
     "backend": "embedded",

@@ -13,11 +13,11 @@ from pipeline_support import rollouts, small, untimed
 
 from code_rl.budget import Budget, Prices, Tokens, read_prices
 from code_rl.cli import main
+from code_rl.commands.train import train_command
 from code_rl.config import RECIPES, make_config
 from code_rl.errors import ConfigError, DataError
 from code_rl.forecast import assumptions, forecast
 from code_rl.planner import Plan, StageTimes, simulate
-from code_rl.training import train_command
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
 

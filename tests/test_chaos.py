@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from pipeline_support import rollouts, small
 
-import code_rl.training
+import code_rl.commands.train
+from code_rl.assembly import assemble
+from code_rl.commands.train import prepare
 from code_rl.console import Console
 from code_rl.errors import BackendError, CodeRLError, SandboxError
 from code_rl.run import Run
@@ -22,7 +24,6 @@ from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file, steps_in
 from code_rl.runs.journal import read_journal
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import Execution, Executor, Job
-from code_rl.training import assemble, prepare
 
 TIMEOUT_S = 240
 STEPS = 3
@@ -116,7 +117,7 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
         backend = replace(run.backend, trainer=ChaoticTrainer(run.backend.trainer, chaos))
         before = asyncio.all_tasks()
         try:
-            await code_rl.training.train_to_the_end(replace(run, executor=executor, backend=backend))
+            await code_rl.commands.train.train_to_the_end(replace(run, executor=executor, backend=backend))
         except CodeRLError as error:
             return error
         finally:

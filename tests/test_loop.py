@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from code_rl.commands.train import prepare, train_command
 from code_rl.errors import ConfigError, SandboxError
 from code_rl.runs.journal import read_journal
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import Execution, Executor, Job
-from code_rl.training import prepare, train_command
 
 ROOT = Path(__file__).parent.parent
 SMALL = {

@@ -7,7 +7,7 @@ import json
 import pytest
 from pipeline_support import rollouts, small, untimed
 
-from code_rl.training import train_command
+from code_rl.commands.train import train_command
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
 

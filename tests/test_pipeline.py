@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from pipeline_support import SMALL, rollouts, sequential_reference, small, untimed
 
+from code_rl.commands.train import train_command
 from code_rl.concurrency import SideWork
 from code_rl.errors import CheckpointError
 from code_rl.runs.journal import read_journal
-from code_rl.training import train_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -147,8 +147,8 @@ def test_minibatches_and_substeps_train_on_the_same_completions(tmp_path):
 
 
 def test_settings_of_the_schedule_cannot_change_on_resume(one_behind):
+    from code_rl.commands.train import prepare
     from code_rl.errors import ConfigError
-    from code_rl.training import prepare
 
     with pytest.raises(ConfigError, match="max_steps_off_policy=0 differs"):
         prepare({"log_path": str(one_behind), "max_steps_off_policy": "0"})

@@ -13,9 +13,9 @@ import pytest
 from pipeline_support import small, untimed
 
 from code_rl.cli import main
+from code_rl.commands.train import train_command
 from code_rl.runs.directory import with_checksum
 from code_rl.runs.files import read_lines
-from code_rl.training import train_command
 
 RICH = {
     "loss": "ppo", "clip_high": "0.28", "kl_coef": "0.05", "num_minibatches": "2", "dynamic_sampling": "1", "max_steps_off_policy": "1",

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pipeline_support import small
 
 from code_rl.cli import main
+from code_rl.commands.report import report_command
 from code_rl.redaction import HIDDEN, holds_key, redacted
-from code_rl.reports.command import report_command
 from code_rl.runs.logs import setup_logging
 
 ROOT = Path(__file__).parent.parent

@@ -16,6 +16,8 @@ from pipeline_support import small
 from rich.console import Console as RichConsole
 
 import code_rl.loop
+from code_rl.assembly import assemble
+from code_rl.commands.train import prepare, train_command
 from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.environments import Single
@@ -25,7 +27,6 @@ from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
 from code_rl.runs.recorder import read_metrics
-from code_rl.training import assemble, prepare, train_command
 
 HOSTILE = "a[/x][bold]:smile:"
 

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src"
-ABOVE_THE_PAGE = ("code_rl.training", "code_rl.replaying", "code_rl.library")
+ABOVE_THE_PAGE = ("code_rl.commands.train", "code_rl.replaying", "code_rl.library")
 
 
 def modules() -> dict[str, ast.Module]:

@@ -39,34 +39,36 @@ class Verb:
 
 VERBS = {
     "train": Verb(
-        "code_rl.config:Config", "code_rl.training:train_command", "train a model with GRPO on code problems"
+        "code_rl.config:Config", "code_rl.commands.train:train_command", "train a model with GRPO on code problems"
     ),
     "replay": Verb(
         "code_rl.replaying.settings:ReplayConfig",
-        "code_rl.replaying.command:replay_command",
+        "code_rl.commands.replay:replay_command",
         "credit a recorded run again under other settings of the algorithm, or check its record",
     ),
     "eval": Verb(
         "code_rl.evaluation.settings:EvalConfig",
-        "code_rl.evaluation.command:eval_command",
+        "code_rl.commands.evaluate:eval_command",
         "evaluate a model on benchmarks, with intervals; compare two evaluations",
     ),
     "judge": Verb(
-        "code_rl.judging:JudgeConfig", "code_rl.judging:judge_command", "judge programs against problems' tests"
+        "code_rl.commands.judge:JudgeConfig",
+        "code_rl.commands.judge:judge_command",
+        "judge programs against problems' tests",
     ),
     "export": Verb(
-        "code_rl.backends.export:ExportConfig",
-        "code_rl.backends.export:export_command",
+        "code_rl.commands.export:ExportConfig",
+        "code_rl.commands.export:export_command",
         "hand a trained model over, as a peft adapter or a merged Hugging Face folder",
     ),
     "report": Verb(
-        "code_rl.reports.command:ReportConfig",
-        "code_rl.reports.command:report_command",
+        "code_rl.commands.report:ReportConfig",
+        "code_rl.commands.report:report_command",
         "show what happened in a run: page, live page, text",
     ),
     "prepare": Verb(
         "code_rl.preparation.settings:PrepareConfig",
-        "code_rl.preparation.command:prepare_command",
+        "code_rl.commands.prepare:prepare_command",
         "filter, deduplicate, decontaminate and verify problems before training on them",
     ),
     "sandbox": Verb(
@@ -75,8 +77,8 @@ VERBS = {
         "serve Sandbox Fusion's protocol on the embedded sandbox",
     ),
     "serve": Verb(
-        "code_rl.backends.server.command:ServeConfig",
-        "code_rl.backends.server.command:serve_command",
+        "code_rl.commands.serve:ServeConfig",
+        "code_rl.commands.serve:serve_command",
         "serve the embedded engine to programs that use the Tinker SDK",
     ),
 }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+LEAST_IN_FLIGHT = 16
+IN_FLIGHT_PER_PLACE = 2
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
@@ -94,3 +97,9 @@ class SideWork:
     async def _work(self) -> None:
         while (job := await self._jobs.get()) is not None:
             await job()
+
+
+def default_concurrency(executor: object = None) -> int:
+    """Enough programs in flight to keep all places of `executor` filled; it holds back what is too many."""
+    places = getattr(executor, "places", None) or getattr(executor, "concurrency", None) or 2 * (os.cpu_count() or 1)
+    return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * int(places))

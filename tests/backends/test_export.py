@@ -13,7 +13,7 @@ from tinker import types  # noqa: E402
 
 from code_rl.backends.adapters import read_folder  # noqa: E402
 from code_rl.backends.embedded import EmbeddedService  # noqa: E402
-from code_rl.backends.export import export_command  # noqa: E402
+from code_rl.commands.export import export_command  # noqa: E402
 from code_rl.errors import CheckpointError, ConfigError  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(4, 700, (3, 40)).tolist()

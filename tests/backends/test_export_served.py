@@ -20,7 +20,7 @@ from embedded_models import text, trained  # noqa: E402
 from tinker import types  # noqa: E402
 
 from code_rl.backends.embedded import EmbeddedService  # noqa: E402
-from code_rl.backends.export import export_command  # noqa: E402
+from code_rl.commands.export import export_command  # noqa: E402
 from code_rl.renderers import get_renderer  # noqa: E402
 
 pytestmark = pytest.mark.slow

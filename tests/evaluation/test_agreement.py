@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from code_rl.cli import main
+from code_rl.commands.train import train_command
 from code_rl.runs.recorder import read_metrics
-from code_rl.training import train_command
 
 RUN = {
     "backend": "embedded", "executor": "embedded", "batch_size": "8", "group_size": "2", "max_steps": "2", "save_every": "1",

@@ -92,18 +92,18 @@ def import_everything() -> None:
     import code_rl.backends.embedded.sampling
     import code_rl.backends.embedded.training
     import code_rl.cli
+    import code_rl.commands.replay
+    import code_rl.commands.train
     import code_rl.loading.load
     import code_rl.loop
     import code_rl.problems.builtin
     import code_rl.renderers.qwen3
-    import code_rl.replaying.command
     import code_rl.reports.page
     import code_rl.reports.run
     import code_rl.sandbox.embedded.pool
     import code_rl.sandbox.retries
-    import code_rl.training
 
-    code_rl.training._report = lambda console, log_path: None  # the page costs more than the run
+    code_rl.commands.train._report = lambda console, log_path: None  # the page costs more than the run
 
 
 def forked(case: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import code_rl.cli
-import code_rl.training
+import code_rl.commands.train
 from code_rl.backends.embedded.state import read_state, write_state
 from code_rl.cli import Verb
 from code_rl.config import Config
@@ -148,7 +148,7 @@ def fuzz_settings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, 
     async def no_run(*_: object) -> int:
         return 0
 
-    monkeypatch.setattr(code_rl.training, "_train", no_run)
+    monkeypatch.setattr(code_rl.commands.train, "_train", no_run)
     monkeypatch.chdir(folder)
     not_here = ("dry_run", "replay", "log_path")
 
@@ -326,7 +326,7 @@ def fuzz_settings_of_a_run(leaving: Exit, folder: Path, monkeypatch: pytest.Monk
     async def no_run(*_: object) -> int:
         return 0
 
-    monkeypatch.setattr(code_rl.training, "_train", no_run)
+    monkeypatch.setattr(code_rl.commands.train, "_train", no_run)
     kept = json.loads(json.dumps({**chz.asdict(Config(backend="embedded", executor="embedded")), "resolved": {"prompts": 8, "data": {"builtin": ["x"]}}}))  # fmt: skip
 
     def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:

@@ -225,8 +225,9 @@ async def open_run_again(log_path: Path) -> Opened:
     import chz
     from rich.console import Console as RichConsole
 
+    from code_rl.assembly import assemble
+    from code_rl.commands.train import prepare
     from code_rl.console import Console
-    from code_rl.training import assemble, prepare
 
     text = io.StringIO()
     config, _, resumes = prepare({"log_path": str(log_path), "executor": UNREACHABLE})

@@ -16,10 +16,10 @@ from serve_support import ServerThread
 from code_rl.backends.adapters import read_embedded, read_folder, write_peft
 from code_rl.backends.download import download_adapter
 from code_rl.backends.embedded import EmbeddedService
-from code_rl.backends.export import export_command
 from code_rl.backends.places import KEYLESS, Place
+from code_rl.commands.export import export_command
+from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
-from code_rl.training import train_command
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 

@@ -24,8 +24,8 @@ from code_rl.backends.names import BUILT_IN_FOLDER
 from code_rl.backends.places import KEYLESS, Place
 from code_rl.backends.probes import context_of, load_tokenizer, probe_scaling
 from code_rl.backends.remote import RemoteSamplingClient
+from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
-from code_rl.training import train_command
 
 
 @pytest.fixture(scope="module")

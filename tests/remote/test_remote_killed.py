@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
 from remote_support import FaultyProxy, records, sampled, settings
 from serve_support import ServeProcess, ServerThread
 
+from code_rl.commands.train import train_command
 from code_rl.errors import BackendError
 from code_rl.runs.journal import read_journal
-from code_rl.training import train_command
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

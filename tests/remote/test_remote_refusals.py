@@ -15,7 +15,7 @@ from remote_support import FaultyProxy, OtherServer, settings
 from serve_support import ServerThread
 
 from code_rl.cli import main
-from code_rl.training import train_command
+from code_rl.commands.train import train_command
 
 KEY = "tml-5ecret-0123456789abcdef"
 

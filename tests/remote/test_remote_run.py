@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
 from remote_support import FaultyProxy, records, sampled, settings
 from serve_support import ServerThread
 
-from code_rl.training import train_command
+from code_rl.commands.train import train_command
 
 
 @pytest.fixture(scope="module")

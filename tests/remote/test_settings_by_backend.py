@@ -20,11 +20,11 @@ from code_rl.backends.embedded.sampling import Request
 from code_rl.backends.embedded.training import EmbeddedTrainingClient
 from code_rl.backends.preflight import Survey
 from code_rl.backends.support import BEGIN, END, REACHING, kind_of, table
+from code_rl.commands.train import train_command
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
 from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import Recorder
-from code_rl.training import train_command
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {

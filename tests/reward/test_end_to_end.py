@@ -11,7 +11,7 @@ import time
 import pytest
 
 import tinker_utils.lcb
-from code_rl.judging import judge_files, main
+from code_rl.commands.judge import judge_files, main
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.reward.judge import judge

@@ -10,8 +10,8 @@ import random
 
 import pytest
 
+from code_rl.commands.judge import judge_files, main
 from code_rl.errors import DataError, SandboxError
-from code_rl.judging import judge_files, main
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.reward.verdict import VerdictKind

@@ -40,7 +40,7 @@ RUN = {
     "eval_samples": "1",
 }  # fmt: skip
 MODULES = (
-    "code_rl.training",
+    "code_rl.commands.train",
     "code_rl.loop",
     "code_rl.loading.load",
     "code_rl.backends.embedded.service",
@@ -158,12 +158,12 @@ def keep_ledger(path: Path) -> None:
 
 
 def train(given: dict[str, str]) -> int:
-    import code_rl.training
+    import code_rl.commands.train
     from code_rl.errors import CodeRLError
 
-    code_rl.training._report = lambda *_: None  # type: ignore[assignment]
+    code_rl.commands.train._report = lambda *_: None  # type: ignore[assignment]
     try:
-        return code_rl.training.train_command(given)
+        return code_rl.commands.train.train_command(given)
     except CodeRLError as error:
         print(f"error: {error}")
         return error.exit_code

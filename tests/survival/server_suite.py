@@ -81,7 +81,7 @@ class Server:
 
     def _serve(self, given: dict[str, str]) -> int:
         from code_rl.backends.embedded.learner import Learner
-        from code_rl.backends.server.command import serve_command
+        from code_rl.commands.serve import serve_command
 
         handle = os.open(self.steps, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         optim_step = Learner.optim_step

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from code_rl.backends.connect import _restored
 from code_rl.budget import Tokens
+from code_rl.commands.train import train_command
 from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.errors import BackendError, CheckpointError, ConfigError
@@ -37,7 +38,6 @@ from code_rl.runs.lock import LOCK, lock_run
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.recorder import ROLLOUTS, Recorder
 from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
-from code_rl.training import train_command
 
 REQUEST = Request("p", (1, 2, 3), count=2, max_tokens=8, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from code_rl.concurrency import default_concurrency
 from code_rl.evaluation.ask import Asked, AskError, Question
 from code_rl.evaluation.benchmarks import Benchmark, Entry
 from code_rl.evaluation.evaluate import problem_seed
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.replay import OFFICIAL, judge_both
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Key, Mode, Sample, sample_from_json
-from code_rl.judging import default_concurrency
 from code_rl.problems.problem import Problem
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind

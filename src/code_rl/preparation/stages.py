@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+from code_rl.concurrency import default_concurrency
 from code_rl.errors import SandboxError
-from code_rl.judging import default_concurrency
 from code_rl.preparation.bench import Bench, ByteBudget, OnItem, Survivor
 from code_rl.preparation.cap import cap_entry, cap_settings
 from code_rl.preparation.decontaminate import Decontaminator, decide, decontaminate_settings

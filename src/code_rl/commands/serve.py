@@ -102,10 +102,10 @@ def read_token(host: str) -> str | None:
 async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int:
     import torch
 
-    from .application import Application
-    from .core import Core, Limits
-    from .names import Names
-    from .store import Store
+    from code_rl.backends.server.application import Application
+    from code_rl.backends.server.core import Core, Limits
+    from code_rl.backends.server.names import Names
+    from code_rl.backends.server.store import Store
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import chz
 
+from code_rl.commands.judge_out import OrderedOutput
+from code_rl.concurrency import default_concurrency
 from code_rl.errors import CodeRLError, ConfigError, DataError
-from code_rl.judging_out import OrderedOutput
 from code_rl.problems.files import read_lines, read_object
 from code_rl.problems.store import ProblemStore
 from code_rl.reward.extract import extract_code
@@ -25,11 +26,9 @@ from code_rl.sandbox.executor import Executor
 from code_rl.settings import describe, make_settings, read_arguments
 
 if TYPE_CHECKING:
-    from code_rl.judging_view import JudgingView
+    from code_rl.commands.judge_view import JudgingView
 
 USAGE = "code-rl judge problems=P.jsonl programs=Q.jsonl out=V.jsonl [key=value …]"
-LEAST_IN_FLIGHT = 16
-IN_FLIGHT_PER_PLACE = 2
 """While one program's outputs are compared here, another has its place in the executor."""
 
 OnVerdict = Callable[[Verdict], None]
@@ -204,12 +203,6 @@ def format_verdict(program: Program, verdict: Verdict) -> str:
     )
 
 
-def default_concurrency(executor: Executor | None = None) -> int:
-    """Enough programs in flight to keep all places of `executor` filled; it holds back what is too many."""
-    places = getattr(executor, "places", None) or getattr(executor, "concurrency", None) or 2 * (os.cpu_count() or 1)
-    return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * int(places))
-
-
 def _program_code(row: Mapping[str, Any], where: str) -> str | None:
     given = [name for name in ("code", "completion") if name in row]
     if len(given) != 1:
@@ -239,7 +232,7 @@ def judge_command(given: Mapping[str, str]) -> int:
 
 def run(config: JudgeConfig) -> int:
     """Judge as configured, showing progress and a table; 0 when every program got a verdict about itself, else 1."""
-    from code_rl.judging_view import JudgingView
+    from code_rl.commands.judge_view import JudgingView
 
     with ProblemStore(config.problems) as store:
         view = JudgingView(check_programs(config.programs, store))

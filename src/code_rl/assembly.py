@@ -1,0 +1,205 @@
+"""One way to make a run of settings: every part is built here, and checked before anything is sampled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from code_rl.algorithm.losses import POLICY_LOSSES
+from code_rl.backends.connect import Backend, connect, preflight
+from code_rl.budget import Budget, Tokens, read_prices, worst_start
+from code_rl.config import (
+    BatchShape,
+    Config,
+    batch_shape,
+    context_schedule,
+    loss_config,
+    refuse_buffer,
+)
+from code_rl.console import Console
+from code_rl.environments import get_environment
+from code_rl.errors import (
+    ConfigError,
+)
+from code_rl.loading.load import find_data, load_test_splits, load_train_problems
+from code_rl.loading.suitable import SHOWN, cap_max_tokens, prompt_lengths, refuse_prompts, within_difficulty
+from code_rl.objective import Objective, objective_of
+from code_rl.problems.order import ProblemOrder
+from code_rl.renderers import get_renderer
+from code_rl.reports.pieces import keep_tokenizer
+from code_rl.rollouts.choice import decide_batch
+from code_rl.rollouts.sample import Sampling
+from code_rl.run import Run
+from code_rl.runs.directory import check_log_dir, is_run, read_config, with_checksum
+from code_rl.runs.history import History
+from code_rl.runs.lock import RunLock, lock_run
+from code_rl.runs.logs import setup_logging
+from code_rl.runs.recorder import Recorder, read_metrics
+from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
+from code_rl.runs.trackers import read_log_to
+from code_rl.sandbox.connect import connect_executor
+
+
+class NothingLeftError(Exception):
+    """A resumed run that has done its steps."""
+
+
+async def assemble(
+    config: Config,
+    log_path: Path,
+    resumes: bool,
+    console: Console,
+    stop: asyncio.Event,
+    stack: contextlib.AsyncExitStack,
+) -> Run:
+    """Build every part of a run; what must be closed is left to `stack`. A run that `resumes` goes on from its last good checkpoint.
+
+    Raises:
+        CheckpointError: there is nothing left that the run could go on from.
+        NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
+    """
+    objective, environment = objective_of(config), get_environment(config.environment, config.max_turns)
+    lock = _locked(log_path, console, stack) if is_run(log_path) else None
+    found = await preflight(config)
+    pins = _pins(config, log_path)
+    data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
+    executor = connect_executor(
+        config.executor,
+        isolation=config.isolation,
+        concurrency=config.sandbox_concurrency,
+        patience_s=config.sandbox_patience,
+        stop=stop,
+    )
+    stack.push_async_callback(executor.aclose)
+    train_problems = await load_train_problems(data, executor, console.notice)
+    if config.difficulty is not None:
+        train_problems = within_difficulty(train_problems, config.difficulty)
+    test_splits = await load_test_splits(data, config.eval_limit, executor, console.notice)
+    check_log_dir(log_path, config.behavior_if_log_dir_exists)
+    if lock is None or not lock.holds():
+        _locked(log_path, console, stack)
+    shape = batch_shape(config)
+    order = ProblemOrder(train_problems, config.seed)
+
+    async def load(start: Start) -> Backend:
+        return await connect(config, log_path / "checkpoints", start.state_path(log_path), found)
+
+    history, start = History(), Start()
+    if resumes and is_run(log_path):
+        history = open_history(log_path, console.notice)
+        check_decisions(history, lambda step: decide_batch(order, config.seed, step, shape.prompts))
+        overlapped = config.max_steps_off_policy > 0
+        start, backend = await choose_start(log_path, history, overlapped, console.notice, load)
+    else:
+        backend = await load(start)
+    stack.callback(backend.close)
+    lost = history.lost
+    if resumes and is_run(log_path):
+        new = lost_tokens(log_path, history, start.step, shape.completions)
+        if not start.step > config.max_steps > 0:
+            go_back(log_path, start, new)
+        lost += new
+        if start.step >= config.max_steps > 0:
+            raise NothingLeftError(
+                f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
+                "give a larger one to go on"
+            )
+    objective = trainable(objective, backend, config, console.notice)
+    keep_tokenizer(log_path, backend.tokenizer)
+    renderer = get_renderer(config.renderer, backend.tokenizer)
+    lengths = prompt_lengths(itertools.chain(*test_splits.values()), environment, renderer)
+    refuse_prompts(lengths, backend.context, "held-out")
+    shown = train_problems if config.overlong_prompts == "error" else train_problems[:SHOWN]
+    lengths = prompt_lengths(shown, environment, renderer)
+    if config.overlong_prompts == "error":
+        refuse_prompts(lengths, backend.context, "training")
+    wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
+    room = cap_max_tokens(wanted, backend.context, console.notice)
+    schedule = context_schedule(config, room)
+    longest = max((length for _, length in lengths if length < backend.context), default=1)
+    left = [min(stage.max_tokens, backend.context - longest) for stage in schedule.stages]
+    refuse_buffer(config, left, "what the model's context leaves for an answer")
+    budget = _budget(config, log_path, lost)
+    logs = setup_logging(log_path, _kept(config, data.describe()), read_log_to(config.log_to))
+    stack.enter_context(console.outages_shown())
+    recorder = Recorder(log_path, logs, console, history, config.keep_checkpoints)
+    stack.callback(recorder.close)
+    logging.getLogger("code_rl").info("backend %s; %s", backend.description, backend.capabilities.describe())
+    run = Run(
+        config=config,
+        shape=shape,
+        objective=objective,
+        environment=environment,
+        backend=backend,
+        executor=executor,
+        renderer=renderer,
+        sampling=Sampling(min(config.max_tokens, room), config.temperature),
+        schedule=schedule,
+        train_problems=order,
+        test_splits=test_splits,
+        recorder=recorder,
+        budget=budget,
+        stop=stop,
+        reference=await backend.base_sampler() if config.kl_coef else None,
+        first_step=start.step,
+    )
+    console.resume_at(start.step)
+    refused = budget.refusal(worst_start(run)) if budget.capped else None
+    if refused is not None:
+        raise ConfigError(
+            f"{refused}: nothing can be started; raise the cap, or make the batch or the evaluations smaller"
+        )
+    return run
+
+
+def trainable(objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]) -> Objective:
+    """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature that it cannot."""
+    capabilities, temperature = backend.capabilities, config.temperature
+    own = config.loss not in POLICY_LOSSES
+    if not own:
+        capabilities.require_loss(config.loss, loss_config(config))
+    capabilities.require_temperature(temperature, custom_loss=own)
+    notice = capabilities.temperature_notice(temperature)
+    if notice is not None:
+        say(notice)
+    return replace(objective, temperature=capabilities.pass_temperature(temperature))
+
+
+def _locked(log_path: Path, console: Console, stack: contextlib.AsyncExitStack) -> RunLock:
+    """The run directory's lock, until `stack` closes."""
+    lock = lock_run(log_path)
+    stack.callback(lock.release)
+    if lock.earlier is not None:
+        console.notice(f"{lock.earlier} ended without closing this run; its lock is taken over")
+    return lock
+
+
+def _budget(config: Config, log_path: Path, lost: Tokens) -> Budget:
+    """The run's caps, with what its earlier part has spent: as logged, and in vain."""
+    prices = read_prices(config.prices)[0] if config.prices is not None else None
+    spent = lost
+    for record in read_metrics(log_path):
+        spent += Tokens.of(record)
+    return Budget(config.max_tokens_total, config.max_cost, prices, spent)
+
+
+def _kept(config: Config, data: Mapping[str, list[str]]) -> dict[str, Any]:
+    shape: BatchShape = batch_shape(config)
+    resolved = {"prompts": shape.prompts, "completions": shape.completions, "data": data}
+    return with_checksum({**chz.asdict(config), "resolved": resolved})
+
+
+def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
+    """The data sets that the run to be resumed was made with, at their commits: a branch of the hub may have moved since."""
+    if not is_run(log_path) or config.behavior_if_log_dir_exists not in ("resume", "ask"):
+        return {}
+    pins: dict[str, list[str]] = read_config(log_path).get("resolved", {}).get("data", {})
+    return pins

@@ -1,0 +1,216 @@
+"""The `train` verb: settings to an assembled run, the loop, and what is said at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from code_rl.assembly import NothingLeftError, assemble
+from code_rl.config import (
+    Config,
+    changed_settings,
+    make_config,
+    refuse_idle,
+)
+from code_rl.console import Console
+from code_rl.environments import get_environment
+from code_rl.errors import (
+    OF_THE_MACHINE,
+    BackendError,
+    CodeRLError,
+    ConfigError,
+    in_words,
+    lacks_something,
+    stopped,
+)
+from code_rl.objective import objective_of
+from code_rl.runs.directory import CONFIG, default_log_path, is_run, read_config
+from code_rl.runs.recorder import read_metrics
+from code_rl.runs.trackers import read_log_to
+from code_rl.settings import make_settings
+
+if TYPE_CHECKING:
+    from code_rl.run import Run
+
+
+def train_command(given: Mapping[str, Any]) -> int:
+    """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a signal ended the run."""
+    if "replay" in given:
+        from code_rl.commands.replay import old_form
+
+        return old_form(given)
+    config, log_path, resumes = prepare(given)
+    if config.dry_run:
+        from code_rl.forecast import report
+
+        print("\n".join(report(config)))
+        return 0
+    # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return asyncio.run(_train(config, log_path, resumes))
+
+
+def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
+    """Settings, run directory, and whether an earlier run is resumed there. Nothing is written yet.
+
+    Raises:
+        ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
+    """
+    log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
+    resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
+    earlier = _settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    config = make_config(given, earlier)
+    refuse_idle(config)
+    objective_of(config), get_environment(config.environment, config.max_turns)
+    read_log_to(config.log_to)
+    if log_path is None or earlier is None:
+        return config, log_path or default_log_path(), False
+    was = make_config({}, earlier)
+    for name in changed_settings(was, config):
+        raise ConfigError(
+            f"{name}={getattr(config, name)} differs from the run in {log_path} ({name}={getattr(was, name)}); "
+            "a resumed run keeps it: leave it out, or choose another log_path"
+        )
+    return config, log_path, True
+
+
+async def _train(config: Config, log_path: Path, resumes: bool) -> int:
+    from code_rl.commands.report import REPORT
+    from code_rl.reports.overview import wall_seconds
+
+    console = Console(config.max_steps, 0)
+    signals = _Signals()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            run = await assemble(config, log_path, resumes, console, signals.stop, stack)
+        except NothingLeftError as nothing:
+            console.notice(str(nothing))
+            if not (log_path / REPORT).exists():
+                _report(console, log_path)
+            return 0
+        _announce(console, run, resumes, log_path)
+        console.start()
+        stack.callback(console.stop)
+        with signals.caught(console):
+            try:
+                await train_to_the_end(run)
+            except Exception as error:
+                console.stop()
+                _report(console, log_path)
+                if not isinstance(error, CodeRLError) and not lacks_something(error):
+                    raise
+                failure = stopped(error, _hints(config, log_path, True)[0])
+                failure.exit_code = signals.code or failure.exit_code
+                raise failure from error
+        console.stop()
+        metrics = read_metrics(log_path)
+        sizes = {name: len(problems) for name, problems in run.test_splits.items()}
+        console.closing_table(metrics, sizes, config.eval_samples)
+        console.farewell(metrics, wall_seconds(metrics), log_path, _hints(config, log_path, bool(signals.code)))
+        _report(console, log_path)
+    return signals.code
+
+
+async def train_to_the_end(run: Run) -> None:
+    """`loop.train`. Nobody cancels it from outside: a cancellation that comes up is one that a service made of a request."""
+    from code_rl.loop import train
+
+    try:
+        await train(run)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise BackendError("a request was cancelled by the service") from None
+
+
+def _report(console: Console, log_path: Path) -> None:
+    """Write the run's page and say where it is, also of a run that failed; a page that cannot be written spoils no run."""
+    from code_rl.commands.report import REPORT
+    from code_rl.reports.page import write_report
+    from code_rl.reports.run import open_run
+
+    try:
+        write_report([open_run(log_path)], log_path / REPORT)
+    except (CodeRLError, *OF_THE_MACHINE) as error:
+        console.notice(f"the report could not be written: {in_words(error)}")
+    else:
+        console.notice(f"report: {(log_path / REPORT).resolve()}")
+
+
+def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
+    config = run.config
+    facts = {
+        "recipe": config.recipe or "none",
+        "model": f"{config.model_name} on {run.backend.description}, LoRA rank {config.lora_rank}",
+        "capabilities": run.backend.capabilities.describe(),
+        "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
+        + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
+        "sandbox": run.executor.description,
+        "batch": f"{run.shape} × up to {run.sampling.max_tokens} tokens",
+        "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
+        "log_path": str(log_path),
+        "watch": f"code-rl report log_path={log_path} live=true",
+    }
+    console.header(facts)
+    if resumes:
+        console.notice(f"resuming after {run.first_step} steps")
+
+
+def _hints(config: Config, log_path: Path, stopped: bool) -> list[str]:
+    command = f"{Path(sys.argv[0]).name}" if sys.argv[0].endswith("code-rl") else "python train.py"
+    if stopped:
+        return [f"to resume: {command} log_path={log_path}"]
+    more = config.max_steps * 2 if config.max_steps > 0 else ""
+    return [
+        f"to go on from here: {command} log_path={log_path} max_steps={more}",
+        f"a model of your own: {command} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl",
+    ]
+
+
+def _settings_of(log_path: Path) -> dict[str, Any]:
+    """The settings of the run in a directory. Raises ConfigError, naming their file, when they are none."""
+    left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
+    settings = {name: value for name, value in read_config(log_path).items() if name not in left_out}
+    try:
+        make_settings(Config, settings)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
+        ) from error
+    return settings
+
+
+class _Signals:
+    """The first SIGINT or SIGTERM asks the loop to finish its step; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.code = 0
+
+    @contextlib.contextmanager
+    def caught(self, console: Console) -> Any:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._first, number, console)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _first(self, number: signal.Signals, console: Console) -> None:
+        self.code = 128 + number
+        self.stop.set()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        # Said only now: a second signal may follow at once.
+        console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
