@@ -142,12 +142,11 @@ class FailingSometimes:
 
 
 def test_completions_that_the_sandbox_lost_are_masked_counted_and_no_part_of_a_baseline(tmp_path, monkeypatch):
-    import code_rl.reward.judge
-    import code_rl.sandbox.connect
+    import code_rl.assembly
 
-    connect = code_rl.sandbox.connect.connect_executor
+    connect = code_rl.assembly.connect_executor
     monkeypatch.setattr(
-        code_rl.sandbox.connect, "connect_executor", lambda *args, **kwargs: FailingSometimes(connect(*args, **kwargs))
+        code_rl.assembly, "connect_executor", lambda *args, **kwargs: FailingSometimes(connect(*args, **kwargs))
     )
     assert train_command(small(tmp_path, max_steps="2", eval_every="-1")) == 0
     lost = [record["verdicts/sandbox_error"] for record in read_metrics(tmp_path) if "verdicts/sandbox_error" in record]
