@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.evalplus import with_expected
@@ -135,5 +135,7 @@ async def judge_references(items: Iterable[Item], executor: Executor, at_once: i
     await asyncio.gather(*(work() for _ in range(at_once)))
     for problem in late:
         report.slow.append(problem.id)
-        report.add(problem.id, await judge(problem, problem.solutions[0], executor, cpu_limit_s=PATIENT_CPU_S))
+        report.add(
+            problem.id, await judge(replace(problem, time_limit_s=PATIENT_CPU_S), problem.solutions[0], executor)
+        )
     return report

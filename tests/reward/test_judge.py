@@ -43,8 +43,12 @@ def test_the_job_holds_inputs_and_limits_and_no_expected_output():
     assert job.cases == (StdinInput(b"SECRET-IN"),)
     assert (job.limits.cpu_s, job.limits.memory_mb) == (3.0, 77)
     assert "SECRET-OUT" not in repr(job)
-    _, executor = run(STDIN, RIGHT, cpu_limit_s=9.0)
-    assert executor.jobs[0].limits.cpu_s == 9.0
+
+
+@pytest.mark.parametrize(("own", "given", "limit"), [(0.5, 6.0, 0.5), (6.0, 0.5, 0.5), (6.0, None, 6.0)])
+def test_the_lower_of_two_cpu_limits_wins(own, given, limit):
+    _, executor = run(replace(STDIN, time_limit_s=own), RIGHT, cpu_limit_s=given)
+    assert executor.jobs[0].limits.cpu_s == limit
 
 
 def test_call_jobs_carry_arguments_preamble_and_setup():

@@ -58,7 +58,7 @@ class JudgeConfig:
         default=None, doc="Programs that run at once, on each server (None: as many as the executor takes by default)."
     )
     reward_timeout: float | None = chz.field(
-        default=None, doc="CPU seconds for each test, in place of each problem's own time_limit_s."
+        default=None, doc="CPU seconds per test at most; a problem's own lower limit wins."
     )
     dry_run: bool = chz.field(default=False, doc="Check both files, say what would run, and stop.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ OnVerdict = Callable[[Verdict], None]
 class Plan:
     """How each problem is asked and judged.
 
-    `samples` at the sampling temperature, and `greedy` says whether one more greedily. `cpu_limit_s` replaces each problem's own CPU limit,
-    else `cpu_factor` multiplies it. `both_rules`: LiveCodeBench's own decision is kept beside each verdict.
+    `samples` at the sampling temperature, and `greedy` says whether one more greedily. `cpu_limit_s` lowers each problem's own CPU limit,
+    after `cpu_factor` has multiplied it. `both_rules`: LiveCodeBench's own decision is kept beside each verdict.
     """
 
     samples: int
@@ -227,12 +227,10 @@ class Evaluation:
 
     async def _verdicts(self, problem: Problem, code: str | None) -> tuple[Verdict, Verdict | None]:
         plan = self._plan
-        limit = plan.cpu_limit_s
-        if limit is None and plan.cpu_factor != 1.0:
-            limit = problem.time_limit_s * plan.cpu_factor
+        problem = replace(problem, time_limit_s=problem.time_limit_s * plan.cpu_factor)
         if plan.both_rules and problem.compare.rule == "lcb":
-            return await judge_both(problem, code, self._executor, cpu_limit_s=limit)
-        return await judge(problem, code, self._executor, cpu_limit_s=limit), None
+            return await judge_both(problem, code, self._executor, cpu_limit_s=plan.cpu_limit_s)
+        return await judge(problem, code, self._executor, cpu_limit_s=plan.cpu_limit_s), None
 
     def _note(self, sample: Sample, row: dict[str, Any]) -> None:
         self._found.cpu_s += row["cpu_s"]

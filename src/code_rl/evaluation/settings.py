@@ -99,7 +99,7 @@ class EvalConfig:
     concurrency: int | None = chz.field(default=None, doc="Programs in flight at once (None: the executor's default).")
     reward_timeout: float | None = chz.field(
         default=None,
-        doc="CPU seconds per test. None: each problem's own, times this machine's measured slowness (never below 1).",
+        doc="CPU seconds per test at most. A problem's own limit, times this machine's measured slowness (never below 1), wins where it is lower.",
     )
     asking: int = chz.field(default=32, doc="Requests to an endpoint, or prompts of a back end, in flight at once.")
     request_timeout: float = chz.field(default=1800.0, doc="Seconds that one request to an endpoint may take.")

@@ -58,12 +58,14 @@ class _Listener:
 
 
 async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None) -> Trial:
-    """Judge `code`, keeping the time of each test."""
+    """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's own limit: it may be higher."""
+    if cpu_limit_s is not None:
+        problem = dataclasses.replace(problem, time_limit_s=cpu_limit_s)
     if problem.interactor is not None:
-        verdict = await judge(problem, code, executor, cpu_limit_s=cpu_limit_s)
+        verdict = await judge(problem, code, executor)
         return Trial(verdict, (verdict.cpu_s,))
     listener = _Listener(executor, code)
-    verdict = await judge(problem, code, listener, cpu_limit_s=cpu_limit_s)
+    verdict = await judge(problem, code, listener)
     return Trial(verdict, tuple(listener.seconds))
 
 

@@ -66,7 +66,7 @@ async def judge(
 ) -> Verdict:
     """Run `code` on the tests of `problem` in order, up to the first failure, and say how it went.
 
-    `cpu_limit_s` replaces the problem's own CPU limit per test. With `all_tests` every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s`
+    `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s`
     of the verdict are sums over the tests that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule), ConfigError
     for an interactive problem where the executor cannot hold conversations, and OutageError; no other SandboxError.
     """

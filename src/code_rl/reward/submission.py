@@ -34,10 +34,10 @@ def case_input(test: TestCase, catch: bool = False) -> CaseInput:
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
-    """The problem's limits; room for outputs grows with what is expected."""
+    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what is expected."""
     longest = max((len(test.expected) for test in problem.tests if isinstance(test, StdinTest)), default=0)
     return Limits(
-        cpu_s=problem.time_limit_s if cpu_limit_s is None else cpu_limit_s,
+        cpu_s=problem.time_limit_s if cpu_limit_s is None else min(problem.time_limit_s, cpu_limit_s),
         memory_mb=problem.memory_limit_mb,
         output_bytes=max(Limits().output_bytes, 8 * longest),
     )
