@@ -129,6 +129,13 @@ def test_one_prompt_in_many_requests_equals_one_request(tiny):
     assert split[0] != split[1]
 
 
+def test_a_long_prompt_does_not_feel_the_length_of_its_neighbours(tiny):
+    lengths = (40, 130, 150, 200, 257, 299)
+    requests = [(tokens(seed, length), 1, params(seed=seed)) for seed, length in enumerate(lengths)]
+    together = results(tiny, requests)
+    assert [results(tiny, [each])[0] for each in requests] == together
+
+
 def test_large_requests_are_cut_into_batches_without_a_trace(tiny, monkeypatch):
     request = (tokens(1, 50, 644), 40, params(max_tokens=20))
     whole = results(tiny, [request])

@@ -29,6 +29,7 @@ from .forward import (
     feed_forward,
     split_heads,
     target_logprobs,
+    weighted,
 )
 from .kernels import rms_norm
 from .packing import make_grid
@@ -280,9 +281,7 @@ class _Run:
         n, slots = len(right), rows.slots
         kv, per, m = left.shape[1:]
         folded = left.reshape(n, slots, kv, per, m).transpose(1, 2).reshape(n, kv, slots * per, m)
-        product = folded @ right
-        if mask is not None:
-            product += mask
+        product = weighted(self.arch, folded, right) if mask is None else folded @ right + mask
         out = product.view(n, kv, slots, per, -1).transpose(1, 2).reshape(n * slots, kv, per, -1)
         return out if rows.cells is None else out.index_select(0, rows.cells)
 

@@ -11,12 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .architecture import Architecture
 from .ending import safe_point
 from .kernels import gated, rms_norm
 from .packing import Grid, Packed
 from .weights import Layer, Weights
 
 PLAIN_ATTENTION_WIDTH = 1024
+SUMMED = 128
+SMALL_HIDDEN = 512
 LOGIT_CHUNK = 1 << 24
 
 
@@ -152,10 +155,24 @@ def attend_causal(
         folded = grouped.reshape(grid.rows, arch.kv_heads, -1, arch.head_dim)
         scores = (folded @ k.transpose(2, 3)).view(*grouped.shape[:-1], grid.width)
         probs = torch.softmax(scores + mask, dim=-1)
-        out = (probs.view(grid.rows, arch.kv_heads, -1, grid.width) @ v).view(grouped.shape)
+        out = weighted(arch, probs.view(grid.rows, arch.kv_heads, -1, grid.width), v).view(grouped.shape)
         out = out.reshape(grid.rows, arch.heads, grid.width, arch.head_dim)
     flat = out.transpose(1, 2).reshape(grid.rows * grid.width, arch.q_width)
     return flat.index_select(0, grid.scatter)
+
+
+def weighted(arch: Architecture, probs: Tensor, values: Tensor) -> Tensor:
+    """`probs @ values` [.., m, w] × [.., w, d], in small models with the same bits however many columns of zeros follow.
+
+    A library adds up long rows in parts whose number depends on the whole length; parts of `SUMMED` columns leave it no choice.
+    """
+    width = probs.shape[-1]
+    if width <= SUMMED or arch.hidden > SMALL_HIDDEN:
+        return probs @ values
+    out = probs[..., :SUMMED] @ values[..., :SUMMED, :]
+    for at in range(SUMMED, width, SUMMED):
+        out = out + probs[..., at : at + SUMMED] @ values[..., at : at + SUMMED, :]
+    return out
 
 
 def _attend_branches(

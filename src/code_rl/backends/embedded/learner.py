@@ -18,7 +18,7 @@ from code_rl.errors import BackendError
 
 from .adam import AdamState, adam_step
 from .datums import Example, Floats
-from .forward import hidden_states, target_logprobs
+from .forward import SMALL_HIDDEN, hidden_states, target_logprobs
 from .lora import Lora, with_sites
 from .packing import Packed, pack, plan
 from .passes import Pass
@@ -50,7 +50,7 @@ class Learner:
         self.gradient: Tensor | None = None
         adapted = sum(m.inputs * m.outputs for m in lora.modules)
         self.merging = base.dtype == torch.float32 and adapted <= MERGE_LIMIT
-        small = base.arch.hidden <= 512
+        small = base.arch.hidden <= SMALL_HIDDEN
         self.budget = token_budget or (8192 if base.device.type == "cuda" else 2048)
         self.recompute = not small
         self._merged: Weights | None = None

@@ -1,0 +1,51 @@
+"""A run that is killed in the middle of a second turn, and resumed, is the run that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pipeline_support import rollouts, small, untimed
+
+ROOT = Path(__file__).parent.parent.parent
+REPAIR = {"environment": "repair", "max_turns": "2", "max_tokens": "128", "max_steps": "3", "save_every": "1"}
+
+
+def start(log_path: Path, **changes: str) -> subprocess.Popen[bytes]:
+    words = [f"{name}={value}" for name, value in small(log_path, **REPAIR, **changes).items()]
+    return subprocess.Popen([sys.executable, "train.py", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def second_turns(log_path: Path, step: int) -> int:
+    path = log_path / "inflight" / f"{step:06d}.jsonl"
+    return path.read_text().count('"turn":1') + path.read_text().count('"turn": 1') if path.exists() else 0
+
+
+@pytest.mark.parametrize("lag", ["0", "1"])
+def test_a_run_killed_in_a_second_turn_goes_on_to_the_same_end(tmp_path, lag):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert start(whole, max_steps_off_policy=lag).wait() == 0
+    process = start(cut, max_steps_off_policy=lag)
+    while not second_turns(cut, 1):  # the second step has begun second turns
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    killed_at = second_turns(cut, 1)
+    assert start(cut, max_steps_off_policy=lag).wait() == 0
+    assert untimed(cut) == untimed(whole)
+    assert rollouts(cut) == rollouts(whole)
+    assert any("turns" in row for group in rollouts(whole) for row in group["completions"])
+    kept = [json.loads(line)["sequences"] for line in _lines(cut, 1) if '"turn"' in line]
+    assert killed_at <= len(kept)
+
+
+def _lines(log_path: Path, step: int) -> list[str]:
+    path = log_path / "inflight" / f"{step:06d}.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
