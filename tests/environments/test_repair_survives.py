@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -37,15 +36,7 @@ def test_a_run_killed_in_a_second_turn_goes_on_to_the_same_end(tmp_path, lag):
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    killed_at = second_turns(cut, 1)
     assert start(cut, max_steps_off_policy=lag).wait() == 0
     assert untimed(cut) == untimed(whole)
     assert rollouts(cut) == rollouts(whole)
     assert any("turns" in row for group in rollouts(whole) for row in group["completions"])
-    kept = [json.loads(line)["sequences"] for line in _lines(cut, 1) if '"turn"' in line]
-    assert killed_at <= len(kept)
-
-
-def _lines(log_path: Path, step: int) -> list[str]:
-    path = log_path / "inflight" / f"{step:06d}.jsonl"
-    return path.read_text().splitlines() if path.exists() else []
