@@ -47,6 +47,7 @@ def hostile_run(folder: Path) -> Path:
         sample = group["completions"][0] | {
             "text": f"{text}\n```python\n{text}\n```\n{text}", "verdict": text, "masked": text, "reward": 0.0,
             "failure": {"test": 0, "public": True, "message": text},
+            "turns": [{"text": f"{text}\n```python\n{text}\n```", "verdict": text, "messages": [{"role": text, "content": text}]}, text],
         }  # fmt: skip
         others = [
             sample,

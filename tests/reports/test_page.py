@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,20 @@ def test_tokens_are_shaded_by_probability_and_join_to_the_text(browser, report):
         assert page.locator(".tok.l3, .tok.l4, .tok.l5").count() > 0
         tokens = page.locator(".code.tokens").inner_text().replace("⏎", "")
         assert "".join(shown.split()) == "".join(tokens.split())
+
+
+def test_the_turns_of_a_trajectory_stand_before_the_answer_that_counts(browser, tmp_path):
+    run = write_run(tmp_path / "run", steps=2)
+    groups = [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+    for group in groups:
+        said = [{"role": "user", "content": "The program fails a test"}]
+        group["completions"][0]["turns"] = [{"text": "first try", "verdict": "wrong_answer", "messages": said}]
+    (run / "rollouts.jsonl").write_text("".join(json.dumps(group) + "\n" for group in groups))
+    write_report([open_run(run)], tmp_path / "report.html")
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, tmp_path / "report.html")
+        shown = page.inner_text("#sample .text-box")
+        assert shown.index("first try") < shown.index("The program fails a test") < shown.index("Turn 2, which counts")
 
 
 def test_a_link_to_a_rollout_opens_it(browser, report):

@@ -16,6 +16,7 @@ from code_rl.cli import main
 from code_rl.commands.report import ReportConfig
 from code_rl.errors import ConfigError
 from code_rl.reports.book import embed, make_book, shelved
+from code_rl.reports.groups import group_record
 from code_rl.reports.pieces import Pieces, load_pieces
 from code_rl.reports.run import open_run
 from code_rl.reports.shelf import Shelf, pack
@@ -150,3 +151,14 @@ def test_the_verb_writes_a_page_and_prints_text(tmp_path, capsys):
 
 def test_packed_values_are_what_browsers_inflate():
     assert json.loads(zlib.decompress(pack({"a": [1, None]}), -15)) == {"a": [1, None]}
+
+
+def test_earlier_turns_of_a_completion_are_shown_with_what_was_said_to_them():
+    said = [{"role": "user", "content": "it fails"}, {"role": "user", "content": "again"}, "no message"]
+    sample = {
+        "text": "last",
+        "verdict": "passed",
+        "turns": [{"text": "first", "verdict": "wrong_answer", "messages": said}, "no turn"],
+    }
+    (shown,) = group_record([sample], [[]], None)
+    assert shown["turns"] == [{"text": "first", "verdict": "wrong_answer", "said": "it fails\n\nagain"}]

@@ -177,6 +177,9 @@ def _sample(sample: Mapping[str, Any], flagged: Sequence[str], pieces: Pieces | 
         "masked": as_text(sample.get("masked"), 60) or None,
         "length": len(as_list(sample.get("tokens"))),
     }
+    turns = [_earlier(turn) for turn in as_list(sample.get("turns")) if isinstance(turn, dict)]
+    if turns:
+        shown["turns"] = turns
     if flagged:
         shown["flags"] = list(flagged)
     if isinstance(failure, dict):
@@ -193,6 +196,13 @@ def _sample(sample: Mapping[str, Any], flagged: Sequence[str], pieces: Pieces | 
     if pieces and tokens and len(tokens) == len(logprobs):
         shown |= _shading(tokens, logprobs, pieces)
     return shown
+
+
+def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn before the last: the answer, its verdict on the public tests, and what was said to it."""
+    said = [as_text(message.get("content")) for message in as_list(turn.get("messages")) if isinstance(message, dict)]
+    verdict = as_text(turn.get("verdict"), 60) or "unknown"
+    return {"text": as_text(turn.get("text")), "verdict": verdict, "said": "\n\n".join(said)}
 
 
 def _shading(tokens: Sequence[int], logprobs: Sequence[float | None], pieces: Pieces) -> dict[str, Any]:

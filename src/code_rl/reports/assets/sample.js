@@ -68,7 +68,7 @@ function showSample(viewer, row, samples, problem, test) {
   for (const each of viewer.detail.querySelectorAll("[data-sample]")) each.classList.toggle("chosen", Number(each.dataset.sample) === at);
   viewer.reading = viewer.reading === "tokens" && sample.pieces ? "tokens" : "code";
   const text = h("div", { class: "text-box" });
-  const show = (how) => { viewer.reading = how; fill(text, how === "tokens" ? shaded(sample) : completion(sample.text)); };
+  const show = (how) => { viewer.reading = how; fill(text, how === "tokens" ? shaded(sample) : [...earlier(sample), ...[completion(sample.text)].flat()]); };
   const step = (by) => h("button", { type: "button", class: "icon", "aria-label": by < 0 ? "Previous sample" : "Next sample", disabled: at + by < 0 || at + by >= samples.length, on: { click: () => choose(viewer, row, samples, problem, at + by) } }, by < 0 ? "‹" : "›");
   fill(node, h("header", { class: "sample-head" }, h("div", { class: "row" }, step(-1), h("h4", {}, `Sample ${at}`), step(1), h("span", { class: `tag ${verdictClass(sample.verdict)}` }, words(sample.verdict)), (sample.flags || []).map((flag) => h("span", { class: "tag flagged" }, `⚑ ${flag}`)), sample.truncated ? h("span", { class: "tag" }, "cut off") : null, sample.masked ? h("span", { class: "tag" }, `masked: ${words(sample.masked)}`) : null),
       sample.pieces ? segmented("Show", [["code", "Code"], ["tokens", "Token probabilities"]], viewer.reading, show) : null),
@@ -87,6 +87,12 @@ function failure(sample, problem, asked) {
     h("p", {}, h("b", {}, `Test ${test}`), open ? " (public): " : " (hidden): ", state === "not run" ? "not run, an earlier test failed" : words(state)),
     failed && failed.test === test ? h("p", { class: "mono" }, failed.message) : null,
     shown ? h("div", { class: "io" }, h("div", {}, h("span", { class: "small" }, "input"), h("pre", {}, shown.input)), h("div", {}, h("span", { class: "small" }, "expected"), h("pre", {}, shown.expected))) : open ? null : h("p", { class: "small" }, "Inputs and outputs of hidden tests are not logged."));
+}
+
+/* The turns before the last: each answer, and what was said to it. */
+function earlier(sample) {
+  return (sample.turns || []).flatMap((turn, at) => [h("p", { class: "small" }, `Turn ${at + 1}: `, h("span", { class: `tag ${verdictClass(turn.verdict)}` }, words(turn.verdict)), " on the public tests"), ...[completion(turn.text)].flat(), h("blockquote", { class: "said" }, h("pre", {}, turn.said))])
+    .concat(sample.turns ? h("p", { class: "small" }, `Turn ${sample.turns.length + 1}, which counts:`) : []);
 }
 
 /* Prose as it is, fenced code highlighted; everything as text nodes. */
