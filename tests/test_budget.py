@@ -18,6 +18,7 @@ from code_rl.config import RECIPES, make_config
 from code_rl.errors import ConfigError, DataError
 from code_rl.forecast import assumptions, forecast
 from code_rl.planner import Plan, StageTimes, simulate
+from code_rl.runs.recorder import read_metrics
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
 
@@ -170,3 +171,14 @@ def test_no_plan_is_faster_than_its_slowest_stage_or_slower_than_all_in_turn(sam
 def test_the_price_table_is_read_before_a_run_begins(tmp_path):
     with pytest.raises(ConfigError, match="prices="):
         train_command(small(tmp_path / "run", prices=Path("/nonexistent.toml")))
+
+
+def test_an_open_ended_run_that_a_cap_stops_has_a_closing_evaluation_within_it(tmp_path):
+    cap = 60_000
+    settings = small(tmp_path, max_steps=-1, eval_every=0, max_tokens_total=cap, save_every=0, dynamic_sampling=1)
+    assert train_command(settings) == 0
+    records = read_metrics(tmp_path)
+    assert len(records) > 2
+    assert "eval/pass@1" in records[-1]
+    assert not any("eval/pass@1" in record for record in records[1:-1])
+    assert sum(Tokens.of(record).total for record in records) <= cap
