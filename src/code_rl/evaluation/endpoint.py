@@ -77,7 +77,7 @@ class Endpoint:
         body = {
             **self._extra,
             "model": self._model,
-            "messages": list(question.messages),
+            "messages": list(question.opening),
             "max_tokens": self._max_tokens,
             "temperature": 0.0 if question.mode == GREEDY else self._temperature,
             "seed": derive_seed(question.seed, question.mode, number),
