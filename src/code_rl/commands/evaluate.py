@@ -121,8 +121,11 @@ async def _evaluate(
     if earlier is not None:
         check_same(earlier, manifest, out)
     write_manifest(out, manifest)
+    folder = Folder(out)
     questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
-    evaluation = Evaluation(questions, asked, plan, Folder(out), executor)
+    evaluation = Evaluation(
+        questions, asked, plan, executor, folder, lambda work: folder.inflight.slot((work.place, 0, 0))
+    )
     view.say(f"{what}; {asked.description}; {executor.description}")
     with view.progress(evaluation.total) as on_verdict:
         evaluation.on_verdict = on_verdict

@@ -60,7 +60,7 @@ class Question:
 
 
 class Asked(Protocol):
-    """Someone who answers. `at_once` questions may be put at a time; `grouped`: all samples of a question in one."""
+    """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of a question in one."""
 
     description: str
     facts: Mapping[str, Any]

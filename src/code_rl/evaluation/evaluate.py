@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from code_rl.budget import worst_evaluation
 from code_rl.evaluation.ask import Entry, Weights
 from code_rl.evaluation.figures import Figures, figures
-from code_rl.evaluation.keeping import Keeping, Work
-from code_rl.evaluation.runner import Evaluation, Plan, Questions
+from code_rl.evaluation.runner import Evaluation, Plan, Questions, Work
 from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.problems.problem import Problem
 from code_rl.rollouts.sample import Policy, Sampling
@@ -71,7 +70,7 @@ async def evaluate(
         return slot(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if slot else Slot.nowhere()
 
     asked, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
-    found = await Evaluation(questions, asked, plan, Keeping(slot_of)).run()
+    found = await Evaluation(questions, asked, plan, slot=slot_of).run()
     results = {}
     for name, entries in entries_of.items():
         greedy, sampled = (list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED))

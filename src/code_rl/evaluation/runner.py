@@ -7,17 +7,19 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from code_rl.concurrency import default_concurrency, together
 from code_rl.evaluation.ask import Asked, AskError, Entry, Question
 from code_rl.evaluation.figures import Outcome
-from code_rl.evaluation.keeping import Keeping, Row, Work, verdict_row
+from code_rl.evaluation.keeping import Folder, Row, verdict_row
 from code_rl.evaluation.replay import OFFICIAL, judge_both
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Key, Mode, Sample
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader, derive_seed
+from code_rl.runs.inflight import Slot
 from code_rl.sandbox.executor import Executor
 
 OnVerdict = Callable[[Verdict], None]
@@ -83,6 +85,18 @@ class Found:
         return {each: [self.outcomes[each, mode, n] for n in sorted(mine)] for each, mine in numbers.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Samples of one problem in one mode, number `place` of all such: those with `numbers` are asked for, those `waiting` only judged."""
+
+    place: int
+    entry: Entry
+    mode: Mode
+    total: int
+    numbers: Sequence[int]
+    waiting: Sequence[Sample] = ()
+
+
 class RuleGrader(GroupGrader):
     """Judges the programs of one problem as planned, in `places` that all problems share."""
 
@@ -106,17 +120,26 @@ def problem_seed(seed: int, split: str, index: int) -> int:
 
 
 class Evaluation:
-    """One evaluation. Without an `executor` samples come judged."""
+    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in `slot`.
+
+    Without an `executor` samples must come judged.
+    """
 
     def __init__(
-        self, questions: Questions, asked: Asked, plan: Plan, keeping: Keeping, executor: Executor | None = None
+        self,
+        questions: Questions,
+        asked: Asked,
+        plan: Plan,
+        executor: Executor | None = None,
+        folder: Folder | None = None,
+        slot: Callable[[Work], Slot] = lambda _: Slot.nowhere(),
     ) -> None:
         self._questions, self._asked, self._plan = questions, asked, plan
-        self._keeping, self._executor = keeping, executor
+        self._executor, self._folder, self._slot = executor, folder, slot
         self._found = Found()
         self.on_verdict: OnVerdict | None = None
         programs = plan.concurrency or default_concurrency(executor)
-        self._places, self._asking = asyncio.Semaphore(programs), asyncio.Semaphore(asked.at_once)
+        self._places = asyncio.Semaphore(programs)
         self._workers = asked.at_once + (0 if executor is None else programs)
 
     @property
@@ -126,13 +149,13 @@ class Evaluation:
 
     async def run(self) -> Found:
         """Everything that is missing, then all of it. Raises CodeRLError when the rest cannot be had; what there is stays kept."""
-        started, complete = time.perf_counter(), False
+        started, work, complete = time.perf_counter(), self._work(), False
         try:
-            work = self._work()
             await together(self._worker(work) for _ in range(self._workers))
             complete = True
         finally:
-            self._keeping.close(complete=complete)
+            if self._folder is not None:
+                self._folder.close(complete=complete)
         self._found.wall_s = time.perf_counter() - started
         return self._found
 
@@ -142,7 +165,7 @@ class Evaluation:
         wanted = {(entry.problem_id, mode) for entry in entries for mode, _ in plan.modes()}
         have: set[Key] = set()
         waiting: dict[tuple[str, Mode], list[Sample]] = {}
-        for sample, row in self._keeping.open(lambda key: key[:2] in wanted):
+        for sample, row in self._folder.left(lambda key: key[:2] in wanted) if self._folder else ():
             have.add(sample.key)
             if row is None:
                 waiting.setdefault(sample.key[:2], []).append(sample)
@@ -159,31 +182,31 @@ class Evaluation:
                 yield from (Work(place, entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
-        """A problem is in memory only while someone works on it; those that are answered do not hold up the asking."""
+        """A problem is in memory only while it is worked on; there are workers enough that judging does not hold up the asking."""
         for item in work:
-            async with self._asking:
-                problem = self._questions.problem(item.entry)
-                grader = None
-                if self._executor is not None:
-                    grader = RuleGrader(problem, self._executor, self._plan, self._places)
-                samples = item.waiting or await self._ask(item, problem, grader)
+            problem = self._questions.problem(item.entry)
+            grader = None
+            if self._executor is not None:
+                grader = RuleGrader(problem, self._executor, self._plan, self._places)
+            samples = item.waiting or await self._ask(item, problem, grader)
             await together(self._judge(item.entry, sample, grader) for sample in samples)
-            if item.numbers:
-                self._keeping.done(item)
+            if self._folder is not None and item.numbers:
+                self._folder.inflight.forget(item.place)
 
     async def _ask(self, work: Work, problem: Problem, grader: RuleGrader | None) -> Sequence[Sample]:
         entry, plan = work.entry, self._plan
         seed, messages = problem_seed(plan.seed, entry.split, entry.index), self._questions.messages(problem)
-        slot = lambda: self._keeping.slot(work)  # noqa: E731
         samples, reason = [], "not_in_file"
         try:
-            question = Question(problem, messages, seed, work.mode, work.total, slot, grader)
+            question = Question(problem, messages, seed, work.mode, work.total, partial(self._slot, work), grader)
             samples = await self._asked.ask(question, work.numbers)
         except AskError as error:
             reason = str(error)
         for number in set(work.numbers) - {sample.sample for sample in samples}:
             self._found.missing[entry.problem_id, work.mode, number] = reason
-        self._keeping.keep_samples(samples)
+        if self._folder is not None:
+            for sample in samples:
+                self._folder.samples.append(sample.to_json())
         return samples
 
     async def _judge(self, entry: Entry, sample: Sample, grader: RuleGrader | None) -> None:
@@ -193,7 +216,8 @@ class Evaluation:
             assert grader is not None
             own = await grader.judge(code)
         row = verdict_row(sample, own, None if grader is None else grader.official.get(code), code is not None)
-        self._keeping.keep_verdict(row)
+        if self._folder is not None:
+            self._folder.verdicts.append(row)
         self._note((entry.problem_id, sample.mode, sample.sample), sample, row)
         if self.on_verdict is not None:
             self.on_verdict(own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
     where = f"checkpoint {facts['checkpoint']} of {facts['run']}" if config.checkpoint else str(config.model)
     renderer = get_renderer(made.renderer, backend.tokenizer)
     return Weights(
-        Policy(sampler, renderer, executor, backend.context, environment),
+        Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
         Sampling(config.max_tokens, config.temperature),
         at_once=config.asking,
         description=f"{where} on {backend.description}",

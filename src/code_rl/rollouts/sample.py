@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +44,7 @@ class Policy:
     """All that turns a problem into judged trajectories: a snapshot of the weights, a renderer, an environment, an executor.
 
     `step` is the number of training steps behind the snapshot, `context` the model's, in tokens. `cpu_limit_s` lowers each problem's own limit.
+    Each sampling request is made inside `drawing`, which may hold some of them back.
     """
 
     sampler: tinker.SamplingClient
@@ -53,6 +55,7 @@ class Policy:
     cpu_limit_s: float | None = None
     all_tests: bool = False
     step: int = 0
+    drawing: AbstractAsyncContextManager[object, None] = field(default_factory=nullcontext)
 
     async def roll_out(
         self,
@@ -207,9 +210,9 @@ class _Rollout:
         self, first: Answer, count: int, prompt: Sequence[int], max_tokens: int, seed: int, started: float
     ) -> None:
         policy = self._policy
-        sequences = await draw(
-            policy.sampler, policy.renderer, prompt, count, max_tokens, self._sampling.temperature, seed
-        )
+        temperature = self._sampling.temperature
+        async with policy.drawing:
+            sequences = await draw(policy.sampler, policy.renderer, prompt, count, max_tokens, temperature, seed)
         drawn = [Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in sequences]
         self.sampled = time.perf_counter()
         self._slot.keep_drawn(first, prompt, drawn, self.sampled - started, policy.step)
