@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.environments import get_environment
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
@@ -218,6 +219,8 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
     for name in SAMPLING:
         if name in given and config.who in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
+    if config.who == "weights":
+        get_environment(config.environment, config.max_turns)
     if config.who == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
     if config.who == "samples" and config.greedy is not None:

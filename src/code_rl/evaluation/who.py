@@ -43,8 +43,10 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
         facts |= {"run": run.name, "checkpoint": record["name"], "step": record.get("step")}
         settings |= _run_settings(run)
     environment = get_environment(config.environment, config.max_turns)
+    how = ""
     if config.environment != "single":
         facts |= {"environment": config.environment, "max_turns": environment.max_turns}
+        how = f", environment {config.environment} (up to {environment.max_turns} answers)"
     made = make_config({**settings, "model_name": config.model or "tiny"})
     backend = await connect(made, out / "state", state_path, await preflight(made))
     sampler = await (backend.base_sampler() if config.checkpoint is None else backend.sync_weights())
@@ -54,7 +56,7 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
         Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
         Sampling(config.max_tokens, config.temperature),
         at_once=config.asking,
-        description=f"{where} on {backend.description}",
+        description=f"{where} on {backend.description}{how}",
         facts=facts,
         close=backend.close,
     )
