@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 from code_rl.runs.recorder import read_metrics
@@ -14,9 +16,10 @@ RUN = {
 }  # fmt: skip
 
 
-def test_the_closing_table_and_eval_on_the_final_checkpoint_agree_to_the_last_bit(tmp_path):
+@pytest.mark.parametrize("environment", [{}, {"environment": "repair", "max_turns": "2"}], ids=["single", "repair"])
+def test_the_closing_table_and_eval_on_the_final_checkpoint_agree_to_the_last_bit(tmp_path, environment):
     run, out = tmp_path / "run", tmp_path / "out"
-    assert train_command({**RUN, "log_path": str(run)}) == 0
+    assert train_command({**RUN, **environment, "log_path": str(run)}) == 0
     assert main(["eval", "benchmark=builtin", f"checkpoint={run}", f"out={out}"]) == 0
     metrics = read_metrics(run)[-1]
     results = json.loads((out / "results.json").read_text())
@@ -25,7 +28,10 @@ def test_the_closing_table_and_eval_on_the_final_checkpoint_agree_to_the_last_bi
         assert [row["pass@1"], row["pass@2"], row["greedy"], row["format_rate"]] == loops
         assert row["interval"] == [metrics[f"eval/{split}/pass@1_low"], metrics[f"eval/{split}/pass@1_high"]]
     assert results["tokens"]["completion"] == metrics["tokens/eval"]
+    assert results["tokens"]["prompt"] == metrics["tokens/eval_prefill"]
     assert results["breakdown"]["split"].keys() == {"constants", "compositions", "primitives"}
+    asked = json.loads((out / "manifest.json").read_text())["identity"]["asked"]
+    assert (asked.get("environment"), asked.get("max_turns")) == (("repair", 2) if environment else (None, None))
 
 
 def test_another_checkpoint_of_the_run_and_the_base_model_can_be_named(tmp_path):

@@ -55,6 +55,21 @@ def test_one_request_per_sample_each_with_a_seed_of_its_own():
     assert (samples[0].prompt_tokens, samples[0].completion_tokens, samples[0].truncated) == (7, 11, False)
 
 
+def test_no_more_requests_are_out_than_may_be_whoever_asks():
+    now, most = 0, []
+
+    async def script(body, attempt):
+        nonlocal now
+        now += 1
+        most.append(now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return RIGHT
+
+    samples, _ = ask(script, range(12))
+    assert (max(most), len(samples)) == (4, 12)
+
+
 def test_the_same_question_has_the_same_seeds_and_greedy_has_temperature_0():
     _, first = ask(lambda body, attempt: RIGHT, (0, 1))
     _, again = ask(lambda body, attempt: RIGHT, (0, 1))

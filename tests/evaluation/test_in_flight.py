@@ -20,7 +20,7 @@ class Answering:
         self.now = self.most = 0
         self.seeds: list[int] = []
 
-    async def roll_out(self, problem: Problem, count: int, sampling: Sampling, seed: int, kept: object) -> Group:
+    async def roll_out(self, problem: Problem, count: int, sampling: Sampling, seed: int, *kept: object) -> Group:
         self.now += 1
         self.most = max(self.most, self.now)
         self.seeds.append(seed)

@@ -15,11 +15,12 @@ from code_rl.errors import ConfigError
 from code_rl.evaluation.ask import Asked
 from code_rl.evaluation.benchmarks import Benchmark, check_name
 from code_rl.evaluation.compare import compare, comparison_json
+from code_rl.evaluation.keeping import Folder
 from code_rl.evaluation.machine import measure
 from code_rl.evaluation.manifest import check_same, code_version, read_manifest, write_manifest
 from code_rl.evaluation.prepare import load_benchmark
 from code_rl.evaluation.results import Rating, make_results
-from code_rl.evaluation.runner import Evaluation, Found, Plan
+from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
 from code_rl.evaluation.settings import EvalConfig, make_eval_config, sample_count, wanted_ks
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.evaluation.who import connect_asked, read_samples_file
@@ -76,7 +77,7 @@ async def _evaluate_all(config: EvalConfig, names: list[str]) -> int:
         check = getattr(executor, "check", None)
         if check is not None:
             await check()
-        asked = None if config.dry_run else await connect_asked(config, out, stack)
+        asked = None if config.dry_run else await connect_asked(config, out, executor, stack)
         complete = True
         for name in names:
             benchmark = await load_benchmark(name, config.data, config.choice, executor)
@@ -120,7 +121,11 @@ async def _evaluate(
     if earlier is not None:
         check_same(earlier, manifest, out)
     write_manifest(out, manifest)
-    evaluation = Evaluation(benchmark, asked, executor, plan, out)
+    folder = Folder(out)
+    questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
+    evaluation = Evaluation(
+        questions, asked, plan, executor, folder, lambda work: folder.inflight.slot((work.place, 0, 0))
+    )
     view.say(f"{what}; {asked.description}; {executor.description}")
     with view.progress(evaluation.total) as on_verdict:
         evaluation.on_verdict = on_verdict

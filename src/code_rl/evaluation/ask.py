@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+from code_rl.environments.single import Single
 from code_rl.errors import CodeRLError
 from code_rl.evaluation.samples import GREEDY, Mode, Sample
 from code_rl.problems.problem import Problem
-from code_rl.renderers.base import Message, Renderer
-from code_rl.rollouts.sample import draw, read_answer
-
-if TYPE_CHECKING:
-    import tinker
+from code_rl.renderers.base import Message
+from code_rl.reward.extract import extract_code
+from code_rl.rollouts.sample import GroupGrader, Policy, Sampling
+from code_rl.rollouts.trajectory import Group
+from code_rl.runs.inflight import Slot
 
 
 class AskError(CodeRLError):
@@ -27,18 +27,40 @@ class AskError(CodeRLError):
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """One problem's place: `split` and `index` decide the seeds, `tags` the breakdowns. `continued` is what an evalplus completion follows."""
+
+    problem_id: str
+    split: str
+    index: int
+    tags: Mapping[str, str] = field(default_factory=dict)
+    continued: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """A problem, how it is asked, and the seed of its draws; `total` samples of this mode are wanted in all."""
+    """A problem, how it is asked (`messages`; None: as the environment begins), and the seed of its draws.
+
+    `total` samples of this mode are wanted in all. `slot` is where a conversation under way is kept, `grader` who judges (None: the
+    policy's own).
+    """
 
     problem: Problem
-    messages: Sequence[Message]
+    messages: Sequence[Message] | None
     seed: int
     mode: Mode
     total: int
+    slot: Callable[[], Slot] = Slot.nowhere
+    grader: GroupGrader | None = None
+
+    @property
+    def opening(self) -> Sequence[Message]:
+        """The conversation up to the answer, of someone who answers once."""
+        return Single().begin(self.problem.view()) if self.messages is None else self.messages
 
 
 class Asked(Protocol):
-    """Someone who answers. `at_once` questions may be put at a time; `grouped`: all samples of a question in one."""
+    """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of a question in one."""
 
     description: str
     facts: Mapping[str, Any]
@@ -96,65 +118,43 @@ class Reference:
         """Hold nothing."""
 
 
+@dataclass(slots=True)
 class Weights:
-    """A sampling client of any back end, with its renderer. All samples of a question come from one draw: seeds make them repeatable."""
+    """A policy of any back end, in its environment. All samples of a question come from one group: seeds make them repeatable."""
 
-    grouped = True
-
-    def __init__(
-        self,
-        sampler: tinker.SamplingClient,
-        renderer: Renderer,
-        context: int,
-        *,
-        max_tokens: int,
-        temperature: float,
-        at_once: int,
-        description: str,
-        facts: Mapping[str, Any],
-        close: Callable[[], object],
-    ) -> None:
-        self._close = close
-        self.description = description
-        self.facts = facts
-        self.at_once = at_once
-        self._sampler = sampler
-        self._renderer = renderer
-        self._context = context
-        self._max_tokens = max_tokens
-        self._temperature = temperature
+    policy: Policy
+    sampling: Sampling
+    at_once: int
+    description: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    close: Callable[[], object] = lambda: None
+    grouped: bool = True
 
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
-        """Draw the whole group and keep the samples wanted. A prompt that fills the context leaves room for no answer: an empty one."""
-        prompt = self._renderer.prompt_tokens(question.messages)
-        room = min(self._max_tokens, self._context - len(prompt))
-        problem_id, mode = question.problem.id, question.mode
-        if room < 1:
-            return [
-                Sample(problem_id, mode, number, completion="", truncated=True, prompt_tokens=len(prompt))
-                for number in numbers
-            ]
-        temperature = 0.0 if mode == GREEDY else self._temperature
-        started = time.perf_counter()
-        sequences = await draw(self._sampler, self._renderer, prompt, question.total, room, temperature, question.seed)
-        seconds = time.perf_counter() - started
-        drawn = []
-        for number in numbers:
-            text, truncated = read_answer(self._renderer, sequences[number])
-            drawn.append(
-                Sample(
-                    problem_id,
-                    mode,
-                    number,
-                    completion=text,
-                    truncated=truncated,
-                    prompt_tokens=len(prompt),
-                    completion_tokens=len(sequences[number].tokens),
-                    seconds=seconds,
-                )
-            )
-        return drawn
+        """Roll out the whole group and keep the samples wanted; they come with their verdicts."""
+        sampling = replace(self.sampling, temperature=0.0) if question.mode == GREEDY else self.sampling
+        how = (question.total, sampling, question.seed, question.slot(), question.grader, question.messages)
+        group = await self.policy.roll_out(question.problem, *how)
+        return [_sample(group, question.mode, number) for number in numbers]
 
     async def aclose(self) -> None:
         """Give back what the service holds."""
-        self._close()
+        self.close()
+
+
+def _sample(group: Group, mode: Mode, number: int) -> Sample:
+    """One trajectory as a sample: its last answer, or the program that an environment found in it in a way of its own."""
+    trajectory = group.trajectories[number]
+    plain = extract_code(trajectory.text) == trajectory.last.code
+    return Sample(
+        group.problem.id,
+        mode,
+        number,
+        completion=trajectory.text if plain else None,
+        code=None if plain else trajectory.last.code,
+        truncated=trajectory.truncated,
+        prompt_tokens=trajectory.prefilled,
+        completion_tokens=trajectory.length,
+        seconds=group.sample_s,
+        verdict=trajectory.verdict,
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation import prompts
+from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.fetch import Pinned, fetch
 from code_rl.evaluation.prompts import PromptStyle
 from code_rl.evaluation.settings import Choice
@@ -16,6 +17,7 @@ from code_rl.problems.files import file_sha256
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import ProblemStore
+from code_rl.renderers.base import Message
 from code_rl.settings import suggestion
 
 TAGS = ("split", "difficulty", "platform")
@@ -73,17 +75,6 @@ BENCHMARKS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One problem's place: `split` and `index` decide the seeds, `tags` the breakdowns. `continued` is what an evalplus completion follows."""
-
-    problem_id: str
-    split: str
-    index: int
-    tags: Mapping[str, str]
-    continued: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Benchmark:
     """Problems ready to be asked and judged; `store` is open. `facts` go into the manifest, `skipped` are rows without a problem."""
 
@@ -94,9 +85,14 @@ class Benchmark:
     facts: Mapping[str, Any]
     skipped: Mapping[str, str] = field(default_factory=dict)
 
-    def messages(self, problem: Problem) -> list[Any]:
-        """The conversation that asks for a solution."""
-        return self.prompt.build(problem.view(), str(problem.meta.get(PROMPT_TEXT, "")))
+    def problem(self, entry: Entry) -> Problem:
+        """The problem with its tests."""
+        return self.store.get(entry.problem_id)
+
+    def messages(self, problem: Problem) -> list[Message] | None:
+        """The conversation that asks for a solution, where the benchmark has a wording of its own."""
+        build = self.prompt.build
+        return None if build is None else build(problem.view(), str(problem.meta.get(PROMPT_TEXT, "")))
 
 
 def check_name(name: str, data: str | None) -> None:

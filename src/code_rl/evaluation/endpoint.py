@@ -59,7 +59,7 @@ class Endpoint:
         self._headers = _headers(api_key_env)
         self._session: aiohttp.ClientSession | None = None
         self._rng = random.Random(0)
-        self.at_once = at_once
+        self.at_once, self._places = at_once, asyncio.Semaphore(at_once)
         self.description = f"{model} at {self._url}"
         self.facts: Mapping[str, Any] = {"endpoint": self._url, "model": model, "extra_body": self._extra}
 
@@ -77,14 +77,15 @@ class Endpoint:
         body = {
             **self._extra,
             "model": self._model,
-            "messages": list(question.messages),
+            "messages": list(question.opening),
             "max_tokens": self._max_tokens,
             "temperature": 0.0 if question.mode == GREEDY else self._temperature,
             "seed": derive_seed(question.seed, question.mode, number),
         }
-        started = time.perf_counter()
-        answer = await self._patiently(body)
-        seconds = time.perf_counter() - started
+        async with self._places:
+            started = time.perf_counter()
+            answer = await self._patiently(body)
+            seconds = time.perf_counter() - started
         choice = answer["choices"][0]
         usage = answer.get("usage") or {}
         return Sample(

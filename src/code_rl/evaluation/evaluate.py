@@ -1,20 +1,20 @@
-"""Evaluate a policy on held-out problems: sampled Pass@1 and Pass@k, greedy Pass@1, format rate, verdict counts."""
+"""The training loop's evaluations: its policy on the held-out problems, kept in the run's directory, as metrics."""
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from code_rl.budget import worst_evaluation
-from code_rl.concurrency import together
-from code_rl.evaluation.figures import Figures, Outcome, figures
+from code_rl.evaluation.ask import Entry, Weights
+from code_rl.evaluation.figures import Figures, figures
+from code_rl.evaluation.runner import Evaluation, Plan, Questions, Work
+from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.problems.problem import Problem
-from code_rl.rollouts.sample import Policy, Sampling, derive_seed
-from code_rl.rollouts.trajectory import Group
+from code_rl.rollouts.sample import Policy, Sampling
 from code_rl.runs.inflight import Slot
 
 if TYPE_CHECKING:
@@ -59,59 +59,23 @@ async def evaluate(
 ) -> dict[str, SplitResult]:
     """Evaluate each split: greedily, and with `samples` completions per problem (0: greedy only).
 
-    The seeds depend on split and position only, so that evaluations before and after training are paired. `slot` says where each
-    group is kept, for an evaluation that is cut.
+    `slot` says where each group is kept, for an evaluation that is cut.
     """
-    names = list(splits)
-    places = asyncio.Semaphore(IN_FLIGHT)
-    results = await together(
-        _split(
-            policy, name, splits[name], samples, sampling, seed, places, None if slot is None else partial(slot, number)
-        )
-        for number, name in enumerate(names)
-    )
-    return dict(zip(names, results, strict=True))
+    entries_of = {name: [Entry(f"{name}/{i}", name, i) for i in range(len(split))] for name, split in splits.items()}
+    entries, names = list(itertools.chain(*entries_of.values())), list(splits)
+    questions = Questions(entries, lambda entry: splits[entry.split][entry.index])
 
+    def slot_of(work: Work) -> Slot:
+        entry = work.entry
+        return slot(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if slot else Slot.nowhere()
 
-def problem_seed(seed: int, split: str, index: int) -> int:
-    """The seed of the draws for the problem at `index` of `split`: the same in the loop and in `code-rl eval`."""
-    return derive_seed(seed, "eval", split, index)
-
-
-async def _split(
-    policy: Policy,
-    name: str,
-    problems: Sequence[Problem],
-    samples: int,
-    sampling: Sampling,
-    seed: int,
-    places: asyncio.Semaphore,
-    slot: Callable[[int, int], Slot] | None,
-) -> SplitResult:
-    async def outcomes(index: int, kind: int, count: int, how: Sampling) -> list[Outcome]:
-        kept = None if slot is None else slot(kind, index)
-        async with places:
-            group = await policy.roll_out(problems[index], count, how, problem_seed(seed, name, index), kept)
-        return _outcomes(group)
-
-    greedy = Sampling(max_tokens=sampling.max_tokens, temperature=0.0)
-    draws = [(0, 1, greedy), *([(1, samples, sampling)] if samples else [])]
-    found = await together(outcomes(index, *draw) for draw in draws for index in range(len(problems)))
-    greedily, sampled = found[: len(problems)], found[len(problems) :]
-    return SplitResult(figures(greedily, (1,)), figures(sampled, {1, samples}) if samples else None, samples)
-
-
-def _outcomes(group: Group) -> list[Outcome]:
-    return [
-        Outcome(
-            kind=trajectory.verdict.kind,
-            format_ok=trajectory.format_ok,
-            truncated=trajectory.truncated,
-            prompt_tokens=trajectory.prefilled,
-            completion_tokens=trajectory.length,
-        )
-        for trajectory in group.trajectories
-    ]
+    asked, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
+    found = await Evaluation(questions, asked, plan, slot=slot_of).run()
+    results = {}
+    for name, entries in entries_of.items():
+        greedy, sampled = (list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED))
+        results[name] = SplitResult(figures(greedy, (1,)), figures(sampled, {1, samples}) if samples else None, samples)
+    return results
 
 
 async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:

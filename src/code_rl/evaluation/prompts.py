@@ -13,7 +13,6 @@ from code_rl.problems.prompts import (
     LCB_FORMATTING_WITH_STARTER_CODE,
     LCB_FORMATTING_WITHOUT_STARTER_CODE,
     LCB_SYSTEM_MESSAGE_GENERIC,
-    build_prompt,
 )
 from code_rl.renderers.base import Message
 
@@ -26,14 +25,13 @@ MBPP_INSTRUCTION = "You are an expert Python programmer, and here is your task:"
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """`version` names the wording, and where it is from; `build` makes the conversation from a view and the row's prompt text."""
+    """`version` names the wording, and where it is from; `build` makes the conversation from a view and the row's prompt text.
+
+    None: the conversation begins as the environment begins it, as in training.
+    """
 
     version: str
-    build: Callable[[ProblemView, str], list[Message]]
-
-
-def _course(view: ProblemView, _text: str) -> list[Message]:
-    return [{"role": "user", "content": build_prompt(view)}]
+    build: Callable[[ProblemView, str], list[Message]] | None
 
 
 def _livecodebench(view: ProblemView, _text: str) -> list[Message]:
@@ -54,7 +52,7 @@ def _mbpp(_view: ProblemView, text: str) -> list[Message]:
     return [{"role": "user", "content": f"{MBPP_INSTRUCTION} {text}\n"}]
 
 
-COURSE = PromptStyle("course/1 (tinker-cookbook code_rl, LiveCodeBench's wording in one message)", _course)
+COURSE = PromptStyle("course/1 (tinker-cookbook code_rl, LiveCodeBench's wording in one message)", None)
 LIVECODEBENCH = PromptStyle("livecodebench/28fef95 (generic chat: system and user)", _livecodebench)
 EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus)
 MBPP = PromptStyle("mbpp/austin2021 (zero-shot, all of the row's asserts shown)", _mbpp)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.errors import ConfigError, SandboxError
-from code_rl.evaluation.benchmarks import Benchmark, Entry, count
+from code_rl.evaluation.ask import Entry
+from code_rl.evaluation.benchmarks import Benchmark, count
 from code_rl.evaluation.figures import Figures, Outcome, figures
 from code_rl.evaluation.passk import Estimate
 from code_rl.evaluation.rating import mean_rating, percentile, rate_contest, read_rating_table, read_standings
@@ -33,7 +34,7 @@ def make_results(
 ) -> dict[str, Any]:
     """The content of `results.json`. Raises SandboxError when nothing got a verdict."""
     main: Mode = SAMPLED if plan.samples else GREEDY
-    by_problem = {mode: _by_problem(benchmark.entries, found, mode) for mode in (SAMPLED, GREEDY)}
+    by_problem = {mode: found.by_problem(benchmark.entries, mode) for mode in (SAMPLED, GREEDY)}
     if not any(outcomes for outcomes in by_problem[main].values()):
         raise SandboxError(f"no sample of {benchmark.name} could be had: {count(found.missing.values())}")
     entries = benchmark.entries
@@ -52,15 +53,6 @@ def make_results(
     if rating is not None:
         results["rating"] = _rating(rating, by_problem[main])
     return results
-
-
-def _by_problem(entries: Iterable[Entry], found: Found, mode: Mode) -> dict[str, list[Outcome]]:
-    """Outcomes of one mode by problem, in the samples' order."""
-    keys: dict[str, list[int]] = {entry.problem_id: [] for entry in entries}
-    for problem_id, its_mode, number in found.outcomes:
-        if its_mode == mode and problem_id in keys:
-            keys[problem_id].append(number)
-    return {problem_id: [found.outcomes[problem_id, mode, n] for n in sorted(ns)] for problem_id, ns in keys.items()}
 
 
 def _group(

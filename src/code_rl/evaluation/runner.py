@@ -1,31 +1,37 @@
-"""Ask, keep, judge, keep: every sample and verdict is on disk before the next step counts on it, so a cut evaluation goes on where it was."""
+"""The evaluator: ask, keep, judge, keep. The training loop and `code-rl eval` differ in who answers and in where things are kept."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-from code_rl.concurrency import default_concurrency
-from code_rl.evaluation.ask import Asked, AskError, Question
-from code_rl.evaluation.benchmarks import Benchmark, Entry
-from code_rl.evaluation.evaluate import problem_seed
+from code_rl.concurrency import default_concurrency, together
+from code_rl.evaluation.ask import Asked, AskError, Entry, Question
 from code_rl.evaluation.figures import Outcome
+from code_rl.evaluation.keeping import Folder, Row, verdict_row
 from code_rl.evaluation.replay import OFFICIAL, judge_both
-from code_rl.evaluation.samples import GREEDY, SAMPLED, Key, Mode, Sample, sample_from_json
+from code_rl.evaluation.samples import GREEDY, SAMPLED, Key, Mode, Sample
 from code_rl.problems.problem import Problem
-from code_rl.reward.judge import judge
+from code_rl.renderers.base import Message
 from code_rl.reward.verdict import Verdict, VerdictKind
-from code_rl.runs.files import JsonLines, drop_torn_line, keep_lines, read_lines
+from code_rl.rollouts.sample import GroupGrader, derive_seed
+from code_rl.runs.inflight import Slot
 from code_rl.sandbox.executor import Executor
 
-SAMPLES = "samples.jsonl"
-VERDICTS = "verdicts.jsonl"
-
 OnVerdict = Callable[[Verdict], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What is evaluated: problems in order, each loaded when it is asked, and how it is put (None: as the environment puts it)."""
+
+    entries: Sequence[Entry]
+    problem: Callable[[Entry], Problem]
+    messages: Callable[[Problem], Sequence[Message] | None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,175 +72,156 @@ class Found:
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
+    def by_problem(self, entries: Iterable[Entry], mode: Mode) -> dict[str, list[Outcome]]:
+        """Outcomes of one mode by problem, in the samples' order."""
+        numbers: dict[str, list[int]] = {entry.problem_id: [] for entry in entries}
+        for problem_id, its_mode, number in self.outcomes:
+            if its_mode == mode and problem_id in numbers:
+                numbers[problem_id].append(number)
+        return {each: [self.outcomes[each, mode, n] for n in sorted(mine)] for each, mine in numbers.items()}
+
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
+    """Samples of one problem in one mode, number `place` of all such: those with `numbers` are asked for, those `waiting` only judged."""
+
+    place: int
     entry: Entry
     mode: Mode
     total: int
-    numbers: tuple[int, ...]
+    numbers: Sequence[int]
+    waiting: Sequence[Sample] = ()
+
+
+class RuleGrader(GroupGrader):
+    """Judges the programs of one problem as planned, in `places` that all problems share."""
+
+    def __init__(self, problem: Problem, executor: Executor, plan: Plan, places: asyncio.Semaphore) -> None:
+        scaled = replace(problem, time_limit_s=problem.time_limit_s * plan.cpu_factor)
+        super().__init__(scaled, executor, cpu_limit_s=plan.cpu_limit_s)
+        self._places, self._both = places, plan.both_rules and problem.compare.rule == "lcb"
+        self.official: dict[str | None, Verdict] = {}
+
+    async def _run(self, public: bool, code: str | None) -> Verdict:
+        async with self._places:
+            if public or not self._both:
+                return await super()._run(public, code)
+            limit = self._cpu_limit_s
+            own, self.official[code] = await judge_both(self._views[public], code, self._executor, cpu_limit_s=limit)
+            return own
+
+
+def problem_seed(seed: int, split: str, index: int) -> int:
+    """The seed of the draws for the problem at `index` of `split`: evaluations before and after training are paired."""
+    return derive_seed(seed, "eval", split, index)
 
 
 class Evaluation:
-    """One benchmark's evaluation in the folder `out`."""
+    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in `slot`.
+
+    Without an `executor` samples must come judged.
+    """
 
     def __init__(
         self,
-        benchmark: Benchmark,
+        questions: Questions,
         asked: Asked,
-        executor: Executor,
         plan: Plan,
-        out: Path,
-        on_verdict: OnVerdict | None = None,
+        executor: Executor | None = None,
+        folder: Folder | None = None,
+        slot: Callable[[Work], Slot] = lambda _: Slot.nowhere(),
     ) -> None:
-        self._benchmark = benchmark
-        self._asked = asked
-        self._executor = executor
-        self._plan = plan
-        self._out = out
-        self.on_verdict = on_verdict
+        self._questions, self._asked, self._plan = questions, asked, plan
+        self._executor, self._folder, self._slot = executor, folder, slot
         self._found = Found()
-        self._places = asyncio.Semaphore(plan.concurrency or default_concurrency(executor))
+        self.on_verdict: OnVerdict | None = None
+        programs = plan.concurrency or default_concurrency(executor)
+        self._places = asyncio.Semaphore(programs)
+        self._workers = asked.at_once + (0 if executor is None else programs)
 
     @property
     def total(self) -> int:
         """How many samples are wanted."""
-        return len(self._benchmark.entries) * sum(number for _, number in self._plan.modes())
+        return len(self._questions.entries) * sum(number for _, number in self._plan.modes())
 
     async def run(self) -> Found:
-        """Everything that is missing, then all of it. Raises CodeRLError when the rest cannot be had; what there is stays on disk."""
-        for name in (SAMPLES, VERDICTS):
-            drop_torn_line(self._out / name)
-        unjudged = self._resume()
-        samples, verdicts = JsonLines(self._out / SAMPLES), JsonLines(self._out / VERDICTS)
-        started = time.perf_counter()
+        """Everything that is missing, then all of it. Raises CodeRLError when the rest cannot be had; what there is stays kept."""
+        started, work, complete = time.perf_counter(), self._work(), False
         try:
-            await self._finish(unjudged, samples, verdicts)
+            await together(self._worker(work) for _ in range(self._workers))
+            complete = True
         finally:
-            samples.close()
-            verdicts.close()
+            if self._folder is not None:
+                self._folder.close(complete=complete)
         self._found.wall_s = time.perf_counter() - started
         return self._found
 
-    def _resume(self) -> dict[str, list[Sample]]:
-        """Read what an earlier run left; returns the samples, by problem, that have no verdict about themselves yet.
-
-        Verdicts that are none, and those of samples that are gone, leave the file: they are about to be given again.
-        """
-        samples, verdicts = self._out / SAMPLES, self._out / VERDICTS
-        judged: dict[Key, dict[str, Any]] = {}
-        wanted = {(entry.problem_id, mode) for entry in self._benchmark.entries for mode, _ in self._plan.modes()}
-        for row in read_lines(verdicts):
-            key = _key(row)
-            if key[:2] in wanted and row["verdict"] != VerdictKind.SANDBOX_ERROR:
-                judged[key] = row
-        unjudged: dict[str, list[Sample]] = {}
+    def _work(self) -> Iterator[Work]:
+        """All that is to be done, in order; what an earlier process has done is noted first."""
+        plan, entries = self._plan, self._questions.entries
+        wanted = {(entry.problem_id, mode) for entry in entries for mode, _ in plan.modes()}
         have: set[Key] = set()
-        for row in read_lines(samples):
-            sample = sample_from_json(row)
-            if sample.key[:2] not in wanted or sample.key in have:
-                continue
+        waiting: dict[tuple[str, Mode], list[Sample]] = {}
+        for sample, row in self._folder.left(lambda key: key[:2] in wanted) if self._folder else ():
             have.add(sample.key)
-            if sample.key in judged:
-                self._note(sample, judged[sample.key])
+            if row is None:
+                waiting.setdefault(sample.key[:2], []).append(sample)
             else:
-                unjudged.setdefault(sample.problem_id, []).append(sample)
-        if verdicts.exists():
-            keep_lines(verdicts, lambda row: _key(row) in have and _key(row) in judged)
-        self._have = have
+                self._note(sample.key, sample, row)
         self._found.resumed = len(self._found.outcomes)
-        return unjudged
+        for place, (entry, (mode, total)) in enumerate(itertools.product(entries, list(plan.modes()))):
+            unjudged = waiting.pop((entry.problem_id, mode), ())
+            numbers = [number for number in range(total) if (entry.problem_id, mode, number) not in have]
+            if unjudged:
+                yield Work(place, entry, mode, total, (), unjudged)
+            if numbers:
+                parts = [numbers] if self._asked.grouped else [[number] for number in numbers]
+                yield from (Work(place, entry, mode, total, part) for part in parts)
 
-    async def _finish(self, unjudged: dict[str, list[Sample]], samples: JsonLines, verdicts: JsonLines) -> None:
-        """Askers put samples into a queue, judges take them out; the first real failure stops both."""
-        queue: asyncio.Queue[list[Sample] | None] = asyncio.Queue(maxsize=2 * default_concurrency(self._executor))
-        work = self._work()
-        judges = self._plan.concurrency or default_concurrency(self._executor)
+    async def _worker(self, work: Iterator[Work]) -> None:
+        """A problem is in memory only while it is worked on; there are workers enough that judging does not hold up the asking."""
+        for item in work:
+            problem = self._questions.problem(item.entry)
+            grader = None
+            if self._executor is not None:
+                grader = RuleGrader(problem, self._executor, self._plan, self._places)
+            samples = item.waiting or await self._ask(item, problem, grader)
+            await together(self._judge(item.entry, sample, grader) for sample in samples)
+            if self._folder is not None and item.numbers:
+                self._folder.inflight.forget(item.place)
 
-        async def asker() -> None:
-            for item in work:
-                drawn = await self._ask(item)
-                for sample in drawn:
-                    samples.append(sample.to_json())
-                if drawn:
-                    await queue.put(drawn)
-
-        async def feeder() -> None:
-            for waiting in unjudged.values():
-                await queue.put(waiting)
-            async with asyncio.TaskGroup() as askers:
-                for _ in range(self._asked.at_once):
-                    askers.create_task(asker())
-            for _ in range(judges):
-                await queue.put(None)
-
-        async def judging() -> None:
-            while (group := await queue.get()) is not None:
-                await self._judge(group, verdicts)
-
+    async def _ask(self, work: Work, problem: Problem, grader: RuleGrader | None) -> Sequence[Sample]:
+        entry, plan = work.entry, self._plan
+        seed, messages = problem_seed(plan.seed, entry.split, entry.index), self._questions.messages(problem)
+        samples, reason = [], "not_in_file"
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(feeder())
-                for _ in range(judges):
-                    tasks.create_task(judging())
-        except BaseExceptionGroup as group:
-            raise _first(group) from group
-
-    def _work(self) -> Iterator[_Work]:
-        for entry in self._benchmark.entries:
-            for mode, total in self._plan.modes():
-                numbers = tuple(n for n in range(total) if (entry.problem_id, mode, n) not in self._have)
-                if not numbers:
-                    continue
-                if self._asked.grouped:
-                    yield _Work(entry, mode, total, numbers)
-                else:
-                    yield from (_Work(entry, mode, total, (number,)) for number in numbers)
-
-    async def _ask(self, work: _Work) -> list[Sample]:
-        entry = work.entry
-        problem = self._benchmark.store.get(entry.problem_id)
-        seed = problem_seed(self._plan.seed, entry.split, entry.index)
-        question = Question(problem, self._benchmark.messages(problem), seed, work.mode, work.total)
-        drawn, reason = [], "not_in_file"
-        try:
-            drawn = await self._asked.ask(question, work.numbers)
+            question = Question(problem, messages, seed, work.mode, work.total, partial(self._slot, work), grader)
+            samples = await self._asked.ask(question, work.numbers)
         except AskError as error:
             reason = str(error)
-        for number in set(work.numbers) - {sample.sample for sample in drawn}:
+        for number in set(work.numbers) - {sample.sample for sample in samples}:
             self._found.missing[entry.problem_id, work.mode, number] = reason
-        return drawn
+        if self._folder is not None:
+            for sample in samples:
+                self._folder.samples.append(sample.to_json())
+        return samples
 
-    async def _judge(self, group: Sequence[Sample], verdicts: JsonLines) -> None:
-        """Judge samples of one problem; those with the same program share one run."""
-        problem = self._benchmark.store.get(group[0].problem_id)
-        by_program: dict[str | None, list[Sample]] = {}
-        for sample in group:
-            by_program.setdefault(sample.program(), []).append(sample)
-        await asyncio.gather(*(self._judge_program(problem, *each, verdicts) for each in by_program.items()))
+    async def _judge(self, entry: Entry, sample: Sample, grader: RuleGrader | None) -> None:
+        """Give the sample its verdict; samples with the same program share one run."""
+        code, own = sample.program(), sample.verdict
+        if own is None:
+            assert grader is not None
+            own = await grader.judge(code)
+        row = verdict_row(sample, own, None if grader is None else grader.official.get(code), code is not None)
+        if self._folder is not None:
+            self._folder.verdicts.append(row)
+        self._note((entry.problem_id, sample.mode, sample.sample), sample, row)
+        if self.on_verdict is not None:
+            self.on_verdict(own)
 
-    async def _judge_program(
-        self, problem: Problem, code: str | None, samples: Sequence[Sample], verdicts: JsonLines
-    ) -> None:
-        async with self._places:
-            own, official = await self._verdicts(problem, code)
-        for sample in samples:
-            row = verdict_row(sample, own, official, code is not None)
-            verdicts.append(row)
-            self._note(sample, row)
-            if self.on_verdict is not None:
-                self.on_verdict(own)
-
-    async def _verdicts(self, problem: Problem, code: str | None) -> tuple[Verdict, Verdict | None]:
-        plan = self._plan
-        problem = replace(problem, time_limit_s=problem.time_limit_s * plan.cpu_factor)
-        if plan.both_rules and problem.compare.rule == "lcb":
-            return await judge_both(problem, code, self._executor, cpu_limit_s=plan.cpu_limit_s)
-        return await judge(problem, code, self._executor, cpu_limit_s=plan.cpu_limit_s), None
-
-    def _note(self, sample: Sample, row: dict[str, Any]) -> None:
+    def _note(self, key: Key, sample: Sample, row: Row) -> None:
         self._found.cpu_s += row["cpu_s"]
-        self._found.outcomes[sample.key] = Outcome(
+        self._found.outcomes[key] = Outcome(
             kind=VerdictKind(row["verdict"]),
             format_ok=row["format_ok"],
             truncated=sample.truncated,
@@ -242,37 +229,4 @@ class Evaluation:
             completion_tokens=sample.completion_tokens,
         )
         if row.get(OFFICIAL) is not None:
-            self._found.official[sample.key] = VerdictKind(row[OFFICIAL])
-
-
-def _key(row: Mapping[str, Any]) -> Key:
-    return row["problem_id"], row["mode"], row["sample"]
-
-
-def verdict_row(sample: Sample, own: Verdict, official: Verdict | None, format_ok: bool) -> dict[str, Any]:
-    """One line of `verdicts.jsonl`."""
-    failure = own.failure
-    row: dict[str, Any] = {
-        "problem_id": sample.problem_id,
-        "mode": sample.mode,
-        "sample": sample.sample,
-        "verdict": own.kind.value,
-        "passed": own.passed,
-        "total": own.total,
-        "failure": failure and {"test": failure.test, "public": failure.public, "message": failure.message},
-        "format_ok": format_ok,
-        "cpu_s": round(own.cpu_s, 6),
-        "wall_s": round(own.wall_s, 6),
-        "rule": own.rule,
-    }
-    if official is not None:
-        row[OFFICIAL] = official.kind.value
-    return row
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first failure of a group that is no group itself."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+            self._found.official[key] = VerdictKind(row[OFFICIAL])

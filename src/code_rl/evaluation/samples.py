@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import DataError
 from code_rl.problems.files import read_lines, read_object
 from code_rl.reward.extract import extract_code
+from code_rl.reward.verdict import Verdict
 
 Mode = Literal["sampled", "greedy"]
 SAMPLED: Mode = "sampled"
@@ -22,7 +23,10 @@ Key = tuple[str, Mode, int]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion (`completion`: a chat answer whose last fenced block counts) or one program (`code`)."""
+    """One completion (`completion`: a chat answer whose last fenced block counts) or one program (`code`).
+
+    `verdict` is there where the program was judged while it was written; it is in no file of samples.
+    """
 
     problem_id: str
     mode: Mode
@@ -33,6 +37,7 @@ class Sample:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
+    verdict: Verdict | None = None
 
     @property
     def key(self) -> Key:
@@ -45,7 +50,8 @@ class Sample:
 
     def to_json(self) -> dict[str, Any]:
         """One line of `samples.jsonl`."""
-        row = asdict(self)
+        row = asdict(replace(self, verdict=None))
+        del row["verdict"]
         row["seconds"] = round(self.seconds, 3)
         return row
 

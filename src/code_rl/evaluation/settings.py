@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.environments import get_environment
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
 REFERENCE = "reference"
 FROM_RUN = {
     "model_name": "model", "backend": "backend", "device": "device", "renderer": "renderer", "max_tokens": "max_tokens", "temperature": "temperature",
-    "seed": "seed", "eval_samples": "n", "eval_limit": "limit", "reward_timeout": "reward_timeout",
+    "seed": "seed", "eval_samples": "n", "eval_limit": "limit", "reward_timeout": "reward_timeout", "environment": "environment", "max_turns": "max_turns",
 }  # fmt: skip
 """A run's settings and what they are called here: with checkpoint= they are the defaults, so that figures agree with the run's own."""
 
@@ -70,6 +71,12 @@ class EvalConfig:
     backend: str = chz.field(default="auto", doc="Where the model lives, as for training.")
     device: str = chz.field(default="auto", doc="Device of the embedded engine: auto, cpu, cuda or mps.")
     renderer: str = chz.field(default="auto", doc="How conversations become tokens, as for training.")
+    environment: str = chz.field(
+        default="single", doc="single, repair, or package.module:object of your own, as for training."
+    )
+    max_turns: int | None = chz.field(
+        default=None, doc="With environment=repair: answers of one attempt at most (None: 3)."
+    )
     n: int | None = chz.field(
         default=None,
         doc="Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: only greedy.",
@@ -166,6 +173,8 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
         kept = read_config(run)
         from_run = {mine: kept[theirs] for theirs, mine in FROM_RUN.items() if kept.get(theirs) is not None}
         from_run["greedy"] = True
+        if "environment" in given:
+            from_run.pop("max_turns", None)
     config = make_settings(EvalConfig, from_run, given)
     _check(config, given)
     return config
@@ -184,7 +193,7 @@ def run_of(checkpoint: str) -> tuple[Path, str | None]:
 
 APPLIES = {
     "endpoint": ("extra_body", "api_key_env", "request_timeout", "patience"),
-    "weights": ("backend", "device", "renderer"),
+    "weights": ("backend", "device", "renderer", "environment", "max_turns"),
 }
 SAMPLING = ("temperature", "max_tokens", "seed", "asking")
 
@@ -210,6 +219,8 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
     for name in SAMPLING:
         if name in given and config.who in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
+    if config.who == "weights":
+        get_environment(config.environment, config.max_turns)
     if config.who == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
     if config.who == "samples" and config.greedy is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
@@ -16,13 +17,16 @@ from code_rl.evaluation.samples import GREEDY, SAMPLED, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig, run_of
 from code_rl.problems.files import file_sha256
 from code_rl.runs.checkpoints import read_checkpoints
+from code_rl.sandbox.executor import Executor
 
 
-async def connect_weights(config: EvalConfig, out: Path) -> Weights:
-    """The model's weights on their back end: a base model, or what a run's checkpoint holds."""
+async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> Weights:
+    """The model's weights on their back end, in their environment: a base model, or what a run's checkpoint holds."""
     from code_rl.backends.connect import connect, preflight
     from code_rl.config import make_config
+    from code_rl.environments import get_environment
     from code_rl.renderers import get_renderer
+    from code_rl.rollouts.sample import Policy, Sampling
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings: dict[str, Any] = {
@@ -32,24 +36,27 @@ async def connect_weights(config: EvalConfig, out: Path) -> Weights:
         "temperature": config.temperature,
         "seed": config.seed,
     }
-    state_path, facts = None, {"model": config.model, "backend": config.backend}
+    state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)
     if config.checkpoint is not None:
         run, record = checkpoint_record(config.checkpoint)
         state_path = record["state_path"]
         facts |= {"run": run.name, "checkpoint": record["name"], "step": record.get("step")}
         settings |= _run_settings(run)
+    environment = get_environment(config.environment, config.max_turns)
+    how = ""
+    if config.environment != "single":
+        facts |= {"environment": config.environment, "max_turns": environment.max_turns}
+        how = f", environment {config.environment} (up to {environment.max_turns} answers)"
     made = make_config({**settings, "model_name": config.model or "tiny"})
     backend = await connect(made, out / "state", state_path, await preflight(made))
     sampler = await (backend.base_sampler() if config.checkpoint is None else backend.sync_weights())
     where = f"checkpoint {facts['checkpoint']} of {facts['run']}" if config.checkpoint else str(config.model)
+    renderer = get_renderer(made.renderer, backend.tokenizer)
     return Weights(
-        sampler,
-        get_renderer(made.renderer, backend.tokenizer),
-        backend.context,
-        max_tokens=config.max_tokens,
-        temperature=config.temperature,
+        Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
+        Sampling(config.max_tokens, config.temperature),
         at_once=config.asking,
-        description=f"{where} on {backend.description}",
+        description=f"{where} on {backend.description}{how}",
         facts=facts,
         close=backend.close,
     )
@@ -104,7 +111,9 @@ def make_endpoint(config: EvalConfig) -> Endpoint:
     )
 
 
-async def connect_asked(config: EvalConfig, out: Path, stack: contextlib.AsyncExitStack) -> Asked | None:
+async def connect_asked(
+    config: EvalConfig, out: Path, executor: Executor, stack: contextlib.AsyncExitStack
+) -> Asked | None:
     """The one who is asked on every benchmark; None where it depends on the benchmark (a samples file)."""
     asked: Asked
     if config.who == "samples":
@@ -114,6 +123,6 @@ async def connect_asked(config: EvalConfig, out: Path, stack: contextlib.AsyncEx
     elif config.who == "endpoint":
         asked = make_endpoint(config)
     else:
-        asked = await connect_weights(config, out)
+        asked = await connect_weights(config, out, executor)
     stack.push_async_callback(asked.aclose)
     return asked

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +44,7 @@ class Policy:
     """All that turns a problem into judged trajectories: a snapshot of the weights, a renderer, an environment, an executor.
 
     `step` is the number of training steps behind the snapshot, `context` the model's, in tokens. `cpu_limit_s` lowers each problem's own limit.
+    Each sampling request is made inside `drawing`, which may hold some of them back.
     """
 
     sampler: tinker.SamplingClient
@@ -53,27 +55,36 @@ class Policy:
     cpu_limit_s: float | None = None
     all_tests: bool = False
     step: int = 0
-
-    def prompt_tokens(self, problem: Problem) -> list[int]:
-        """The problem's prompt as the model reads it; built from the public view only."""
-        return self.renderer.prompt_tokens(self.environment.begin(problem.view()))
+    drawing: AbstractAsyncContextManager[object, None] = field(default_factory=nullcontext)
 
     async def roll_out(
-        self, problem: Problem, count: int, sampling: Sampling, seed: int, slot: Slot | None = None
+        self,
+        problem: Problem,
+        count: int,
+        sampling: Sampling,
+        seed: int,
+        slot: Slot | None = None,
+        grader: GroupGrader | None = None,
+        opening: Sequence[Message] | None = None,
     ) -> Group:
         """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and the weights alone.
 
-        What `slot` has of this group is neither sampled nor judged again; what comes is kept there. A prompt that fills the context
-        gets empty answers.
+        What `slot` has of this group is neither sampled nor (without a `grader`) judged again; what comes is kept there. The conversation
+        begins with `opening`, else as the environment begins it. A prompt that fills the context gets empty answers.
         """
-        prompt = self.prompt_tokens(problem)
+        opening = self.environment.begin(problem.view()) if opening is None else opening
+        prompt = self.renderer.prompt_tokens(opening)
         max_tokens = min(sampling.max_tokens, self.context - len(prompt))
+        slot = slot if slot is not None and max_tokens > 0 else Slot.nowhere()
+        grader = grader or GroupGrader(
+            problem, self.executor, slot, cpu_limit_s=self.cpu_limit_s, all_tests=self.all_tests
+        )
         if max_tokens < 1:
-            return await self._no_room(problem, prompt, count)
+            turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
+            return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0.0, 0, self.step)
         request = Request(problem.id, prompt, count, max_tokens, seed)
-        slot = slot or Slot.nowhere()
         slot.open(request)
-        rollout = _Rollout(self, problem, request, sampling, slot)
+        rollout = _Rollout(self, problem, opening, request, sampling, slot, grader)
         started = rollout.sampled = time.perf_counter()
         trajectories = await rollout.run(started)
         return Group(
@@ -85,11 +96,6 @@ class Policy:
             policy_step=self.step if slot.policy_step is None else slot.policy_step,
         )
 
-    async def _no_room(self, problem: Problem, prompt: Sequence[int], count: int) -> Group:
-        verdict = await judge(problem, None, self.executor)
-        turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=verdict)
-        return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0.0, 0, self.step)
-
 
 class GroupGrader:
     """Judges the programs of one problem; those that are the same share one run: same program, same inputs, same seeds.
@@ -97,12 +103,20 @@ class GroupGrader:
     What `slot` has verdicts of is not run; new ones are kept there.
     """
 
-    def __init__(self, problem: Problem, policy: Policy, slot: Slot) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        executor: Executor,
+        slot: Slot | None = None,
+        *,
+        cpu_limit_s: float | None = None,
+        all_tests: bool = False,
+    ) -> None:
         public = replace(problem, tests=tuple(test for test in problem.tests if test.public))
         self._views = {False: problem, True: public}
-        self._policy, self._keep = policy, slot.keep_verdict
+        self._executor, self._slot = executor, slot or Slot.nowhere()
+        self._cpu_limit_s, self._all_tests = cpu_limit_s, all_tests
         self._runs: dict[Program, asyncio.Task[Verdict]] = {}
-        self._reached = dict(slot.verdicts)
 
     async def judge(self, code: str | None) -> Verdict:
         """On all tests. Whoever cancels one cancels all that share its run."""
@@ -113,31 +127,37 @@ class GroupGrader:
         return await self._judged(True, code)
 
     async def _judged(self, public: bool, code: str | None) -> Verdict:
-        program = (public, code)
-        if program not in self._reached:
+        program, reached = (public, code), self._slot.verdicts
+        if program not in reached:
             if program not in self._runs:
-                judged = judge(
-                    self._views[public],
-                    code,
-                    self._policy.executor,
-                    cpu_limit_s=self._policy.cpu_limit_s,
-                    all_tests=self._policy.all_tests and not public,
-                )
-                self._runs[program] = asyncio.create_task(judged)
+                self._runs[program] = asyncio.create_task(self._run(public, code))
             verdict = await self._runs[program]
-            if program not in self._reached:
-                self._reached[program] = verdict
-                self._keep(program, verdict)
-        return self._reached[program]
+            if program not in reached:
+                self._slot.keep_verdict(program, verdict)
+        return reached[program]
+
+    async def _run(self, public: bool, code: str | None) -> Verdict:
+        all_tests = self._all_tests and not public
+        return await judge(
+            self._views[public], code, self._executor, cpu_limit_s=self._cpu_limit_s, all_tests=all_tests
+        )
 
 
 class _Rollout:
     """One group on its way."""
 
-    def __init__(self, policy: Policy, problem: Problem, request: Request, sampling: Sampling, slot: Slot) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        problem: Problem,
+        opening: Sequence[Message],
+        request: Request,
+        sampling: Sampling,
+        slot: Slot,
+        grader: GroupGrader,
+    ) -> None:
         self._policy, self._request, self._sampling, self._slot = policy, request, sampling, slot
-        self._view = problem.view()
-        self._grader = GroupGrader(problem, policy, slot)
+        self._view, self._opening, self._grader = problem.view(), opening, grader
         self.sampled = 0.0
 
     async def run(self, started: float) -> list[Trajectory]:
@@ -153,7 +173,7 @@ class _Rollout:
         """Turns until the environment ends the conversation, or the tokens of the trajectory or of the context are spent."""
         policy = self._policy
         turns: list[Turn] = []
-        conversation = policy.environment.begin(self._view)
+        conversation = list(self._opening)
         prompt, room = list(self._request.prompt_tokens), self._request.max_tokens
         while True:
             turn = await self._turn(member, len(turns), conversation, prompt, room, started)
@@ -190,9 +210,9 @@ class _Rollout:
         self, first: Answer, count: int, prompt: Sequence[int], max_tokens: int, seed: int, started: float
     ) -> None:
         policy = self._policy
-        sequences = await draw(
-            policy.sampler, policy.renderer, prompt, count, max_tokens, self._sampling.temperature, seed
-        )
+        temperature = self._sampling.temperature
+        async with policy.drawing:
+            sequences = await draw(policy.sampler, policy.renderer, prompt, count, max_tokens, temperature, seed)
         drawn = [Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in sequences]
         self.sampled = time.perf_counter()
         self._slot.keep_drawn(first, prompt, drawn, self.sampled - started, policy.step)

@@ -121,8 +121,12 @@ class InFlight:
         """Forget the steps before `step`."""
         for earlier in steps_in(self.folder):
             if earlier < step:
-                step_file(self.folder, earlier).unlink(missing_ok=True)
-                self._left.pop(earlier, None)
+                self.forget(earlier)
+
+    def forget(self, step: int) -> None:
+        """Drop what is kept of a step."""
+        step_file(self.folder, step).unlink(missing_ok=True)
+        self._left.pop(step, None)
 
 
 class Slot:

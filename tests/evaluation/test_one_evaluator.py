@@ -1,0 +1,143 @@
+"""The evaluator with a policy: its environment counts, whatever wording begins; a cut buys nothing twice; the loop and a folder agree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from environments.conversation_support import Echo, Scripted, policy, problem, program
+
+from code_rl.environments import Repair, Reply, Single
+from code_rl.evaluation.ask import Entry, Weights
+from code_rl.evaluation.evaluate import evaluate
+from code_rl.evaluation.keeping import Folder
+from code_rl.evaluation.runner import Evaluation, Plan, Questions
+from code_rl.evaluation.samples import GREEDY, SAMPLED, sample_from_json
+from code_rl.rollouts.sample import Sampling
+
+WRONG, RIGHT = program("1"), program("7")
+TASKS = {name: replace(problem(), id=name) for name in ("a", "b")}
+ENTRIES = [Entry(name, "test", index) for index, name in enumerate(TASKS)]
+
+
+def in_folder(made, out, messages=lambda _: None, plan=None):
+    """`code-rl eval` on two problems, with one greedy answer each unless planned otherwise."""
+    questions = Questions(ENTRIES, lambda entry: TASKS[entry.problem_id], messages)
+    folder = Folder(out)
+    kept = folder, lambda work: folder.inflight.slot((work.place, 0, 0))
+    asked = Weights(made, Sampling(1000), at_once=1)
+    return asyncio.run(Evaluation(questions, asked, plan or Plan(0, greedy=True, seed=0), Echo(), *kept).run())
+
+
+def in_loop(made, samples=0):
+    splits = {"test": list(TASKS.values())}
+    return asyncio.run(evaluate(made, splits, samples=samples, sampling=Sampling(1000), seed=0))["test"]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("environment", "right"), [(Repair(), 1.0), (Single(), 0.0)])
+def test_the_environment_decides_what_follows_an_answer_in_both(tmp_path, environment, right):
+    found = in_folder(policy(Scripted([WRONG, RIGHT]), environment=environment), tmp_path)
+    looped = in_loop(policy(Scripted([WRONG, RIGHT]), environment=environment))
+    assert [outcome.correct for outcome in found.outcomes.values()] == [right] * 2
+    assert looped.greedy.pass_at[1].value == right
+    assert sum(outcome.completion_tokens for outcome in found.outcomes.values()) == looped.greedy.completion_tokens
+    assert sum(outcome.prompt_tokens for outcome in found.outcomes.values()) == looped.greedy.prompt_tokens
+
+
+def test_the_wording_of_a_benchmark_begins_the_conversation_and_the_environment_goes_on(tmp_path):
+    sampler = Scripted([WRONG, RIGHT])
+    wording = [{"role": "system", "content": "SYSTEM"}, {"role": "user", "content": "WORDING"}]
+    found = in_folder(policy(sampler), tmp_path, messages=lambda _: wording)
+    assert all("SYSTEM" in prompt and "WORDING" in prompt and "Print it." not in prompt for prompt in sampler.prompts)
+    assert sum("PUBLIC" in prompt for prompt in sampler.prompts) == 2
+    assert all(outcome.correct for outcome in found.outcomes.values())
+
+
+@pytest.mark.parametrize("cut_at", range(4))
+def test_a_policy_that_is_cut_in_a_conversation_is_asked_only_for_the_rest(tmp_path, cut_at):
+    with pytest.raises(ConnectionError):
+        in_folder(policy(Scripted([WRONG, RIGHT], fails_at=cut_at)), tmp_path)
+    again = Scripted([WRONG, RIGHT])
+    found = in_folder(policy(again), tmp_path)
+    assert len(again.prompts) == 4 - cut_at
+    assert all(outcome.correct for outcome in found.outcomes.values())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.jsonl", "verdicts.jsonl"]
+
+
+def test_samples_without_a_verdict_are_judged_and_not_drawn_again(tmp_path):
+    plan = Plan(2, True, 0)
+    whole = in_folder(policy(Scripted([WRONG, RIGHT])), tmp_path, plan=plan)
+    (tmp_path / "verdicts.jsonl").write_text("")
+    again = Scripted([])
+    found = in_folder(policy(again), tmp_path, plan=plan)
+    assert again.prompts == []
+    assert {key: outcome.kind for key, outcome in found.outcomes.items()} == {
+        key: outcome.kind for key, outcome in whole.outcomes.items()
+    }
+    assert {key[1:] for key in found.outcomes} == {(GREEDY, 0), (SAMPLED, 0), (SAMPLED, 1)}
+
+
+def test_a_prompt_that_fills_the_context_gives_an_empty_answer_in_both(tmp_path):
+    sampler = Scripted([RIGHT])
+    (outcome, _) = in_folder(policy(sampler, context=20), tmp_path).outcomes.values()
+    greedy = in_loop(policy(sampler, context=20)).greedy
+    assert sampler.prompts == []
+    assert (outcome.kind.value, outcome.truncated, outcome.format_ok) == ("no_code", True, False)
+    assert (greedy.verdicts, greedy.truncated_rate, greedy.format_rate) == ({"no_code": 2}, 1.0, 0.0)
+    assert greedy.prompt_tokens == 2 * outcome.prompt_tokens > 0
+    assert lines(tmp_path / "samples.jsonl")[0]["completion"] == ""
+
+
+class Bare(Single):
+    """Answers are programs as they are, without a fence."""
+
+    async def reply(self, problem, conversation, grader):
+        code = conversation[-1]["content"]
+        return Reply(code, await grader.judge(code))
+
+
+def test_an_environment_that_finds_programs_in_its_own_way_is_believed(tmp_path):
+    found = in_folder(policy(Scripted(["7"]), environment=Bare()), tmp_path)
+    assert all(outcome.correct and outcome.format_ok for outcome in found.outcomes.values())
+    assert in_loop(policy(Scripted(["7"]), environment=Bare())).greedy.format_rate == 1.0
+    assert [sample_from_json(row).program() for row in lines(tmp_path / "samples.jsonl")] == ["7", "7"]
+
+
+def test_both_rules_are_kept_of_a_policy_s_answers(tmp_path):
+    found = in_folder(policy(Scripted(["```python\n7.0\n```"])), tmp_path, plan=Plan(0, True, 0, both_rules=True))
+    assert [kind.value for kind in found.official.values()] == ["passed"] * 2
+
+
+def test_problems_of_the_same_name_in_two_splits_are_two(tmp_path):
+    splits = {"one": [TASKS["a"]], "two": [TASKS["a"], TASKS["a"]]}
+    made = policy(Scripted([RIGHT]))
+    results = asyncio.run(evaluate(made, splits, samples=2, sampling=Sampling(1000), seed=0))
+    assert {name: (r.greedy.samples, r.sampled.samples) for name, r in results.items()} == {
+        "one": (1, 2),
+        "two": (2, 4),
+    }
+
+
+def test_no_more_prompts_are_sampled_at_once_than_drawing_lets_through(tmp_path):
+    now = most = 0
+
+    class Counting(asyncio.Semaphore):
+        async def __aenter__(self):
+            nonlocal now, most
+            await super().__aenter__()
+            now, most = now + 1, max(most, now + 1)
+
+        async def __aexit__(self, *error):
+            nonlocal now
+            now -= 1
+            await super().__aexit__(*error)
+
+    made = replace(policy(Scripted([WRONG, RIGHT])), drawing=Counting(1))
+    in_folder(made, tmp_path, plan=Plan(3, True, 0))
+    assert (most, now) == (1, 0)
