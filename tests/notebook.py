@@ -11,15 +11,14 @@ from pathlib import Path
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-async def run(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+async def run(page: str, text: str) -> None:
     for block in BLOCK.finditer(text):
         line = text[: block.start(1)].count("\n")
-        code = compile("\n" * line + block[1], str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile("\n" * line + block[1], page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         cell = eval(code, vars(sys.modules["__main__"]))  # a coroutine where the block awaits
         if cell is not None:
             await cell
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1])))
+    asyncio.run(run(sys.argv[1], Path(sys.argv[1]).read_text(encoding="utf-8")))

@@ -51,7 +51,7 @@ METRICS = (
     Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
     Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
     Metric(
-        "grad_norm",
+        "optim/grad_norm",
         "",
         "norm of the gradient before clipping, mean over optimizer steps, where the back end reports it",
     ),
@@ -67,7 +67,11 @@ METRICS = (
     Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
     Metric("verdicts/*", "completions", "by verdict"),
     Metric("masked/*", "completions", "not trained on, by reason"),
-    Metric("staleness/*", "datums", "by how many training steps their weights were older than those that were trained"),
+    Metric(
+        "staleness/*",
+        "trajectories",
+        "trained on, by how many training steps their weights were older than those that were trained",
+    ),
     Metric("staleness/mean", "steps", "mean of those"),
     Metric("sandbox/retries", "tests", "tried again because the sandbox failed"),
     Metric("time/sample", "s", "until the last completion was sampled"),
@@ -78,17 +82,15 @@ METRICS = (
     Metric("time/eval", "s", "the evaluation"),
     Metric("eval/mean_correct", "share", "greedy Pass@1, mean over splits"),
     Metric("eval/pass@1", "share", "Pass@1 at the run's temperature, mean over splits"),
-    Metric("eval/pass@*", "share", "Pass@k at the run's temperature, mean over splits; `pass@k` for k = eval_samples"),
     Metric(
-        "eval/format_rate",
+        "eval/pass@*",
         "share",
-        "sampled completions with a program, mean over splits; `eval/format_rate_greedy` of greedy ones",
+        "Pass@k at the run's temperature, k = eval_samples, mean over splits; `pass@k` is the same",
     ),
-    Metric(
-        "eval/truncated",
-        "share",
-        "sampled completions cut off, mean over splits; `eval/truncated_greedy` of greedy ones",
-    ),
+    Metric("eval/format_rate", "share", "sampled completions with a program, mean over splits"),
+    Metric("eval/format_rate_greedy", "share", "greedy completions with a program, mean over splits"),
+    Metric("eval/truncated", "share", "sampled completions cut off, mean over splits"),
+    Metric("eval/truncated_greedy", "share", "greedy completions cut off, mean over splits"),
     Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%) and `problems`"),
 )
 
@@ -218,7 +220,7 @@ def stage_times(batch: TimedBatch, credited: Sequence[tuple[Group, Credit]], sta
 
 def table() -> str:
     """The metrics as Markdown."""
-    rows = [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in METRICS]
+    rows = [f"| `{metric.name}` | {metric.unit} | {metric.meaning.replace('|', '\\|')} |" for metric in METRICS]
     return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])
 
 
