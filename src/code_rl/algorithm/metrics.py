@@ -47,7 +47,7 @@ METRICS = (
     Metric("loss", "per token", "the loss over the tokens that are trained on"),
     Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),
     Metric("ratio_mean", "", "mean of p / q"),
-    Metric("ratio_max", "", "largest |p / q − 1|"),
+    Metric("ratio_max", "", "largest distance of p / q from 1"),
     Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
     Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
     Metric(
@@ -220,7 +220,7 @@ def stage_times(batch: TimedBatch, credited: Sequence[tuple[Group, Credit]], sta
 
 def table() -> str:
     """The metrics as Markdown."""
-    rows = [f"| `{metric.name}` | {metric.unit} | {metric.meaning.replace('|', '\\|')} |" for metric in METRICS]
+    rows = [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in METRICS]
     return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])
 
 
