@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import importlib
 import os
 import re
 import runpy
@@ -92,6 +93,36 @@ def check_settings(verb: str, rest: list[str], words: list[str]) -> None:
     given = read_arguments([word for word in rest if word not in ("--help", "KEY=VALUE", "key=value")])
     unknown = set(given) - set(chz.chz_fields(VERBS[verb].settings_class()))
     assert not unknown, (words, unknown)
+
+
+OBJECT = re.compile(r"`code_rl\.([\w.]+):([\w.]+)`")
+TEST = re.compile(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`")
+FILE = re.compile(r"`((?:src/code_rl/)?[a-z_]+(?:/[\w]+)*/?(?:\.py)?)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_object_and_test_that_a_page_names_exists(page):
+    text = page.read_text()
+    for module, path in OBJECT.findall(text):
+        found = importlib.import_module(f"code_rl.{module}")
+        for part in path.split("."):
+            found = getattr(found, part)
+    for path, name in TEST.findall(text):
+        assert (ROOT / path).is_file(), path
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), (path, name)
+
+
+def test_the_files_of_the_tree_are_those_that_contributing_names():
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\nImports")[0]
+    named = {
+        name.strip("/")
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in FILE.findall(row.split("|")[1])
+    }
+    rooms = {path.name for path in (ROOT / "src" / "code_rl").iterdir() if (path / "__init__.py").is_file()}
+    assert rooms <= named
+    assert all((ROOT / "src" / "code_rl" / name).exists() for name in named)
 
 
 def test_the_reference_of_settings_is_current():
