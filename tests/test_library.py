@@ -140,6 +140,12 @@ def test_a_mistake_in_the_settings_is_said_before_anything_is_written(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_part_that_a_notebook_defines_is_found_by_name():
+    part = "def median(rewards): return [each - 1.0 for each in rewards]"
+    used = "from code_rl.algorithm.advantages import get_estimator; print(get_estimator('__main__:median')([2.0]))"
+    assert in_a_fresh_interpreter(f"{part}\n{used}").strip() == "[1.0]"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -38,7 +38,7 @@ METRICS = (
     Metric("format_rate", "share", "completions with a program in a fenced block"),
     Metric("truncated_rate", "share", "completions cut off at the token limit"),
     Metric("groups_total", "groups", "groups sampled, those replaced among them"),
-    Metric("groups_skipped", "groups", "groups not trained on: no member moves the policy"),
+    Metric("groups_skipped", "groups", "groups not trained on: rewards all alike, or nothing left to compare"),
     Metric("groups_refilled", "groups", "groups replaced by dynamic sampling"),
     Metric(
         "prompts_replaced", "prompts", "problems whose prompt filled the context, replaced by others (absent: none)"
