@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pipeline_support import SMALL
 
 import code_rl
 from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest
 from code_rl.library import wait_for
+from code_rl.runs.recorder import read_metrics
 
 PACKAGE = Path(code_rl.__file__).parent
 SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n"), StdinTest("5 6\n", "11\n")))
@@ -122,6 +124,24 @@ def test_load_problems_takes_the_words_of_dataset(tmp_path, monkeypatch):
         code_rl.load_problems("deepcodr")
     with pytest.raises(ConfigError, match="limit=0 must be at least 1"):
         code_rl.load_problems("builtin", limit=0)
+
+
+def test_a_run_that_is_cancelled_goes_on_when_it_is_trained_again(tmp_path):
+    given = {**SMALL, "max_steps": 3, "save_every": 1, "log_path": tmp_path / "run"}
+
+    async def cell() -> None:
+        training = asyncio.create_task(code_rl.train_async(**given))
+        while not training.done() and len(read_metrics(tmp_path / "run")) < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        training.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await training
+
+    asyncio.run(cell())
+    assert len(read_metrics(tmp_path / "run")) < 3
+    resumed = code_rl.train(log_path=tmp_path / "run")
+    assert resumed.log_path == tmp_path / "run"
+    assert [record["step"] for record in resumed.metrics] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
