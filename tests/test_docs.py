@@ -18,6 +18,7 @@ import chz
 import pytest
 from pipeline_support import small
 
+import code_rl
 from code_rl.algorithm.metrics import METRICS
 from code_rl.cli import VERBS
 from code_rl.commands.train import train_command
@@ -149,6 +150,19 @@ def test_every_metric_that_a_run_logs_is_declared(tmp_path):
     ] == []
     assert {"kl_reference", "clip_fraction", "turns", "stage", "optim/grad_norm", "eval/pass@k"} <= logged
     assert any(name.startswith("masked/") for name in logged)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_snippet_takes_from_the_library_is_there(page):
+    for language, body in FENCE.findall(page.read_text()):
+        if language == "python":
+            for node in ast.walk(ast.parse(body)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("code_rl"):
+                    assert all(hasattr(importlib.import_module(node.module), alias.name) for alias in node.names)
+                elif (
+                    isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "code_rl"
+                ):
+                    assert hasattr(code_rl, node.attr)
 
 
 @pytest.mark.parametrize("page", ["library.md"])
