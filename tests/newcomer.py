@@ -6,12 +6,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from code_rl.algorithm.losses import Loss
-from code_rl.environments import Grader, Reply, Single
-from code_rl.problems.problem import ProblemView
-from code_rl.renderers.base import Message
-from code_rl.reward.extract import extract_code
-from code_rl.rollouts.trajectory import Trajectory
+from code_rl import Grader, Loss, ProblemView, Reply, Single, Trajectory, extract_code
+from code_rl.renderers import Message
 
 
 def median(rewards_G: list[float]) -> list[float]:

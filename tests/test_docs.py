@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import fnmatch
+import importlib
+import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import chz
 import pytest
+from pipeline_support import small
 
+import code_rl
+from code_rl.algorithm.metrics import METRICS
 from code_rl.cli import VERBS
+from code_rl.commands.train import train_command
+from code_rl.runs.recorder import read_metrics
 from code_rl.settings import read_arguments
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +96,99 @@ def check_settings(verb: str, rest: list[str], words: list[str]) -> None:
     assert not unknown, (words, unknown)
 
 
+OBJECT = re.compile(r"`code_rl\.([\w.]+):([\w.]+)`")
+TEST = re.compile(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`")
+FILE = re.compile(r"`((?:src/code_rl/)?[a-z_]+(?:/[\w]+)*/?(?:\.py)?)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_object_and_test_that_a_page_names_exists(page):
+    text = page.read_text()
+    for module, path in OBJECT.findall(text):
+        found = importlib.import_module(f"code_rl.{module}")
+        for part in path.split("."):
+            found = getattr(found, part)
+    for path, name in TEST.findall(text):
+        assert (ROOT / path).is_file(), path
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), (path, name)
+
+
+def test_the_files_of_the_tree_are_those_that_contributing_names():
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\nImports")[0]
+    named = {
+        name.strip("/")
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in FILE.findall(row.split("|")[1])
+    }
+    rooms = {path.name for path in (ROOT / "src" / "code_rl").iterdir() if (path / "__init__.py").is_file()}
+    assert rooms <= named
+    assert all((ROOT / "src" / "code_rl" / name).exists() for name in named)
+
+
 def test_the_reference_of_settings_is_current():
     page = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))["page"]
     assert (ROOT / "docs" / "settings.md").read_text() == page(), "run: python scripts/write_settings.py"
+
+
+def test_the_reference_of_metrics_is_current():
+    page = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))["metrics_page"]
+    assert (ROOT / "docs" / "metrics.md").read_text() == page(), "run: python scripts/write_settings.py"
+
+
+def test_every_metric_that_a_run_logs_is_declared(tmp_path):
+    more = {"environment": "repair", "kl_coef": "0.01", "loss": "ppo", "dynamic_sampling": "1", "overlong": "mask"}
+    lengths = {"max_tokens_schedule": "0:24,1:128", "max_tokens": "128"}
+    settings = small(
+        tmp_path / "run", max_steps=2, eval_every=1, eval_limit=2, max_steps_off_policy=1, **more, **lengths
+    )
+    assert train_command(settings) == 0
+    logged = {name for record in read_metrics(tmp_path / "run") for name in record}
+    declared = [metric.name for metric in METRICS]
+    assert [
+        name for name in sorted(logged - {"step"}) if not any(fnmatch.fnmatch(name, each) for each in declared)
+    ] == []
+    assert {"kl_reference", "clip_fraction", "turns", "stage", "optim/grad_norm", "eval/pass@k"} <= logged
+    assert any(name.startswith("masked/") for name in logged)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_snippet_takes_from_the_library_is_there(page):
+    for language, body in FENCE.findall(page.read_text()):
+        if language == "python":
+            for node in ast.walk(ast.parse(body)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("code_rl"):
+                    assert all(hasattr(importlib.import_module(node.module), alias.name) for alias in node.names)
+                elif (
+                    isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "code_rl"
+                ):
+                    assert hasattr(code_rl, node.attr)
+
+
+@pytest.mark.parametrize("page", ["library.md"])
+def test_the_snippets_of_a_page_run_as_in_a_notebook(page, tmp_path):
+    notebook = [sys.executable, str(ROOT / "tests" / "notebook.py"), str(ROOT / "docs" / page)]
+    environment = {**os.environ, "CODE_RL_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(notebook, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_examples_of_parts_of_ones_own_are_those_that_are_tested():
+    tested = ast.parse((ROOT / "tests" / "newcomer.py").read_text())
+    known = {ast.unparse(node) for node in tested.body}
+    imported = {name for node in tested.body if isinstance(node, ast.ImportFrom) for name in sources(node)}
+    shown: list[str] = []
+    for language, body in FENCE.findall((ROOT / "docs" / "extending.md").read_text()):
+        if language == "python":
+            exec(compile(body, "extending.md", "exec"), {"__name__": "extending"})  # complete as it stands
+            for node in ast.parse(body).body:
+                if isinstance(node, ast.ImportFrom):
+                    assert set(sources(node)) <= imported | {("__future__", "annotations")}
+                elif not isinstance(node, ast.Import):
+                    assert ast.unparse(node) in known
+                    shown.append(getattr(node, "name", ""))
+    assert {"_reinforce", "median", "short", "Twice"} <= set(shown)
+
+
+def sources(node: ast.ImportFrom) -> list[tuple[str, str]]:
+    return [(node.module or "", alias.name) for alias in node.names]

@@ -1,4 +1,4 @@
-"""What a newcomer touches: a loss, an advantage, a reward and an environment of one's own need no file of ours."""
+"""What a newcomer touches: a loss, an advantage, a reward, an environment, problems and a benchmark of one's own need no file of ours."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import pytest
 from pipeline_support import rollouts, small, untimed
 
+from code_rl.cli import main
 from code_rl.commands.train import train_command
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
@@ -63,3 +64,32 @@ def test_an_environment_is_a_class_with_two_calls(tmp_path):
 def test_the_settings_of_a_run_name_the_parts(tmp_path):
     trained(tmp_path, advantage="newcomer:median")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["advantage"] == "newcomer:median"
+
+
+def native(path, *names):
+    """A file of native problems."""
+    tests = [{"kind": "stdin", "input": "1 2\n", "expected": "3\n", "public": True}]
+    row = {
+        "statement": "Print the sum of two integers.",
+        "tests": tests,
+        "solutions": ["print(sum(map(int, input().split())))"],
+    }
+    path.write_text("".join(json.dumps({"id": name, **row}) + "\n" for name in names))
+    return path
+
+
+def test_problems_of_ones_own_are_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
+    path = native(tmp_path / "mine.jsonl", "one", "two", "three", "four")
+    trained(tmp_path, dataset=path)
+    groups = rollouts(tmp_path / "run")
+    assert sorted(group["problem_id"] for group in groups) == ["four", "one", "three", "two"]
+    assert {row["verdict"] for group in groups for row in group["completions"]} - {"sandbox_error"}
+
+
+def test_a_benchmark_of_ones_own_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
+    path = native(tmp_path / "mine.jsonl", "one", "two")
+    assert main(["eval", f"benchmark={path}", "model=reference", f"out={tmp_path / 'out'}"]) == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (results["problems"], results["pass@1"]) == (2, 1.0)

@@ -38,7 +38,7 @@ METRICS = (
     Metric("format_rate", "share", "completions with a program in a fenced block"),
     Metric("truncated_rate", "share", "completions cut off at the token limit"),
     Metric("groups_total", "groups", "groups sampled, those replaced among them"),
-    Metric("groups_skipped", "groups", "groups not trained on: no member moves the policy"),
+    Metric("groups_skipped", "groups", "groups not trained on: rewards all alike, or nothing left to compare"),
     Metric("groups_refilled", "groups", "groups replaced by dynamic sampling"),
     Metric(
         "prompts_replaced", "prompts", "problems whose prompt filled the context, replaced by others (absent: none)"
@@ -47,11 +47,11 @@ METRICS = (
     Metric("loss", "per token", "the loss over the tokens that are trained on"),
     Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),
     Metric("ratio_mean", "", "mean of p / q"),
-    Metric("ratio_max", "", "largest |p / q − 1|"),
+    Metric("ratio_max", "", "largest distance of p / q from 1"),
     Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
     Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
     Metric(
-        "grad_norm",
+        "optim/grad_norm",
         "",
         "norm of the gradient before clipping, mean over optimizer steps, where the back end reports it",
     ),
@@ -67,7 +67,11 @@ METRICS = (
     Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
     Metric("verdicts/*", "completions", "by verdict"),
     Metric("masked/*", "completions", "not trained on, by reason"),
-    Metric("staleness/*", "datums", "by how many training steps their weights were older than those that were trained"),
+    Metric(
+        "staleness/*",
+        "trajectories",
+        "trained on, by how many training steps their weights were older than those that were trained",
+    ),
     Metric("staleness/mean", "steps", "mean of those"),
     Metric("sandbox/retries", "tests", "tried again because the sandbox failed"),
     Metric("time/sample", "s", "until the last completion was sampled"),
@@ -78,17 +82,15 @@ METRICS = (
     Metric("time/eval", "s", "the evaluation"),
     Metric("eval/mean_correct", "share", "greedy Pass@1, mean over splits"),
     Metric("eval/pass@1", "share", "Pass@1 at the run's temperature, mean over splits"),
-    Metric("eval/pass@*", "share", "Pass@k at the run's temperature, mean over splits; `pass@k` for k = eval_samples"),
     Metric(
-        "eval/format_rate",
+        "eval/pass@*",
         "share",
-        "sampled completions with a program, mean over splits; `eval/format_rate_greedy` of greedy ones",
+        "Pass@k at the run's temperature, k = eval_samples, mean over splits; `pass@k` is the same",
     ),
-    Metric(
-        "eval/truncated",
-        "share",
-        "sampled completions cut off, mean over splits; `eval/truncated_greedy` of greedy ones",
-    ),
+    Metric("eval/format_rate", "share", "sampled completions with a program, mean over splits"),
+    Metric("eval/format_rate_greedy", "share", "greedy completions with a program, mean over splits"),
+    Metric("eval/truncated", "share", "sampled completions cut off, mean over splits"),
+    Metric("eval/truncated_greedy", "share", "greedy completions cut off, mean over splits"),
     Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%) and `problems`"),
 )
 

@@ -51,9 +51,7 @@ def train_command(given: Mapping[str, Any]) -> int:
 
         print("\n".join(report(config)))
         return 0
-    # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    return asyncio.run(_train(config, log_path, resumes))
+    return asyncio.run(train_run(config, log_path, resumes, signals=True))
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
@@ -64,7 +62,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
-    earlier = _settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    earlier = settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
     config = make_config(given, earlier)
     refuse_idle(config)
     objective_of(config), get_environment(config.environment, config.max_turns)
@@ -80,15 +78,18 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     return config, log_path, True
 
 
-async def _train(config: Config, log_path: Path, resumes: bool) -> int:
+async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
+    """Assemble a run, train, report. With `signals` the process's SIGINT and SIGTERM end it after the step in hand; returns the exit code."""
     from code_rl.commands.report import REPORT
     from code_rl.reports.overview import wall_seconds
 
+    # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console = Console(config.max_steps, 0)
-    signals = _Signals()
+    stop = _Signals()
     async with contextlib.AsyncExitStack() as stack:
         try:
-            run = await assemble(config, log_path, resumes, console, signals.stop, stack)
+            run = await assemble(config, log_path, resumes, console, stop.asked, stack)
         except NothingLeftError as nothing:
             console.notice(str(nothing))
             if not (log_path / REPORT).exists():
@@ -97,7 +98,7 @@ async def _train(config: Config, log_path: Path, resumes: bool) -> int:
         _announce(console, run, resumes, log_path)
         console.start()
         stack.callback(console.stop)
-        with signals.caught(console):
+        with stop.caught(console) if signals else contextlib.nullcontext():
             try:
                 await train_to_the_end(run)
             except Exception as error:
@@ -106,15 +107,15 @@ async def _train(config: Config, log_path: Path, resumes: bool) -> int:
                 if not isinstance(error, CodeRLError) and not lacks_something(error):
                     raise
                 failure = stopped(error, _hints(config, log_path, True)[0])
-                failure.exit_code = signals.code or failure.exit_code
+                failure.exit_code = stop.code or failure.exit_code
                 raise failure from error
         console.stop()
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
-        console.farewell(metrics, wall_seconds(metrics), log_path, _hints(config, log_path, bool(signals.code)))
+        console.farewell(metrics, wall_seconds(metrics), log_path, _hints(config, log_path, bool(stop.code)))
         _report(console, log_path)
-    return signals.code
+    return stop.code
 
 
 async def train_to_the_end(run: Run) -> None:
@@ -174,7 +175,7 @@ def _hints(config: Config, log_path: Path, stopped: bool) -> list[str]:
     ]
 
 
-def _settings_of(log_path: Path) -> dict[str, Any]:
+def settings_of(log_path: Path) -> dict[str, Any]:
     """The settings of the run in a directory. Raises ConfigError, naming their file, when they are none."""
     left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
     settings = {name: value for name, value in read_config(log_path).items() if name not in left_out}
@@ -191,7 +192,7 @@ class _Signals:
     """The first SIGINT or SIGTERM asks the loop to finish its step; the second ends the process at once."""
 
     def __init__(self) -> None:
-        self.stop = asyncio.Event()
+        self.asked = asyncio.Event()
         self.code = 0
 
     @contextlib.contextmanager
@@ -208,7 +209,7 @@ class _Signals:
 
     def _first(self, number: signal.Signals, console: Console) -> None:
         self.code = 128 + number
-        self.stop.set()
+        self.asked.set()
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)

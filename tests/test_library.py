@@ -1,0 +1,189 @@
+"""`import code_rl`: light, complete, plain and awaited. docs/library.md is run by tests/test_docs.py."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pipeline_support import SMALL
+
+import code_rl
+from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest
+from code_rl.library import wait_for
+from code_rl.runs.recorder import read_metrics
+
+PACKAGE = Path(code_rl.__file__).parent
+SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n"), StdinTest("5 6\n", "11\n")))
+ADDS = "print(sum(map(int, input().split())))"
+
+
+def in_a_fresh_interpreter(code: str) -> str:
+    program = [sys.executable, "-c", code]
+    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=True, cwd=PACKAGE.parent).stdout
+
+
+def test_the_import_loads_nothing_but_itself():
+    code = "import sys; before = set(sys.modules); import code_rl; print(*(m for m in sys.modules if m not in before))"
+    loaded = {
+        name for name in in_a_fresh_interpreter(code).split() if name.partition(".")[0] not in sys.stdlib_module_names
+    }
+    assert loaded == {"code_rl"}
+
+
+def test_judging_needs_neither_torch_nor_tinker():
+    code = "import sys, code_rl; code_rl.judge, code_rl.Problem, code_rl.Repair; print({'torch', 'tinker', 'transformers'} & set(sys.modules))"
+    assert in_a_fresh_interpreter(code).strip() == "set()"
+
+
+def test_every_name_that_is_listed_is_there():
+    assert set(code_rl.__all__) <= set(dir(code_rl))
+    for name in code_rl.__all__:
+        assert getattr(code_rl, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'jugde'"):
+        _ = code_rl.jugde
+
+
+def test_type_checkers_see_the_names_that_are_listed():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    seen = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("code_rl."):
+            seen |= {alias.name: node.module for alias in node.names}
+    assert sorted(seen) == sorted(code_rl.__all__)
+    for name, module in seen.items():
+        assert module.removeprefix("code_rl.") == code_rl._WHERE.get(name, "library")
+
+
+def test_no_module_has_the_name_of_a_function():
+    modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert not modules & set(code_rl.__all__)
+
+
+def test_judge_works_in_a_script_and_where_a_loop_runs():
+    assert code_rl.judge(SUM, ADDS).correct
+
+    async def cell() -> None:
+        assert code_rl.judge(SUM, ADDS).correct
+        assert (await code_rl.judge_async(SUM, "print(3)")).failure.test == 1
+
+    asyncio.run(cell())
+
+
+def test_judge_passes_its_settings_on():
+    slow = Problem("slow", "", (StdinTest("", ""),), time_limit_s=30.0)
+    assert code_rl.judge(slow, "while True: pass", cpu_limit_s=0.2).kind == "time_limit"
+    each = Problem("each", "", (CallTest((1,), 2), CallTest((2,), 2), CallTest((3,), 3)), fn_name="same")
+    assert code_rl.judge(each, "def same(x): return x", all_tests=True).passed == 2
+    with pytest.raises(DataError, match="tests is empty"):
+        code_rl.judge(Problem("none", "", ()), "")
+
+
+def test_interrupting_a_call_in_a_notebook_cancels_it():
+    ended = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            wait_for(endless())
+
+    loop = asyncio.new_event_loop()  # as a notebook's: SIGINT is Python's own
+    try:
+        loop.run_until_complete(cell())
+    finally:
+        loop.close()
+    assert ended
+
+
+def test_load_problems_takes_the_words_of_dataset(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
+    rows = [
+        {"id": f"p{n}", "statement": "?", "tests": [{"kind": "stdin", "input": f"{n}", "expected": "1"}]}
+        for n in range(5)
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [problem.id for problem in code_rl.load_problems(path)] == ["p0", "p1", "p2", "p3", "p4"]
+    some = [problem.id for problem in code_rl.load_problems(str(path), limit=2)]
+    assert len(some) == 2
+    assert some == [problem.id for problem in code_rl.load_problems(path, limit=2)]
+    with pytest.raises(ConfigError, match="did you mean 'deepcoder'"):
+        code_rl.load_problems("deepcodr")
+    with pytest.raises(ConfigError, match="limit=0 must be at least 1"):
+        code_rl.load_problems("builtin", limit=0)
+
+
+def test_a_run_that_is_cancelled_goes_on_when_it_is_trained_again(tmp_path):
+    given = {**SMALL, "max_steps": 3, "save_every": 1, "log_path": tmp_path / "run"}
+
+    async def cell() -> None:
+        training = asyncio.create_task(code_rl.train_async(**given))
+        while not training.done() and len(read_metrics(tmp_path / "run")) < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        training.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await training
+
+    asyncio.run(cell())
+    assert len(read_metrics(tmp_path / "run")) < 3
+    resumed = code_rl.train(log_path=tmp_path / "run")
+    assert resumed.log_path == tmp_path / "run"
+    assert [record["step"] for record in resumed.metrics] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_step": 3}, "did you mean 'max_steps'"),
+        ({"max_steps": "ten"}, "max_steps='ten' is not a whole number"),
+        ({"max_steps": [1]}, "Expected 'max_steps' to be int"),
+        ({"advantage": "nowhere:mine"}, "advantage=nowhere:mine cannot be loaded"),
+        ({"dry_run": True}, "dry_run=true trains nothing"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_said_before_anything_is_written(tmp_path, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        code_rl.train(log_path=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_that_a_notebook_defines_is_found_by_name():
+    part = "def median(rewards): return [each - 1.0 for each in rewards]"
+    used = "from code_rl.algorithm.advantages import get_estimator; print(get_estimator('__main__:median')([2.0]))"
+    assert in_a_fresh_interpreter(f"{part}\n{used}").strip() == "[1.0]"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"learning_rate": 1e-3, "model_name": "tiny"}, "learning_rate= has no effect with an evaluation"),
+        ({"checkpoint": "nowhere"}, "checkpoint=nowhere is no run directory"),
+        ({"policy": None}, "policy= belongs to the event loop"),
+    ],
+)
+def test_an_evaluation_refuses_what_would_have_no_effect(given, message):
+    with pytest.raises(ConfigError, match=message):
+        code_rl.evaluate([SUM], **given)
+
+
+def test_an_evaluation_of_a_policy_takes_it_as_it_is():
+    with pytest.raises(ConfigError, match="backend= has no effect with policy="):
+        asyncio.run(code_rl.evaluate_async([SUM], policy=object(), backend="embedded"))
+
+
+def test_nothing_to_evaluate_on_is_said():
+    with pytest.raises(DataError, match="no problems to evaluate on in 'test'"):
+        code_rl.evaluate([], model_name="tiny", backend="embedded")
