@@ -91,7 +91,9 @@ class Retries:
                 async with closing(attempt(rest, losses >= LOSSES - 1)) as executions:
                     async for execution in executions:
                         done, losses, excuses, outages = done + 1, 0, 0, 0
-                        spent += max(execution.cpu_s, execution.wall_s - self._crowding * execution.cpu_s)
+                        spent += execution.compile_s + max(
+                            execution.cpu_s, execution.wall_s - self._crowding * execution.cpu_s
+                        )
                         yield execution
                         if execution.status is Status.COMPILE_ERROR:
                             return

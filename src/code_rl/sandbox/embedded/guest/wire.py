@@ -22,15 +22,13 @@ CHUNK = 96 * 1024
 MOST_DESCRIPTORS = 8
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
-RESULT, REAPED, COMPILE_ERROR, IDLE, END = 1, 2, 3, 4, 5
-"""Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. COMPILE_ERROR: the program does not compile. IDLE: the
-running test does nothing. END (from the worker): the supervisor has ended. The first two are accounts, the others records."""
+RESULT, REAPED, COMPILED, COMPILE_ERROR, IDLE, END = 1, 2, 3, 4, 5, 6
+"""Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. COMPILED: the compiler has come back; its cause is 1 where
+the first RESULT is that of a rehearsal. COMPILE_ERROR: the program does not compile. IDLE: the running test does nothing. END (from the worker): the
+supervisor has ended. The first three are accounts, the others records."""
 
 RAN, OVER_CPU, OVER_WALL = 0, 1, 2
 """How a test ended: by itself, or stopped at a limit."""
-
-UNCOMPILED, COMPILED, OVERWHELMED = 0, 1, 2
-"""How far a supervisor came (`cause` of END)."""
 
 # kind, cause, exit code, length of the text
 HEADER = struct.Struct("<BBiI")
@@ -98,7 +96,7 @@ def pack(record: Record) -> bytes:
 
 def unpack(datagram: bytes) -> Record | Account:
     """What one datagram says. Raises ValueError for any other."""
-    if datagram[:1] in (b"\1", b"\2") and len(datagram) == ACCOUNT_BYTES:
+    if datagram[:1] in (b"\1", b"\2", b"\3") and len(datagram) == ACCOUNT_BYTES:
         kind, cause, spoilt = datagram[:3]
         _, _, how, _, _, status = _INFO.unpack_from(datagram, INFO_AT)
         user_s, user_us, system_s, system_us, peak_kb = _USAGE.unpack_from(datagram, USAGE_AT)
