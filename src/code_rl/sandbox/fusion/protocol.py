@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RUN_PATH = "/run_code"
+LONGEST_RUN_HEADER = "X-Longest-Run-S"
+"""Of a server of ours, on its answer to a ping: the longest run_timeout that it accepts."""
 OVER_LONGEST_RUN = " is over this server's limit of "
 PING_PATH = "/v1/ping"
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 
 import aiohttp
 
 from code_rl.errors import SandboxError
 from code_rl.sandbox.executor import Status
-from code_rl.sandbox.fusion.protocol import SANDBOX_ERROR, ProtocolError, RunRequest, RunResponse, longest_run
+from code_rl.sandbox.fusion.protocol import (
+    LONGEST_RUN_HEADER,
+    SANDBOX_ERROR,
+    ProtocolError,
+    RunRequest,
+    RunResponse,
+    longest_run,
+)
 from code_rl.sandbox.retries import LostError, RefusedError
 
 MAX_RESPONSE_BYTES = 512 << 20
@@ -95,6 +103,15 @@ async def ping(session: aiohttp.ClientSession, url: str) -> bool:
             return response.status == 200
     except (aiohttp.ClientError, OSError):
         return False
+
+
+async def allowed_run_s(session: aiohttp.ClientSession, url: str) -> float:
+    """How long a run may be, as the health check of a server of ours says; infinity where nobody says so."""
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)) as response:
+            return float(response.headers.get(LONGEST_RUN_HEADER, math.inf))
+    except (aiohttp.ClientError, OSError, ValueError):
+        return math.inf
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -25,8 +25,9 @@ from code_rl.sandbox.embedded.guest.watch import LIMITS, WATCH_AFTER_S
 STACK_BYTES = 1 << 30
 SOURCE = "solution.py"
 COMPILE_CPU_S = 20.0
-_FRAMES_BELOW = 2
-"""From `Supervisor.supervise` down to the program: `TestRun.child` and the runner's own."""
+_FRAMES_BELOW = 3
+"""From `Supervisor.supervise` down to the program: `TestRun.child` and the runner's two."""
+_REHEARSAL_S = 60.0
 _COMPILE_RESERVE = 64 << 20
 _DETAIL = 300
 _FIRST_PID = 2
@@ -92,7 +93,7 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             run.child()
-        self._end(run, pid, WATCH_AFTER_S)
+        self._end(run, pid, _REHEARSAL_S)
 
     def _fork(self, run: TestRun, counter: int) -> int:
         """Begin the only test of this supervisor. Returns its process id, 0 in the test."""
