@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import dataclasses
 import os
 import signal
 import socket
@@ -91,7 +90,6 @@ class _Submission:
         self._reaped: list[wire.Account] = []
         self._closed: str | None = None
         self._starved = False
-        self._compiled = self._rehearses = False
         self._compile_s = 0.0
         self._wake: asyncio.Future[None] | None = None
 
@@ -113,11 +111,8 @@ class _Submission:
                     if record.kind == wire.REAPED:
                         self._reaped.append(record)
                         continue
-                    if record.kind == wire.COMPILED:
-                        self._compiled, self._rehearses, self._compile_s = True, record.cause > 0, record.cpu_s
-                        continue
-                    if self._rehearses:
-                        self._rehearses = False
+                    self._compile_s += record.compile_s
+                    if record.cause == wire.REHEARSED:
                         ended = record.spoilt  # a machine so busy that nothing took a while to do
                         if ended:
                             return
@@ -226,21 +221,21 @@ class _Submission:
         self._reaped.clear()
         killed = account.exit_code == -signal.SIGKILL and account.cause == wire.RAN and self._ran_out_of_memory()
         streams, self._streams = self._streams, None
-        compile_s, self._compile_s = self._compile_s, 0.0
+        account = account._replace(cpu_s=cpu_s, peak=peak, compile_s=self._compile_s)
+        self._compile_s = 0.0
         try:
-            found = execution(self._job, account._replace(cpu_s=cpu_s, peak=peak), streams, killed)
-            return dataclasses.replace(found, compile_s=compile_s)
+            return execution(self._job, account, streams, killed)
         finally:
             streams.close()
 
     def _missing(self, record: wire.Record) -> Execution:
         """The supervisor has ended without the result that is due. Raises LostError, unless it is plain who is to blame."""
-        if record.exit_code == signal.SIGPROF and not self._compiled:
+        if record.exit_code == signal.SIGPROF and record.cause == wire.UNCOMPILED:
             return Execution(Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler")
         if self._starved or self._ran_out_of_memory():  # in a group that holds nothing but this submission
             self.due += 1
             return Execution(Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all")
-        blame = Status.RUNTIME_ERROR if self._compiled else Status.COMPILE_ERROR
+        blame = Status.COMPILE_ERROR if record.cause == wire.UNCOMPILED else Status.RUNTIME_ERROR
         raise LostError(f"the supervisor ended with {record.exit_code}", blame)
 
     def _ran_out_of_memory(self) -> bool:

@@ -100,6 +100,7 @@ def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, kill
         wall_s=record.wall_s,
         peak_memory_bytes=record.peak,
         detail=detail[:_DETAIL],
+        compile_s=record.compile_s,
         files={job.fetch[index]: data for index, data in fetched.items()},
     )
 

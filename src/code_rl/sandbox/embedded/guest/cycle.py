@@ -34,6 +34,9 @@ _MNT_DETACH = 2
 _STAT_BYTES = 256
 """More than the kernel's structure has."""
 
+_kept: list[Any] = []
+"""To free in a fork what was made before it would copy the pages where it lies."""
+
 zero = operator.not_
 """For functions that give 0, or nothing, when all is well."""
 
@@ -50,7 +53,9 @@ def repeat(*steps: Step) -> bool:
         itertools.takewhile(goes_on, iter(functools.partial(function, *arguments), _NEVER))
         for goes_on, function, *arguments in steps
     )
-    collections.deque(zip(*calls, strict=False), maxlen=0)
+    rounds = zip(*calls, strict=False)
+    _kept.append((rounds, steps))
+    collections.deque(rounds, maxlen=0)
     if os.getpid() == me:
         return False
     _c.PyOS_AfterFork_Child()

@@ -186,9 +186,10 @@ class Account:
         self.place = ctypes.create_string_buffer(wire.ACCOUNT_BYTES)
         self._address = ctypes.addressof(self.place)
         self.view = memoryview(self.place).cast("B")
-        self.info, self.usage, self.began, self.ended, self.pid, self.how, self.status = (
+        self.cause, self.info, self.usage, self.began, self.ended, self.pid, self.how, self.status = (
             ctypes.c_void_p(self._address + at)
             for at in (
+                wire.CAUSE_AT,
                 wire.INFO_AT,
                 wire.USAGE_AT,
                 wire.BEGAN_AT,
@@ -208,9 +209,11 @@ class Account:
         """Note the time."""
         _libc.clock_gettime(_MONOTONIC, self.ended)
 
-    def ask(self) -> None:
-        """What this process has used so far."""
+    def note_compiled(self) -> None:
+        """What this process has used so far, it used for compiling."""
         _libc.getrusage(0, self.usage)
+        self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][: wire.ACCOUNT_BYTES - wire.COMPILE_AT]
+        ctypes.memset(self.usage, 0, wire.BEGAN_AT - wire.USAGE_AT)
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
         """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is none."""

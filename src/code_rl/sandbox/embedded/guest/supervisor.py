@@ -57,10 +57,11 @@ class Supervisor:
         self._wanted, self._base, self._sees_tests = wanted, base_bytes, sees_tests
         self._account, self._others = kernel.Account(), kernel.Account()
 
-    def supervise(self, channel: socket.socket, directory: str, watched: int) -> NoReturn:
+    def supervise(self, channel: socket.socket, directory: str, watched: int, marks: int) -> NoReturn:
         """In a process just forked: take the job that arrives on `channel`, compile, run every test that comes, report, exit.
 
-        `directory`: where to work, where /tmp is not private. `watched`: to write the limits of a test to that is to be watched.
+        `directory`: where to work, where /tmp is not private. `watched`: to write the limits of a test to that is to be watched;
+        `marks`: to write a byte to when the program has been compiled.
         """
         self._channel, self._watched = channel, watched
         signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
@@ -70,6 +71,8 @@ class Supervisor:
         clocks = not self._sees_tests
         confinement = confine.confine_submission(self._wanted, room, directory, job.shows_proc, clocks)
         program = self._compile()
+        self._account.note_compiled()
+        os.write(marks, b".")
         for _ in range(job.files):
             files.lay_out(*wire.receive_file(channel))
         if not job.files:
@@ -77,7 +80,6 @@ class Supervisor:
         runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
         repeats = counter >= 0 and job.several and not job.files and not job.fetch
         run = TestRun(job, channel, confinement, program, self._base, repeats)
-        self._tell_usage(repeats)
         pid = self._repeat(run, counter, confinement.renews_proc) if repeats else self._fork(run, counter)
         if pid == 0:
             run.child()
@@ -110,6 +112,7 @@ class Supervisor:
         """Run test after test. Returns 0 in a test; or the number of a test's process that needs to be looked after."""
         account, others, channel = self._account, self._others, self._channel.fileno()
         looks = cycle.Looks(".", SOURCE)
+        account.view[wire.CAUSE_AT] = wire.REHEARSED
         pid, broken = _FIRST_PID.to_bytes(4, "little"), BROKEN_EXIT.to_bytes(4, "little")
         forked = cycle.repeat(
             cycle.something_to_read(channel),
@@ -127,7 +130,7 @@ class Supervisor:
             cycle.equal(account.status, broken, len(broken), bool),
             *looks.same(),
             cycle.send(channel, account.place, wire.ACCOUNT_BYTES),
-            cycle.wipe(account.info, wire.ACCOUNT_BYTES - wire.INFO_AT),
+            cycle.wipe(account.cause, wire.ACCOUNT_BYTES - wire.CAUSE_AT),
         )
         if forked:
             return 0
@@ -136,10 +139,11 @@ class Supervisor:
 
     def _end(self, run: Test, pid: int, at_first_s: float) -> None:
         """See a test to its end, and report; watch it when it has taken so long. What began in `_repeat` may have ended there."""
-        account, cause = self._account, wire.RAN
+        account = self._account
+        cause = account.view[wire.CAUSE_AT]
         if not account.found():
             if not signal.sigtimedwait(_AWAITED, at_first_s) or not account.wait(os.P_PID, pid, _LOOK):
-                cause = self._wait(pid)
+                cause = self._wait(pid) or cause
             if not account.wait(os.P_PID, pid, os.WEXITED):
                 raise RuntimeError("no test could be forked")
             account.end()
@@ -175,15 +179,9 @@ class Supervisor:
         finally:
             kernel.end_after_cpu(0)
             resource.setrlimit(kind, (hard, hard))
-        self._tell_usage(False)
         text = detail[:_DETAIL].encode("utf-8", "replace")
         self._channel.send(wire.pack(wire.Record(wire.COMPILE_ERROR, exit_code=1, text=text)))
         os._exit(0)
-
-    def _tell_usage(self, rehearses: bool) -> None:
-        """Say what it took to come here, and whether the first account of a test is that of a rehearsal."""
-        self._others.ask()
-        self._others.send(self._channel, wire.COMPILED, int(rehearses), spoilt=False)
 
     def _lay_out_source(self) -> None:
         """The program as a file, for `open(__file__)`."""

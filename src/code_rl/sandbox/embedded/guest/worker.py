@@ -86,11 +86,11 @@ class Worker:
     def _run(self, channel: socket.socket) -> None:
         """One submission, from its supervisor's start to its end, which the host is told of."""
         directory = scratch.make(self._directory) if self._directory else ""
-        limits, watched = os.pipe()
+        (limits, watched), (marked, marks) = os.pipe(), os.pipe()
         pid, pidfd = confine.fork_submission(self._wanted.level)
         if pid == 0:
             self._control.close()
-            self._supervise(channel, directory, watched)
+            self._supervise(channel, directory, watched, marks)
         watching = self._wait(channel, pid, pidfd, limits)
         if watching:
             os.kill(watching, signal.SIGKILL)
@@ -99,12 +99,14 @@ class Worker:
         if directory:
             stragglers.end_orphans()
             scratch.remove(directory, supervisor.SOURCE)
+        os.close(marks)
+        progress = wire.COMPILED if os.read(marked, 1) else wire.UNCOMPILED
         with contextlib.suppress(OSError):  # the host may have lost interest
-            channel.send(wire.pack(wire.Record(wire.END, exit_code=status)))
+            channel.send(wire.pack(wire.Record(wire.END, progress, status)))
 
-    def _supervise(self, channel: socket.socket, directory: str, watched: int) -> NoReturn:
+    def _supervise(self, channel: socket.socket, directory: str, watched: int, marks: int) -> NoReturn:
         try:
-            self._tools.supervise(channel, directory, watched)
+            self._tools.supervise(channel, directory, watched, marks)
         except (ConnectionError, BrokenPipeError):  # the host has gone, or has no more tests
             os._exit(0)
         except BaseException as error:  # noqa: BLE001 - the host hears of it as a supervisor that was lost
