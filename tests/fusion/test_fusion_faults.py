@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from fusion_support import QUICK, STUBBORN, ServerProcess, collect, fake_server, outcome, stdin_job
 
-from code_rl.errors import OutageError, SandboxError
+from code_rl.errors import ConfigError, OutageError, SandboxError
 from code_rl.sandbox.executor import Status, retries_of
 from code_rl.sandbox.fusion.client import FusionClient
 
@@ -335,3 +335,35 @@ def test_requests_that_had_to_be_repeated_are_counted(server: ServerProcess):
             return retries_of(client)
 
     assert asyncio.run(go()) >= 1
+
+
+@pytest.fixture(scope="module")
+def short_runs():
+    """A server that allows less than the client would like to ask for in the last try."""
+    with ServerProcess(max_run_s=30) as server:
+        yield server
+
+
+@pytest.mark.parametrize("code", ["import time\ntime.sleep(100)", "import time\ntime.sleep(99)\nprint(2)"])
+def test_a_sleeper_is_no_fault_of_a_server_that_allows_short_runs_only(short_runs: ServerProcess, code):
+    job = stdin_job(code, "1", cpu_s=0.5, wall_s=6.0)
+    found = asyncio.run(_on(short_runs, job))
+    assert [one.status for one in found] == [Status.TIME_LIMIT]
+
+
+def test_many_tests_are_sent_in_runs_that_the_server_allows(short_runs: ServerProcess):
+    job = stdin_job("print(input())", *map(str, range(20)), cpu_s=4.0, wall_s=5.0)
+    assert [one.stdout for one in asyncio.run(_on(short_runs, job))] == [b"%d\n" % n for n in range(20)]
+
+
+def test_limits_that_a_server_does_not_allow_are_one_error_that_names_its_setting(short_runs: ServerProcess):
+    with pytest.raises(ConfigError, match="max_run_s=38"):
+        asyncio.run(_on(short_runs, stdin_job("print(1)", *"12345678", cpu_s=3.0, wall_s=30.0)))
+
+
+async def _on(server: ServerProcess, job):
+    client = FusionClient([server.url], 2, **QUICK)
+    try:
+        return [execution async for execution in client.run(job)]
+    finally:
+        await client.aclose()

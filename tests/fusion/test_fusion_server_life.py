@@ -312,7 +312,9 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_2():
 
 @pytest.mark.parametrize(
     "words",
-    [["port=99999"], ["port=abc"], ["max_queue=-1"], ["isolation=strong"], ["prot=1"], ["host="], ["concurrency=0"]],
+    [["port=99999"], ["port=abc"], ["max_queue=-1"], ["isolation=strong"], ["prot=1"], ["host="], ["concurrency=0"]]
+    + [[f"{name}=nan"] for name in ("max_run_s", "body_timeout_s", "body_kb_per_s", "body_grace_s", "shutdown_grace_s")]
+    + [["memory_mb=99999999999999999999"], ["max_run_s=inf"], ["processes=99999999999"]],
 )
 def test_bad_settings_are_one_line_and_exit_code_2(words):
     result = start(*words)

@@ -161,8 +161,8 @@ BAD = {
         row(tests=[{k: v for k, v in CALL.items() if k != "expected"}], fn_name="f"),
     ],
     "fn_name": [row(fn_name=""), row(fn_name=3)],
-    "time_limit_s": [row(time_limit_s=x) for x in (0, -1, "6", True, None, float("nan"), 10**400)],
-    "memory_limit_mb": [row(memory_limit_mb=x) for x in (0, 1.5, "1", True)],
+    "time_limit_s": [row(time_limit_s=x) for x in (0, -1, "6", True, None, float("nan"), 10**400, 1e300, 3601)],
+    "memory_limit_mb": [row(memory_limit_mb=x) for x in (0, 1.5, "1", True, 2**43, (1 << 20) + 1)],
     "compare": [
         row(compare=x)
         for x in (

@@ -84,6 +84,8 @@ def test_bad_tests_are_named(test, fn_name, named):
     [
         ({"rule": "checker", "checker": "def check(input:\n"}, "does not compile"),
         ({"rule": "checker", "checker": "print()", "checker_memory_limit_mb": 0}, "checker_memory_limit_mb"),
+        ({"rule": "checker", "checker": "print()", "checker_memory_limit_mb": 10**30}, "checker_memory_limit_mb"),
+        ({"rule": "checker", "checker": "print()", "checker_time_limit_s": 1e300}, "checker_time_limit_s"),
         ({"rule": "lcb", "integers_as_floats": True}, "integers_as_floats"),
         ({"rule": "contest", "ignore_case": 1}, "ignore_case"),
     ],

@@ -358,6 +358,8 @@ def test_contest_rule_for_returned_values():
     assert right("contest", 0.5000001, 0.5, abs_tol=1e-6)
     assert not right("contest", 3.0, 3)
     assert right("contest", 2.9999999, 3, abs_tol=1e-6, integers_as_floats=True)
+    assert right("contest", Decimal("3.0"), 3, integers_as_floats=True)
+    assert not right("contest", Decimal("3.0"), 3)
     assert not right("contest", 4, 3, rel_tol=1.0, integers_as_floats=True)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from io import FileIO
 
 import pytest
 from sandbox_boxes import stdin_job
 
-from code_rl.sandbox.embedded import EmbeddedSandbox, conversation
+from code_rl.sandbox.embedded import EmbeddedSandbox, conversation, pool
 from code_rl.sandbox.executor import CallInput, Conversation, Job, Limits, Status
 
 INTERACTOR = "import os, time\ndef interact():\n    "
@@ -86,3 +87,19 @@ def test_a_program_that_waits_is_said_to_be_idle() -> None:
         return heard
 
     assert asyncio.run(go())
+
+
+def test_a_pipe_that_breaks_at_the_end_says_goodbye_once() -> None:
+    async def go() -> list[object]:
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        (source, talk), (deaf, target) = os.pipe(), os.pipe()
+        os.write(talk, b"x")
+        os.close(talk)
+        os.close(deaf)
+        message = pool._message(stdin_job("pass", b""))
+        await conversation._relay(FileIO(source, "rb"), FileIO(target, "wb"), lambda _: None, message)
+        await asyncio.sleep(0.05)
+        return complaints
+
+    assert asyncio.run(go()) == []

@@ -1,5 +1,8 @@
 """Limits of one test: CPU time decides, the rest contains."""
 
+import subprocess
+import sys
+
 import pytest
 from sandbox_boxes import LEVELS, run, run_one, stdin_job
 
@@ -107,3 +110,27 @@ def test_files_are_limited_in_size():
 def test_what_does_not_compile_is_one_compile_error_for_all_cases(code):
     done = run(stdin_job(code, b"1", b"2", b"3"))
     assert [one.status for one in done] == [Status.COMPILE_ERROR]
+
+
+def test_what_the_compiler_takes_counts_for_the_submission():
+    """Each test spoils its working directory, so that each has the program compiled anew."""
+    lines = "".join(f"def g{n}():\n" + _nested(14) for n in range(2))
+    done = run(stdin_job(lines + "open('x', 'w').close()\nprint(1)", *[b""] * 12, total_s=1.0))
+    compiled = [one.compile_s for one in done]
+    assert compiled[0] > 0.1
+    assert done[0].status is Status.OK
+    assert [one.status for one in done][-1] is Status.TIME_LIMIT
+    assert sum(compiled) < 1.0 + 2 * max(compiled)
+
+
+def _nested(depth: int) -> str:
+    """Source that doubles in the compiler with each level."""
+    levels = (f"{' ' * n}try: pass\n{' ' * n}finally:\n" for n in range(1, depth + 1))
+    return "".join(levels) + " " * (depth + 1) + "pass\n"
+
+
+def test_the_room_for_recursion_is_that_of_the_interpreter():
+    code = "def f(n):\n    try:\n        return f(n + 1)\n    except RecursionError:\n        return n\nprint(f(1))"
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert {one.stdout for one in run(stdin_job(code, b"", b"", b""))} == {plain}
+    assert run_one(code).stdout == plain

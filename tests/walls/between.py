@@ -43,6 +43,38 @@ _FIRST_OF = """
     """
 
 _BODIES: dict[str, tuple[str, str]] = {
+    "inline_caches": (
+        "counters in the bytecode of the functions below it, which fall with each call",
+        """
+        frame, counters = sys._getframe(), []
+        while frame is not None:
+            code = frame.f_code._co_code_adaptive
+            if frame.f_code.co_name in ("_run_one", "_run", "run_chunk", "supervised", "serve", "supervise"):
+                counters += [code[at] for at in (6, 162)]
+            frame = frame.f_back
+        # As found by counting: the first falls from 52, by one a test.
+        answer(max(0, min(2, 52 - counters[0])) if counters else 0)
+        """,
+    ),
+    "inline_caches_then_file": (
+        "the same, where a file left behind has it meet a new supervisor each time",
+        """
+        open(f"left{os.getpid()}", "w").close()
+        frame, total = sys._getframe(), 0
+        while frame is not None:
+            total += sum(frame.f_code._co_code_adaptive)
+            frame = frame.f_back
+        answer(total % 3)
+        """,
+    ),
+    "places_of_objects": (
+        "where new objects come to lie",
+        "answer(sum(id(bytearray(size)) >> 4 for size in range(1, 512, 16)) % 3)",
+    ),
+    "collections": (
+        "how often the collector has run",
+        "import gc\nanswer((gc.get_count()[0] + gc.get_stats()[0]['collections']) % 3)",
+    ),
     "pid": ("its own number", "answer(max(os.getpid() - 2, 0) if os.getpid() < 100 else os.getpid() % 3)"),
     "pid_by_burning": (
         "how far process numbers have gone, after having used up 50 in each test",
@@ -288,6 +320,7 @@ BETWEEN = (
                 "stream_flags",
                 "write_hints",
                 "pid",
+                "inline_caches",
                 "directory_times",
                 "locks_of_descriptions",
                 "directory_mode",

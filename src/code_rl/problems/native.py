@@ -148,8 +148,8 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
         tests=tests_from_json(tests, fn_name, where),
         starter_code=row.optional_text("starter_code"),
         fn_name=fn_name,
-        time_limit_s=row.positive("time_limit_s", _DEFAULTS.time_limit_s),
-        memory_limit_mb=row.positive_integer("memory_limit_mb", _DEFAULTS.memory_limit_mb),
+        time_limit_s=row.seconds("time_limit_s", _DEFAULTS.time_limit_s),
+        memory_limit_mb=row.megabytes("memory_limit_mb", _DEFAULTS.memory_limit_mb),
         compare=_compare_from_json(data.get("compare", "lcb"), where),
         solutions=tuple(row.texts("solutions")),
         source=row.text("source", ""),
@@ -182,8 +182,8 @@ def _compare_from_json(data: Any, where: str) -> Compare:
         ignore_case=row.flag("ignore_case"),
         integers_as_floats=row.flag("integers_as_floats"),
         checker=row.optional_text("checker"),
-        checker_time_limit_s=row.positive("checker_time_limit_s", _USUAL.checker_time_limit_s),
-        checker_memory_limit_mb=row.positive_integer("checker_memory_limit_mb", _USUAL.checker_memory_limit_mb),
+        checker_time_limit_s=row.seconds("checker_time_limit_s", _USUAL.checker_time_limit_s),
+        checker_memory_limit_mb=row.megabytes("checker_memory_limit_mb", _USUAL.checker_memory_limit_mb),
     )
     check_compare(compare, where)
     return compare

@@ -10,6 +10,9 @@ from typing import Any
 from code_rl.errors import DataError
 from code_rl.problems.files import short
 
+MOST_SECONDS, MOST_MEGABYTES = 3600.0, 1 << 20
+"""No limit of a problem is larger: an hour, a terabyte. Kernels take no numbers without end."""
+
 
 class Row:
     """Typed access to the fields of one JSON object; each method raises DataError for a value of another type."""
@@ -57,11 +60,11 @@ class Row:
             raise self.wrong(name, "a list of strings")
         return value
 
-    def positive(self, name: str, default: float) -> float:
-        """A number above 0."""
+    def seconds(self, name: str, default: float) -> float:
+        """A time limit."""
         number = self.number(name, default)
-        if number == 0:
-            raise self.wrong(name, "a number above 0")
+        if not 0 < number <= MOST_SECONDS:
+            raise self.wrong(name, f"a number of seconds above 0, at most {MOST_SECONDS:g}")
         return number
 
     def number(self, name: str, default: float) -> float:
@@ -82,11 +85,11 @@ class Row:
             raise self.wrong(name, "true or false")
         return value
 
-    def positive_integer(self, name: str, default: int) -> int:
-        """A whole number above 0."""
+    def megabytes(self, name: str, default: int) -> int:
+        """A memory limit."""
         value = self.data.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise self.wrong(name, "a whole number above 0")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MOST_MEGABYTES:
+            raise self.wrong(name, f"a whole number of megabytes above 0, at most {MOST_MEGABYTES}")
         return value
 
     def date(self, name: str) -> str | None:

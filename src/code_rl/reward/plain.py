@@ -214,7 +214,8 @@ def _equal_numbers(got: Any, expected: Any, rule: ValueRule) -> bool:
         return same_number_forms(got, expected) or near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
     if not rule.contest or is_whole(got):
         return same_number_forms(got, expected)
-    return rule.integers_as_floats and near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
+    near = same_number_forms(got, expected) or near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
+    return rule.integers_as_floats and near
 
 
 def _equal_scalars(got: Any, expected: Any, rule: ValueRule) -> bool:

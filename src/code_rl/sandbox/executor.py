@@ -48,7 +48,7 @@ class Limits:
         return self.wall_s if self.wall_s is not None else 4 * self.cpu_s + 2
 
     def submission_s(self, tests: int) -> float:
-        """Seconds for all tests of one submission: processor time and idle time, but not waiting for a processor.
+        """Seconds for all tests of one submission: processor time, the compiler's too, and idle time, but not waiting for a processor.
 
         None given: room for every test to use its CPU limit and a second more, and for four tests to be idle up to their wall cap.
         """
@@ -142,6 +142,8 @@ class Execution:
     peak_memory_bytes: int = 0
     detail: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
+    compile_s: float = 0.0
+    """CPU seconds spent on compiling the program for this test; 0 where a test before it had it compiled."""
 
 
 class Executor(Protocol):

@@ -22,7 +22,9 @@ from collections.abc import AsyncIterator, Callable
 from code_rl.errors import OutageError, SandboxError
 from code_rl.sandbox.executor import Execution, Job, Limits, Status, StdinInput, closing
 
-CONTROL = Job("print(input()[::-1])", (StdinInput(b"control\n"),), limits=Limits(cpu_s=10))
+CONTROL_WALL_S = 12.0
+"""Little, so that a server with short runs can run it."""
+CONTROL = Job("print(input()[::-1])", (StdinInput(b"control\n"),), limits=Limits(cpu_s=10, wall_s=CONTROL_WALL_S))
 CONTROL_OUTPUT = b"lortnoc\n"
 LOSSES = 3
 """So many losses at one test, the last of them alone, and a control that passes: then the program is to blame."""
@@ -91,7 +93,9 @@ class Retries:
                 async with closing(attempt(rest, losses >= LOSSES - 1)) as executions:
                     async for execution in executions:
                         done, losses, excuses, outages = done + 1, 0, 0, 0
-                        spent += max(execution.cpu_s, execution.wall_s - self._crowding * execution.cpu_s)
+                        spent += execution.compile_s + max(
+                            execution.cpu_s, execution.wall_s - self._crowding * execution.cpu_s
+                        )
                         yield execution
                         if execution.status is Status.COMPILE_ERROR:
                             return

@@ -69,6 +69,15 @@ class SandboxServerConfig:
     )
 
 
+_MOST = {
+    **dict.fromkeys(("max_request_mb", "max_queued_mb", "max_output_mb", "memory_mb", "body_kb_per_s"), 1 << 20),
+    "processes": 1 << 20,
+    **dict.fromkeys(("max_run_s", "body_timeout_s", "body_grace_s"), 1e6),
+}
+"""Settings that have to be above 0, and up to where the kernel and the event loop can take them."""
+_MOST_OR_NONE = {"max_queue": 1 << 30, "shutdown_grace_s": 1e6}
+
+
 def serve(config: SandboxServerConfig) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code, 0.
 
@@ -138,23 +147,14 @@ def _validate(config: SandboxServerConfig) -> None:
         raise ConfigError(f"port={config.port} is not a TCP port; use 0 to 65535")
     if not config.host:
         raise ConfigError("host= is empty; use 127.0.0.1, or an address of this machine")
-    positive = (
-        "max_request_mb",
-        "max_queued_mb",
-        "max_output_mb",
-        "memory_mb",
-        "processes",
-        "max_run_s",
-        "body_timeout_s",
-        "body_kb_per_s",
-        "body_grace_s",
-    )
-    for name in positive:
-        if getattr(config, name) <= 0:
-            raise ConfigError(f"{name}={getattr(config, name)} must be above 0")
-    for name in ("max_queue", "shutdown_grace_s"):
-        if getattr(config, name) < 0:
-            raise ConfigError(f"{name}={getattr(config, name)} must not be negative")
+    for name, most in _MOST.items():
+        value = getattr(config, name)
+        if not 0 < value <= most:  # not a number is neither
+            raise ConfigError(f"{name}={value} must be above 0, at most {most:g}")
+    for name, most in _MOST_OR_NONE.items():
+        value = getattr(config, name)
+        if not 0 <= value <= most:
+            raise ConfigError(f"{name}={value} must be 0 or more, at most {most:g}")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ async def _relay(source: FileIO, target: FileIO, heard: Callable[[bytes], None],
         incoming, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
         transports.callback(incoming.close)
         outgoing, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, target)
-        transports.callback(outgoing.abort)
+        transports.callback(_abort, outgoing)
         outgoing.set_write_buffer_limits(0)  # nothing is left to be written when it ends
         writer = asyncio.StreamWriter(outgoing, protocol, None, loop)
         while left > 0 and (data := await reader.read(min(_READ_BYTES, left))):
@@ -144,3 +144,9 @@ async def _relay(source: FileIO, target: FileIO, heard: Callable[[bytes], None],
             writer.write(data)
             with contextlib.suppress(ConnectionError):
                 await writer.drain()
+
+
+def _abort(pipe: asyncio.WriteTransport) -> None:
+    """End it, unless it has ended by itself: asyncio would say goodbye twice, the second time to nobody."""
+    if not pipe.is_closing():
+        pipe.abort()

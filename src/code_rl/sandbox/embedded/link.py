@@ -90,6 +90,7 @@ class _Submission:
         self._reaped: list[wire.Account] = []
         self._closed: str | None = None
         self._starved = False
+        self._compile_s = 0.0
         self._wake: asyncio.Future[None] | None = None
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
@@ -110,6 +111,12 @@ class _Submission:
                     if record.kind == wire.REAPED:
                         self._reaped.append(record)
                         continue
+                    self._compile_s += record.compile_s
+                    if record.cause == wire.REHEARSED:
+                        ended = record.spoilt  # a machine so busy that nothing took a while to do
+                        if ended:
+                            return
+                        continue
                     result = self._result(record)
                     ended = record.spoilt or self.due == self._tests
                     if not ended:
@@ -119,7 +126,8 @@ class _Submission:
                     yield Idle()
                 elif record.kind == wire.COMPILE_ERROR:
                     ended = True
-                    yield Execution(Status.COMPILE_ERROR, exit_code=1, detail=record.text.decode("utf-8", "replace"))
+                    detail = record.text.decode("utf-8", "replace")
+                    yield Execution(Status.COMPILE_ERROR, exit_code=1, detail=detail)
                 else:
                     ended = True
                     yield self._missing(record)
@@ -162,6 +170,8 @@ class _Submission:
             self._streams = self._streams_of(self.due)
         except OSError as error:
             raise SandboxError(f"the streams of a test cannot be made: {error.strerror or error}") from error
+        if self._streams.fetched >= 0:
+            await self._send(loop, wire.file_datagram(""), (self._streams.fetched,))
         await self._send(loop, wire.CASE_DATAGRAM, self._streams.descriptors)
         self._streams.sent()
 
@@ -211,14 +221,16 @@ class _Submission:
         self._reaped.clear()
         killed = account.exit_code == -signal.SIGKILL and account.cause == wire.RAN and self._ran_out_of_memory()
         streams, self._streams = self._streams, None
+        account = account._replace(cpu_s=cpu_s, peak=peak, compile_s=self._compile_s)
+        self._compile_s = 0.0
         try:
-            return execution(self._job, account._replace(cpu_s=cpu_s, peak=peak), streams, killed)
+            return execution(self._job, account, streams, killed)
         finally:
             streams.close()
 
     def _missing(self, record: wire.Record) -> Execution:
         """The supervisor has ended without the result that is due. Raises LostError, unless it is plain who is to blame."""
-        if record.cause == wire.OVERWHELMED:
+        if record.exit_code == signal.SIGPROF and record.cause == wire.UNCOMPILED:
             return Execution(Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler")
         if self._starved or self._ran_out_of_memory():  # in a group that holds nothing but this submission
             self.due += 1

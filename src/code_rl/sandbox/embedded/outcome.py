@@ -43,8 +43,6 @@ class Streams:
         self.descriptors = [self.input, stdout, self.stderr, self.value] if call else [stdin, stdout, self.stderr]
         if call and talk is not None:
             self.descriptors.append(stdin)
-        if fetch:
-            self.descriptors.append(self.fetched)
 
     def sent(self) -> None:
         """The test has its descriptors: close here what only it may keep open."""
@@ -102,6 +100,7 @@ def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, kill
         wall_s=record.wall_s,
         peak_memory_bytes=record.peak,
         detail=detail[:_DETAIL],
+        compile_s=record.compile_s,
         files={job.fetch[index]: data for index, data in fetched.items()},
     )
 

@@ -22,17 +22,22 @@ from dataclasses import dataclass
 import aiohttp
 
 from code_rl.sandbox.executor import Execution, Job, Limits, Status, StdinInput
-from code_rl.sandbox.fusion.payload import RESULT_FILE, SPARE_S, Chunk, make_chunk
+from code_rl.sandbox.fusion.payload import ALONE_SPARE_S, RESULT_FILE, SPARE_S, Chunk, make_chunk
 from code_rl.sandbox.fusion.protocol import TIME_LIMIT_EXCEEDED
 from code_rl.sandbox.fusion.records import Records, read_records
 from code_rl.sandbox.fusion.servers import Server, ServerPool
-from code_rl.sandbox.fusion.transport import OverloadedError, TooLargeError, TroubleError, UnansweredError, post_run
-from code_rl.sandbox.retries import LostError, RefusedError
+from code_rl.sandbox.fusion.transport import (
+    OverloadedError,
+    TooLargeError,
+    TooLongError,
+    TroubleError,
+    UnansweredError,
+    post_run,
+)
+from code_rl.sandbox.retries import CONTROL_WALL_S, LostError, RefusedError
 
 CHUNK_GROWTH = 4
 LARGEST_CHUNK = 64
-ALONE_SPARE_S = 10.0
-"""What the harness gets beyond its own deadline when the next loss decides."""
 GAMBLE_AFTER_S = 1.0
 """When no server has been healthy for so long, an unhealthy one is tried."""
 CONTROL_PROGRAM = "import sys\nsys.stdout.write('x' * int(sys.stdin.readline()))\n"
@@ -56,14 +61,21 @@ class Attempts:
         busy_since: float | None = None
         while start < len(job.cases):
             spare_s = ALONE_SPARE_S if alone else SPARE_S
-            chunk = make_chunk(job, start, size, ample_time=ample, spare_s=spare_s)
+            longest_s = self.pool.longest_run_s
+            chunk = make_chunk(job, start, size, ample_time=ample, spare_s=spare_s, longest_s=longest_s)
+            used_up = ample and chunk.request.run_timeout >= longest_s
             try:
-                records = await self._try(chunk, ahead=alone or start > 0, ample=ample)
+                records = await self._try(chunk, ahead=alone or start > 0, ample=ample and not used_up)
             except OverloadedError as error:
                 busy_since = busy_since or time.monotonic()
                 if time.monotonic() - busy_since > self.busy_s:
                     raise TroubleError(f"the server stayed busy for {self.busy_s:g} s: {error}") from error
                 await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.5))
+                continue
+            except TooLongError as error:
+                if error.longest_s >= longest_s:
+                    raise
+                self.pool.longest_run_s = error.longest_s
                 continue
             except TooLargeError:
                 if chunk.count == 1:
@@ -71,12 +83,16 @@ class Attempts:
                 size = chunk.count // 2
                 continue
             busy_since = None
-            for execution in records.executions:
+            found = list(records.executions)
+            if used_up and records.end == "deadline":
+                detail = f"all of the {longest_s:g} s that the server allows a run are used up"
+                found.append(Execution(Status.TIME_LIMIT, detail=detail, wall_s=longest_s))
+            for execution in found:
                 yield execution
                 if execution.status is Status.COMPILE_ERROR:
                     return
-            start += len(records.executions)
-            ample = not records.executions
+            start += len(found)
+            ample = not found
             clean = records.end in ("done", "bytes") and not alone
             size = min(size * CHUNK_GROWTH, LARGEST_CHUNK) if clean else 1
 
@@ -113,8 +129,12 @@ class Attempts:
     async def _control(self, server: Server, lost: Records) -> None:
         """Print as much as the lost result needed, through the same server. Raises TroubleError when that is lost too."""
         size = min(lost.expected_bytes, Limits().output_bytes)
-        job = Job(CONTROL_PROGRAM, (StdinInput(b"%d\n" % size),), limits=Limits(output_bytes=size + 1))
-        records, _ = await self._exchange(server, make_chunk(job, 0, 1, spare_s=ALONE_SPARE_S))
+        job = Job(
+            CONTROL_PROGRAM, (StdinInput(b"%d\n" % size),), limits=Limits(wall_s=CONTROL_WALL_S, output_bytes=size + 1)
+        )
+        records, _ = await self._exchange(
+            server, make_chunk(job, 0, 1, spare_s=ALONE_SPARE_S, longest_s=self.pool.longest_run_s)
+        )
         if records.end == "error" and records.detail.startswith("PermissionError"):
             raise RefusedError(
                 f"{server.run_url}: the harness may not fork there ({records.detail}); a server of ours needs isolation=full or none"

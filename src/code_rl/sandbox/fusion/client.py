@@ -19,7 +19,7 @@ from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.fusion.attempts import Attempts
 from code_rl.sandbox.fusion.servers import Ping, Server, ServerPool, run_urls
-from code_rl.sandbox.fusion.transport import open_session, ping
+from code_rl.sandbox.fusion.transport import allowed_run_s, open_session, ping
 from code_rl.sandbox.retries import Retries
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class _Room:
 
     attempts: Attempts
     retries: Retries
+    asked: asyncio.Task[None]
+    """Finds out how long the servers let a program run."""
     local: EmbeddedSandbox | None = None
 
 
@@ -105,6 +107,7 @@ class FusionClient:
                 room.local = _local_sandbox()
             executions = room.local.run(job)
         else:
+            await asyncio.shield(room.asked)
             executions = room.retries.run(job)
         async with closing(executions):
             async for execution in executions:
@@ -140,11 +143,12 @@ class FusionClient:
         pool = ServerPool(self.urls, self.concurrency, _pinger(session))
         attempts = Attempts(session, pool, self._patience_s, self._grace_s)
         retries = Retries(attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop)
-        room = _Room(attempts, retries)
+        room = _Room(attempts, retries, asyncio.create_task(_ask(session, pool)))
         try:
             yield room
         finally:
             self._retries_before += retries.count
+            room.asked.cancel()
             await retries.aclose()
             await pool.aclose()
             await session.close()
@@ -161,6 +165,11 @@ def _local_sandbox() -> EmbeddedSandbox:
     except IsolationError as error:
         logger.warning("checkers run on this machine without isolation: %s", error)
         return EmbeddedSandbox(isolation="none")
+
+
+async def _ask(session: ClientSession, pool: ServerPool) -> None:
+    answers = await asyncio.gather(*(allowed_run_s(session, server.ping_url) for server in pool.servers))
+    pool.longest_run_s = min(pool.longest_run_s, *answers)
 
 
 def _pinger(session: ClientSession) -> Ping:

@@ -16,6 +16,7 @@ import secrets
 import zlib
 from dataclasses import dataclass
 
+from code_rl.errors import ConfigError
 from code_rl.problems import values
 from code_rl.sandbox import runner, starvation
 from code_rl.sandbox.executor import CaseInput, Job, case_bytes
@@ -83,6 +84,11 @@ CHUNK_INPUT_BYTES = 16 << 20
 CHUNK_RESULT_BYTES = 32 << 20
 SPARE_S = 2.0
 """How much earlier than the server the harness stops, so that results written by then are still fetched."""
+ALONE_SPARE_S = 10.0
+"""What the harness gets beyond its own deadline when the next loss decides."""
+STARTING_S = 5.0
+"""What every request gets beyond what its tests may use."""
+_LONGEST_S = 1e9
 AMPLE_S = 20.0
 """What a test whose chunk ran out of time gets, alone, beyond the longest that the starvation rule lets it run."""
 
@@ -97,26 +103,43 @@ class Chunk:
     nonce: str
 
 
-def make_chunk(job: Job, start: int, count: int, *, ample_time: bool = False, spare_s: float = SPARE_S) -> Chunk:
-    """The request for up to `count` tests of `job` from `start` on, fewer where their inputs are large.
+def make_chunk(
+    job: Job,
+    start: int,
+    count: int,
+    *,
+    ample_time: bool = False,
+    spare_s: float = SPARE_S,
+    longest_s: float = math.inf,
+) -> Chunk:
+    """The request for up to `count` tests of `job` from `start` on, fewer where their inputs are large or the server allows `longest_s` only.
 
     Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` whatever the starvation
     rule may grant a test, and some more. The harness is to stop `spare_s` before that.
 
     Raises:
         RefusedError: an argument of a call is not plain data, or the job has files: neither can be sent.
+        ConfigError: the job's own limits do not fit into `longest_s`.
     """
     if job.files or job.fetch:
         raise RefusedError(
             "a job with files runs in the embedded sandbox only; a request to a remote server has no place for them"
         )
     inputs = [_case_bytes(case, start + index) for index, case in enumerate(job.cases[start : start + count])]
-    inputs = inputs[: _fitting(inputs)]
     limits = job.limits
-    run_timeout = (math.ceil(limits.cpu_s) + 1) * len(inputs) + 5.0
+    each_s = math.ceil(limits.cpu_s) + 1
+    needed_s = max(each_s + STARTING_S, limits.wall_cap_s) - SPARE_S + ALONE_SPARE_S
+    if needed_s > longest_s:
+        raise ConfigError(
+            f"the server stops every run after {longest_s:g} s (max_run_s of code-rl sandbox), and a test with the limits of {limits.cpu_s:g} s of CPU "
+            f"and {limits.wall_cap_s:g} s of wall time may need {needed_s:g} s: start the server with max_run_s={math.ceil(needed_s)} or more"
+        )
+    inputs = inputs[: min(_fitting(inputs), max(int(min(longest_s, _LONGEST_S) - STARTING_S - spare_s) // each_s, 1))]
+    run_timeout = each_s * len(inputs) + STARTING_S
     if ample_time:
         run_timeout = max(run_timeout, starvation.CEILING * limits.wall_cap_s + AMPLE_S)
-    budget_s, run_timeout = run_timeout - SPARE_S, run_timeout - SPARE_S + spare_s
+    run_timeout = min(run_timeout - SPARE_S + spare_s, longest_s)
+    budget_s = run_timeout - spare_s
     nonce = secrets.token_hex(8)
     description = {
         "nonce": nonce,

@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -63,6 +64,8 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str], slots_each: int, ping: Ping) -> None:
         self.servers = [Server(url) for url in urls]
+        self.longest_run_s = math.inf
+        """The shortest of what the servers allow one run, as far as they have said."""
         self._slots_each = slots_each
         self._ping = ping
         self._order = itertools.count()

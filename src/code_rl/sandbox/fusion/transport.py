@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 
 import aiohttp
 
 from code_rl.errors import SandboxError
 from code_rl.sandbox.executor import Status
-from code_rl.sandbox.fusion.protocol import SANDBOX_ERROR, ProtocolError, RunRequest, RunResponse
+from code_rl.sandbox.fusion.protocol import (
+    LONGEST_RUN_HEADER,
+    SANDBOX_ERROR,
+    ProtocolError,
+    RunRequest,
+    RunResponse,
+    longest_run,
+)
 from code_rl.sandbox.retries import LostError, RefusedError
 
 MAX_RESPONSE_BYTES = 512 << 20
@@ -34,6 +42,14 @@ class UnansweredError(LostError):
     """The request was sent, and no answer came."""
 
 
+class TooLongError(RefusedError):
+    """The request asks for a longer run than the server's `longest_s`."""
+
+    def __init__(self, message: str, longest_s: float) -> None:
+        super().__init__(message)
+        self.longest_s = longest_s
+
+
 class TooLargeError(RefusedError):
     """The request is over the server's size limit."""
 
@@ -51,7 +67,7 @@ async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest
         TroubleError: no connection, HTTP or protocol failure, or the server's own SandboxError.
         UnansweredError: the connection dropped after the request was sent, or no answer came in time.
         OverloadedError: 429, or 503 with Retry-After.
-        RefusedError: a status in PERMANENT; TooLargeError for 413.
+        RefusedError: a status in PERMANENT; TooLargeError for 413; TooLongError where `run_timeout` is over what the server allows.
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s))
     try:
@@ -71,6 +87,8 @@ async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest
         answer = RunResponse.from_json(json.loads(body))
     except (ProtocolError, ValueError, RecursionError) as error:
         raise TroubleError(f"{url}: unreadable answer of {len(body)} bytes: {error}") from error
+    if answer.status == SANDBOX_ERROR and (longest_s := longest_run(answer.message)) is not None:
+        raise TooLongError(f"{url}: {answer.message[:500]}", longest_s)
     if answer.status == SANDBOX_ERROR:
         raise TroubleError(f"{url}: SandboxError: {answer.message[:500]}")
     if answer.run_result is None:
@@ -85,6 +103,15 @@ async def ping(session: aiohttp.ClientSession, url: str) -> bool:
             return response.status == 200
     except (aiohttp.ClientError, OSError):
         return False
+
+
+async def allowed_run_s(session: aiohttp.ClientSession, url: str) -> float:
+    """How long a run may be, as the health check of a server of ours says; infinity where nobody says so."""
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)) as response:
+            return float(response.headers.get(LONGEST_RUN_HEADER, math.inf))
+    except (aiohttp.ClientError, OSError, ValueError):
+        return math.inf
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

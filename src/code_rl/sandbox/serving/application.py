@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from code_rl.sandbox.executor import Executor
-from code_rl.sandbox.fusion.protocol import PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
+from code_rl.sandbox.fusion.protocol import LONGEST_RUN_HEADER, PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
 from code_rl.sandbox.serving.admission import Admission, BusyError
 from code_rl.sandbox.serving.bodies import BodyError, Pace, read_body
 from code_rl.sandbox.serving.requests import MalformedRequestError, UnrunnableRequestError, parse_request
@@ -67,7 +67,7 @@ class Application:
         return True
 
     async def _ping(self, _request: web.Request) -> web.Response:
-        return web.json_response("pong")
+        return web.json_response("pong", headers={LONGEST_RUN_HEADER: f"{self._longest_run_s:g}"})
 
     async def _run_code(self, request: web.Request) -> web.Response:
         size = request.content_length or 0

@@ -11,7 +11,14 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from code_rl.sandbox.fusion.protocol import LANGUAGES, PYTHON, ProtocolError, RunRequest, decode_file
+from code_rl.sandbox.fusion.protocol import (
+    LANGUAGES,
+    OVER_LONGEST_RUN,
+    PYTHON,
+    ProtocolError,
+    RunRequest,
+    decode_file,
+)
 
 MISSING = object()
 SHOWN_INPUT_CHARS = 200
@@ -52,7 +59,7 @@ def parse_request(body: bytes | bytearray, longest_run_s: float) -> RunRequest:
     if language != PYTHON:
         raise UnrunnableRequestError(f"language {language!r} is not supported by this server, which runs python only")
     if run_timeout > longest_run_s:
-        raise UnrunnableRequestError(f"run_timeout={run_timeout:g} is over this server's limit of {longest_run_s:g} s")
+        raise UnrunnableRequestError(f"run_timeout={run_timeout:g}{OVER_LONGEST_RUN}{longest_run_s:g} s")
     for name, text in (("code", code), ("stdin", stdin or "")):
         if not _encodable(text):
             raise UnrunnableRequestError(f"{name} holds lone surrogates and cannot be written as UTF-8")

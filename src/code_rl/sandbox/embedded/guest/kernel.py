@@ -26,7 +26,6 @@ _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FD_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 1, 6
 _WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
 _MONOTONIC = 1
-_NOBODY, _EXITED = bytes(4), (1).to_bytes(4, sys.byteorder)
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,6 +70,7 @@ class _Filter(ctypes.Structure):
 _CAP_HEADER = ctypes.byref(_CapHeader(0x20080522, 0))
 _NOBODYS_HEADER = ctypes.byref(_CapHeader(0x20080522, (1 << 31) - 1))
 _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+_libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _libc.capset.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -109,11 +109,6 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
     """mount(2)."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     _check(_libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3]), f"mount({source} on {target})")
-
-
-def unmount(target: str) -> None:
-    """umount2(2), whoever may still use it."""
-    _check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"umount2({target})")
 
 
 def bind_read_only(source: str, target: str, devices: bool = False) -> None:
@@ -188,67 +183,57 @@ class Account:
     """
 
     def __init__(self) -> None:
-        self._place = ctypes.create_string_buffer(wire.ACCOUNT_BYTES)
-        self._address = ctypes.addressof(self._place)
-        self.view = memoryview(self._place).cast("B")
-        self._info = ctypes.c_void_p(self._address + wire.INFO_AT)
-        self._usage = ctypes.c_void_p(self._address + wire.USAGE_AT)
-        self._began = ctypes.c_void_p(self._address + wire.BEGAN_AT)
-        self._ended = ctypes.c_void_p(self._address + wire.ENDED_AT)
-        self._pid = self.view[wire.INFO_AT + 16 : wire.INFO_AT + 20]
-        self._code = self.view[wire.INFO_AT + 8 : wire.INFO_AT + 12]
-        self._status = self.view[wire.INFO_AT + 24 : wire.INFO_AT + 28]
+        self.place = ctypes.create_string_buffer(wire.ACCOUNT_BYTES)
+        self._address = ctypes.addressof(self.place)
+        self.view = memoryview(self.place).cast("B")
+        self.cause, self.info, self.usage, self.began, self.ended, self.pid, self.how, self.status = (
+            ctypes.c_void_p(self._address + at)
+            for at in (
+                wire.CAUSE_AT,
+                wire.INFO_AT,
+                wire.USAGE_AT,
+                wire.BEGAN_AT,
+                wire.ENDED_AT,
+                wire.INFO_AT + 16,
+                wire.INFO_AT + 8,
+                wire.INFO_AT + 24,
+            )
+        )
+        self.view[0] = wire.RESULT  # as it stays where nobody says otherwise
 
     def begin(self) -> None:
         """Note the time."""
-        _libc.clock_gettime(_MONOTONIC, self._began)
+        _libc.clock_gettime(_MONOTONIC, self.began)
 
     def end(self) -> None:
         """Note the time."""
-        _libc.clock_gettime(_MONOTONIC, self._ended)
+        _libc.clock_gettime(_MONOTONIC, self.ended)
+
+    def note_compiled(self) -> None:
+        """What this process has used so far, it used for compiling."""
+        _libc.getrusage(0, self.usage)
+        self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][: wire.ACCOUNT_BYTES - wire.COMPILE_AT]
+        ctypes.memset(self.usage, 0, wire.BEGAN_AT - wire.USAGE_AT)
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
         """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is none."""
-        if _libc.syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
+        if _libc.syscall(_WAITID, kind, number, self.info, options, self.usage) < 0:
             return None
-        return self._pid != _NOBODY
+        return self.found()
 
-    def exited_with(self, code: bytes) -> bool:
-        """Whether the process ended by itself with this exit code, as four bytes."""
-        return self._code == _EXITED and self._status == code
+    def found(self) -> bool:
+        """Whether this tells of a process that has ended."""
+        return bytes(self.view[wire.INFO_AT + 16 : wire.INFO_AT + 20]) != bytes(4)
+
+    def exit_code(self) -> int:
+        """As it stands here, whatever ended the process."""
+        return int.from_bytes(self.view[wire.INFO_AT + 24 : wire.INFO_AT + 28], sys.byteorder, signed=True)
 
     def send(self, channel: socket.socket, kind: int, cause: int, spoilt: bool) -> None:
         """Send what stands here, and wipe it."""
         self.view[0], self.view[1], self.view[2] = kind, cause, spoilt
         channel.send(self.view)
-        ctypes.memset(self._address, 0, wire.ACCOUNT_BYTES)
-
-
-class Timer:
-    """Sends SIGALRM after a fixed time. How much of it was left is not learned."""
-
-    def __init__(self, seconds: float) -> None:
-        whole = int(seconds)
-        self._set = (ctypes.c_long * 4)(0, 0, whole, int((seconds - whole) * 1e6))
-        self._off = (ctypes.c_long * 4)()
-
-    def start(self) -> None:
-        """Begin to count."""
-        _libc.setitimer(0, self._set, None)
-
-    def stop(self) -> None:
-        """Never mind."""
-        _libc.setitimer(0, self._off, None)
-
-
-def forget_signals(*numbers: int) -> None:
-    """Take blocked signals of these numbers that have come already."""
-    wanted, at_once = ctypes.create_string_buffer(128), (ctypes.c_long * 2)()
-    _libc.sigemptyset(wanted)
-    for number in numbers:
-        _libc.sigaddset(wanted, number)
-    while _libc.sigtimedwait(wanted, None, at_once) > 0:
-        pass
+        ctypes.memset(self.info, 0, wire.ACCOUNT_BYTES - wire.INFO_AT)
 
 
 class Filter:
@@ -262,6 +247,13 @@ class Filter:
     def install(self) -> None:
         """Put it on this process and all that it forks."""
         _check(_libc.prctl(PR_SET_SECCOMP, 2, self._reference, 0, 0), "prctl(PR_SET_SECCOMP)")
+
+
+def end_after_cpu(seconds: float) -> None:
+    """Have this process end with the exit code SIGPROF when it has used so much processor time, whatever it is doing then; 0: never mind."""
+    handler = ctypes.cast(_libc._exit, ctypes.c_void_p) if seconds else None
+    _libc.signal(int(signal.SIGPROF), handler)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def raw_syscall(step: str) -> Callable[..., int]:

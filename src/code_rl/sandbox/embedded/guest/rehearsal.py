@@ -18,9 +18,8 @@ from typing import NoReturn
 
 from code_rl.sandbox import runner
 from code_rl.sandbox.embedded.guest import confine, kernel, wire
-from code_rl.sandbox.embedded.guest.supervisor import Supervisor, state_of
+from code_rl.sandbox.embedded.guest.supervisor import Supervisor
 from code_rl.sandbox.embedded.guest.testrun import TestRun
-from code_rl.sandbox.embedded.guest.watch import Leash
 
 _PROGRAM = """
 import sys
@@ -52,9 +51,6 @@ _TIMES = 20
 class _Exit:
     """Stands for a `TestRun` whose test ends at once."""
 
-    def take(self, _descriptors: list[int]) -> None:
-        return
-
     def child(self) -> NoReturn:
         os._exit(0)
 
@@ -71,9 +67,11 @@ def rehearse() -> None:
     os.pwrite(streams[0], _INPUT, 0)
     confinement = confine.TestConfinement(confine.Confinement(confine.FULL, (), "", False, -1))
     confinement.drop = kernel.rehearse_capabilities  # type: ignore[assignment]
-    shedding = TestRun.rehearsed(confinement)
+    ours, theirs = wire.pair()
+    shedding = TestRun.rehearsed(confinement, ours)
     try:
         for _ in range(_TIMES):
+            theirs.send(wire.CASE_DATAGRAM)
             _act(streams[0], streams[1], shedding)
         _supervise()
     finally:
@@ -90,6 +88,8 @@ def rehearse() -> None:
         linecache.cache.pop(runner.FILENAME, None)
         for fd in streams:
             os.close(fd)
+        ours.close()
+        theirs.close()
 
 
 def _act(stdin: int, stdout: int, shedding: TestRun) -> None:
@@ -110,25 +110,23 @@ def _act(stdin: int, stdout: int, shedding: TestRun) -> None:
 def _supervise() -> None:
     """Tests, as their supervisor goes through them."""
     ours, theirs = wire.pair()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGALRM))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
     job = wire.JobMessage(False, _PROGRAM, "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 1 << 26, 1, 0)
     nothing = confine.Confinement(confine.NONE, (), "", False, -1)
-    supervisor = Supervisor(nothing, 0, Leash(-1, -1, -1, -1), sees_tests=True)
+    supervisor = Supervisor(nothing, 0, sees_tests=True)
     for _ in range(_TIMES):
         for datagram in wire.job_datagrams(job):
             theirs.send(datagram)
         theirs.send(wire.CASE_DATAGRAM)
         supervisor.rehearse(ours, _Exit())
+        wire.receive_case(ours)
         theirs.recv(1 << 16)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        state_of("/", "/")
-        with contextlib.suppress(kernel.KernelError):
-            kernel.unmount("/nowhere")
         with contextlib.suppress(kernel.KernelError):
             kernel.mount("proc", "/nowhere", "proc", 0, "")
         for kind in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE):
             resource.setrlimit(kind, resource.getrlimit(kind))
-    kernel.forget_signals(signal.SIGALRM, signal.SIGCHLD)
+    signal.sigtimedwait((signal.SIGCHLD,), 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     ours.close()
     theirs.close()

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from code_rl.sandbox.embedded.guest import kernel
+from code_rl.sandbox.embedded.guest import cycle, kernel
 
 PACKAGES = "/packages"
 DEVICES = ("null", "zero", "urandom", "random")
@@ -81,10 +81,9 @@ def mount_private_proc() -> bool:
     return True
 
 
-def renew_private_proc() -> None:
+def renewing_private_proc() -> tuple[cycle.Step, ...]:
     """Replace the private /proc by a new one."""
-    kernel.unmount("/proc")
-    kernel.mount("proc", "/proc", "proc", PROC_FLAGS, _PROC_OPTIONS)
+    return cycle.renew("/proc", "proc", PROC_FLAGS, _PROC_OPTIONS)
 
 
 def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:

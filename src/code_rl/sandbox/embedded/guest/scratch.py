@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -32,9 +33,12 @@ def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
     return directory
 
 
-def remove(path: str) -> None:
-    """Remove the directory. Anything but an empty one goes through rm(1), which copes with any depth; modes are repaired first if need be."""
+def remove(path: str, expected: str = "") -> None:
+    """Remove the directory. If more is in it than the file `expected`, rm(1) does it, which copes with any depth; modes are repaired first if need be."""
     try:
+        if expected:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}/{expected}")
         os.rmdir(path)
     except FileNotFoundError:
         return

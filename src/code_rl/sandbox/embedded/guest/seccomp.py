@@ -12,7 +12,7 @@ import struct
 
 from code_rl.sandbox.embedded.guest.kernel import MNT_DETACH
 from code_rl.sandbox.embedded.guest.rootfs import PROC_FLAGS
-from code_rl.sandbox.embedded.guest.syscalls import ALLOWED, CONDITIONAL, REFUSED, numbers
+from code_rl.sandbox.embedded.guest.syscalls import ALLOWED, CONDITIONAL, REFUSED, UNSUPPORTED, numbers
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -24,12 +24,13 @@ _NAMESPACE_FLAGS = 0x7E020080 | 0x2000
 """Every CLONE_NEW* flag, and CLONE_PTRACE."""
 _CLONE_THREAD = 0x10000
 _PR_SET_PDEATHSIG = 1
+_TEST_PID = 2
 _AF_UNIX = 1
 _CONNECTED = (1, 5)
 """SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could be told another address for each message."""
 _SOCKET_FLAGS = 0o2004000
 """SOCK_CLOEXEC and SOCK_NONBLOCK."""
-_NO_LOCKS, _BAD_CLOCK, _NO_TMPFILE, _NO_TTY = (
+_NO_LOCKS, _BAD_CLOCK, _UNSUPPORTED, _NO_TTY = (
     _ERRNO | number for number in (errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)
 )
 _TMPFILE = 0o20000000
@@ -70,14 +71,15 @@ Instruction = tuple[int, int, int, int]
 def program_filter(machine: str, foreign_clocks: bool) -> bytes:
     """The filter of a submission, installed in its supervisor and inherited by its tests.
 
-    `foreign_clocks`: the supervisor reads its tests' CPU clocks; then the tests can read the supervisor's.
+    `foreign_clocks`: the supervisor reads its tests' CPU clocks; then the tests can read the supervisor's. Without it each test has a PID namespace around it,
+    in which its own number is known.
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     code = _prologue(machine)
     code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
     code += _block(special["clone"], _refuse_if_any(0, _NAMESPACE_FLAGS))
     code += _block(special["rt_sigaction"], _refuse_if_equal(0, int(signal.SIGCHLD)))
-    code += _block(special["prlimit64"], _allow_if_equal(0, 0))
+    code += _block(special["prlimit64"], _allow_only(0, (0,) if foreign_clocks else (0, _TEST_PID), _EPERM))
     code += _block(special["socketpair"], _pair_of_connected())
     code += _block(special["mount"], _allow_if_equal(3, PROC_FLAGS))
     code += _block(special["umount2"], _allow_if_equal(1, MNT_DETACH))
@@ -86,9 +88,9 @@ def program_filter(machine: str, foreign_clocks: bool) -> bytes:
     code += _block(special["flock"], [(_RETURN, 0, 0, _NO_LOCKS)])
     code += _block(special["fcntl"], _fcntl())
     code += _block(special["ioctl"], _allow_only(1, _DESCRIPTOR_REQUESTS, _NO_TTY))
-    code += _block(special["openat"], _refuse_if_any(2, _TMPFILE, _NO_TMPFILE))
+    code += _block(special["openat"], _refuse_if_any(2, _TMPFILE, _UNSUPPORTED))
     if "open" in special:
-        code += _block(special["open"], _refuse_if_any(1, _TMPFILE, _NO_TMPFILE))
+        code += _block(special["open"], _refuse_if_any(1, _TMPFILE, _UNSUPPORTED))
     if not foreign_clocks:
         for name in ("clock_gettime", "clock_getres", "clock_nanosleep", "timer_create"):
             code += _block(allowed[name], _own_clock())
@@ -192,6 +194,7 @@ def _own_clock() -> list[Instruction]:
 def _ranges(machine: str) -> list[tuple[int, int]]:
     """(first number, verdict) of each run of equal verdicts, ascending from 0."""
     verdicts = dict.fromkeys(numbers(REFUSED, machine).values(), _EPERM)
+    verdicts.update(dict.fromkeys(numbers(UNSUPPORTED, machine).values(), _UNSUPPORTED))
     verdicts.update(dict.fromkeys(numbers(ALLOWED, machine).values(), _ALLOW))
     runs: list[tuple[int, int]] = []
     for number in range(max(verdicts) + 2):

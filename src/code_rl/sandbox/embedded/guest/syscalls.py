@@ -57,12 +57,18 @@ setresgid:119:149 setgroups:116:159 setfsuid:122:151 setfsgid:123:152 sethostnam
 setdomainname:171:162 vhangup:153:58 mbind:237:235 set_mempolicy:238:237 migrate_pages:256:238
 move_pages:279:239 fanotify_init:300:262 fanotify_mark:301:263 inotify_init:253:-1 inotify_init1:294:26
 inotify_add_watch:254:27 vmsplice:278:75 mlock:149:228 mlock2:325:284 mlockall:151:230 mknod:133:-1
-mknodat:259:33 sysinfo:99:179 fadvise64:221:223 setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7
+mknodat:259:33 sysinfo:99:179 fadvise64:221:223
 """
 """Answered with EPERM, so that a program sees a plain refusal; everything unlisted is answered with ENOSYS.
 
 Unlisted on purpose: openat2 (its flags cannot be looked at), statx (it tells when a file system was made, and so when a submission began).
 """
+
+UNSUPPORTED = """
+setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 getxattr:191:8 lgetxattr:192:9 fgetxattr:193:10 listxattr:194:11 llistxattr:195:12
+flistxattr:196:13 removexattr:197:14 lremovexattr:198:15 fremovexattr:199:16
+"""
+"""Answered as by a file system that has no extended attributes, which shutil.copy2 expects."""
 
 CONDITIONAL = """
 ioctl:16:29 fcntl:72:25 flock:73:32 open:2:-1 openat:257:56

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import gc
 import math
 import os
 import resource
+import socket
 import sys
 from typing import Any, NoReturn
 
@@ -17,10 +17,9 @@ VALUE_FD, _FAULT_FD = 3, 4
 RESERVED = (VALUE_FD, _FAULT_FD)
 """Descriptors that the zygote keeps free of anything of its own."""
 BROKEN_EXIT = 99
-_BROKEN = BROKEN_EXIT.to_bytes(4, sys.byteorder)
 _DESCRIPTORS = 256
-_OWN_PROCESSES = 2
-"""The worker and the supervisor, which the kernel counts with the tests."""
+_OWN_PROCESSES = 3
+"""The worker, the attendant and the supervisor, which the kernel counts with the tests."""
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
 """Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address space, for the room that
 the C library reserves for each thread. What is touched is judged by peak memory."""
@@ -36,15 +35,26 @@ class TestRun:
     """
 
     def __init__(
-        self, job: wire.JobMessage, confinement: confine.TestConfinement, program: runner.Program, base_bytes: int
+        self,
+        job: wire.JobMessage,
+        channel: socket.socket,
+        confinement: confine.TestConfinement,
+        program: runner.Program,
+        base_bytes: int,
+        rehearses: bool,
     ) -> None:
-        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be done that they forbid."""
-        self._job, self._confinement, self._program, self._hooks = job, confinement, program, fork_hooks
+        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be done that they forbid.
+
+        `rehearses`: the first test ends at once.
+        """
+        self._job, self._channel, self._confinement, self._program = job, channel, confinement, program
+        self._hooks = fork_hooks
         self._fault_seen, fault = os.pipe()
         os.set_blocking(self._fault_seen, False)
         place(fault, _FAULT_FD)
         self._first_closed = VALUE_FD if job.fn_name is None else _FAULT_FD
-        self._input = self._fetched = -1
+        self._fetched = -1
+        self._rehearsal = one_byte() if rehearses else -1
         largest = max(job.file_bytes, job.output_bytes + 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
         # A backstop: the watch stops a test at its limit, the kernel's own counts in whole seconds.
@@ -61,29 +71,32 @@ class TestRun:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
     @classmethod
-    def rehearsed(cls, confinement: confine.TestConfinement) -> TestRun:
+    def rehearsed(cls, confinement: confine.TestConfinement, channel: socket.socket) -> TestRun:
         """One whose `shed` does nothing."""
         run = cls.__new__(cls)
-        run._confinement, run._hooks, run._input, run._first_closed = confinement, [], -1, 1 << 19
+        run._channel, run._confinement, run._hooks, run._first_closed = channel, confinement, [], 1 << 19
         run._cpu = resource.getrlimit(resource.RLIMIT_CPU)
         return run
 
-    def take(self, descriptors: list[int]) -> None:
-        """In the supervisor: make these the descriptors of the next test.
+    def take_fetched(self) -> None:
+        """In the supervisor, before the fork: the descriptor where files are read back to, which no test gets."""
+        self._fetched = wire.receive_file(self._channel)[1]
 
-        They are: its input, stdout, stderr, for a call the value's and perhaps its stdin; and last, which no test gets, where files are read back to.
+    def take(self, descriptors: list[int]) -> int:
+        """In the process just forked: put these where the program expects them. Returns the input of a call, or -1.
+
+        They are: its input, stdout, stderr; for a call the value's and perhaps its stdin.
         """
-        if self._job.fetch:
-            self._fetched = descriptors.pop()
         if self._job.fn_name is None:
             for fd, at in zip(descriptors, (0, 1, 2), strict=True):
                 place(fd, at)
-            return
-        self._input, out, err, value, *talk = descriptors
+            return -1
+        given, out, err, value, *talk = descriptors
         place(talk[0] if talk else os.open("/dev/null", os.O_RDONLY), 0)
         place(out, 1)
         place(err, 2)
         place(value, VALUE_FD)
+        return given
 
     def close(self, account: kernel.Account) -> None:
         """In the supervisor, when the test is over: read files back.
@@ -92,32 +105,30 @@ class TestRun:
         """
         if self._job.fetch:
             files.collect(self._job.fetch, self._fetched, self._job.output_bytes)
-            os.close(self._fetched)
-        if self._input >= 0:
-            os.close(self._input)
-            self._input = -1
-        if account.exited_with(_BROKEN):
+        if account.exit_code() == BROKEN_EXIT:
             try:
                 raise RuntimeError(os.read(self._fault_seen, 4096).decode("utf-8", "replace"))
             except BlockingIOError:
                 return
 
-    def shed(self) -> bytes:
-        """In the process just forked: drop all that is ours. Returns the arguments of a call."""
+    def shed(self) -> list[int]:
+        """In the process just forked: drop all that is ours. Returns the test's descriptors, as they came."""
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        descriptors = wire.receive_case(self._channel)
         self._confinement.enter()
         resource.setrlimit(resource.RLIMIT_CPU, self._cpu)
-        gc.collect(0)  # or the collector's counts would tell how many tests there have been
         for hook in self._hooks:
             os.register_at_fork(**hook)
-        arguments = files.read_from_start(self._input, os.fstat(self._input).st_size) if self._input >= 0 else b""
-        os.closerange(self._first_closed, 1 << 20)
-        return arguments
+        return descriptors
 
     def child(self) -> NoReturn:
         """In the process just forked: drop all that is ours, become the program."""
+        if self._rehearsal >= 0 and os.read(self._rehearsal, 1):
+            os._exit(0)
         try:
-            arguments = self.shed()
+            given = self.take(self.shed())
+            arguments = files.read_from_start(given, os.fstat(given).st_size) if given >= 0 else b""
+            os.closerange(self._first_closed, 1 << 20)
         except BaseException as error:  # noqa: BLE001 - reported by `close`
             os.write(_FAULT_FD, repr(error).encode())
             os._exit(BROKEN_EXIT)
@@ -140,3 +151,11 @@ def place(fd: int, at: int) -> None:
     if fd != at:
         os.dup2(fd, at, inheritable=at <= 2)
         os.close(fd)
+
+
+def one_byte() -> int:
+    """A descriptor from which one byte can be read, by whichever process is the first."""
+    reader, writer = os.pipe()
+    os.write(writer, b".")
+    os.close(writer)
+    return reader

@@ -24,22 +24,24 @@ _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
 RESULT, REAPED, COMPILE_ERROR, IDLE, END = 1, 2, 3, 4, 5
 """Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. COMPILE_ERROR: the program does not compile. IDLE: the
-running test does nothing. END (from the worker): the supervisor has ended. The first two are accounts, the others records."""
+running test does nothing. END (from the attendant): the supervisor has ended. The first two are accounts, the others records."""
 
-RAN, OVER_CPU, OVER_WALL = 0, 1, 2
-"""How a test ended: by itself, or stopped at a limit."""
+RAN, OVER_CPU, OVER_WALL, REHEARSED = 0, 1, 2, 3
+"""How a test ended: by itself, or stopped at a limit; or that it was none (`cycle`)."""
 
-UNCOMPILED, COMPILED, OVERWHELMED = 0, 1, 2
+UNCOMPILED, COMPILED = 0, 1
 """How far a supervisor came (`cause` of END)."""
 
 # kind, cause, exit code, length of the text
 HEADER = struct.Struct("<BBiI")
 
-# An account: kind, cause, whether the test spoilt the place for others; siginfo, rusage and two times as the kernel writes them.
-INFO_AT, USAGE_AT, BEGAN_AT, ENDED_AT, ACCOUNT_BYTES = 8, 136, 280, 296, 312
+# An account: kind, cause, whether the test spoilt the place for others; siginfo, rusage and two times as the kernel writes them; and in
+# the first of a supervisor, the beginning of its own rusage when it had compiled the program.
+CAUSE_AT, INFO_AT, USAGE_AT, BEGAN_AT, ENDED_AT, COMPILE_AT, ACCOUNT_BYTES = 1, 8, 136, 280, 296, 312, 344
 _INFO = struct.Struct("=iii4xiIi")
 _USAGE = struct.Struct("=qqqqq")
 _TIME = struct.Struct("=qq")
+_CPU = struct.Struct("=qqqq")
 _EXITED = 1
 
 
@@ -80,7 +82,7 @@ class Record(NamedTuple):
 
 
 class Account(NamedTuple):
-    """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in bytes."""
+    """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in bytes; CPU seconds of the compiler before it."""
 
     kind: int
     cause: int
@@ -89,6 +91,7 @@ class Account(NamedTuple):
     cpu_s: float
     wall_s: float
     peak: int
+    compile_s: float
 
 
 def pack(record: Record) -> bytes:
@@ -105,7 +108,10 @@ def unpack(datagram: bytes) -> Record | Account:
         (began, began_ns), (ended, ended_ns) = (_TIME.unpack_from(datagram, at) for at in (BEGAN_AT, ENDED_AT))
         cpu_s = user_s + system_s + (user_us + system_us) / 1e6
         wall_s = ended - began + (ended_ns - began_ns) / 1e9
-        return Account(kind, cause, bool(spoilt), status if how == _EXITED else -status, cpu_s, wall_s, peak_kb << 10)
+        whole, us, more, more_us = _CPU.unpack_from(datagram, COMPILE_AT)
+        compile_s = whole + more + (us + more_us) / 1e6
+        exit_code = status if how == _EXITED else -status
+        return Account(kind, cause, bool(spoilt), exit_code, cpu_s, wall_s, peak_kb << 10, compile_s)
     if len(datagram) < HEADER.size:
         raise ValueError("half a header")
     kind, cause, exit_code, length = HEADER.unpack_from(datagram)

@@ -1,0 +1,146 @@
+"""Forking again and again without a byte of this process's memory being different the next time.
+
+Bytecode counts its own executions: CPython adapts it in place, and frames, free lists and arenas move with it, so that a fork could tell how many there have been before
+it. Between two forks of a process that tests descend from, no bytecode runs: the steps of a round are C functions with arguments made beforehand, called by iterators written
+in C. What the kernel tells stands at fixed places and is wiped. The first round is a rehearsal, whose child ends at once: it leaves what later rounds find.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import itertools
+import operator
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+Step = tuple[Any, ...]
+"""(whether its result lets the round go on, function, arguments...)."""
+
+_c = ctypes.PyDLL(None, use_errno=True)
+_c.PyOS_BeforeFork.restype = _c.PyOS_AfterFork_Parent.restype = _c.PyOS_AfterFork_Child.restype = None
+_c.fork.restype = _c.memset.restype = None
+_NEVER = object()
+_NR = {
+    "x86_64": {"waitid": 247, "newfstatat": 262, "utimensat": 280},
+    "aarch64": {"waitid": 95, "newfstatat": 79, "utimensat": 88},
+}[os.uname().machine]
+_MONOTONIC = 1
+_AT_FDCWD, _NO_FOLLOW = -100, 0x100
+_MNT_DETACH = 2
+_STAT_BYTES = 256
+"""More than the kernel's structure has."""
+
+_kept: list[Any] = []
+"""To free in a fork what was made before it would copy the pages where it lies."""
+
+zero = operator.not_
+"""For functions that give 0, or nothing, when all is well."""
+
+
+def gives(number: int) -> Callable[[Any], bool]:
+    """For functions that have to give this number."""
+    return number.__eq__
+
+
+def repeat(*steps: Step) -> bool:
+    """Round after round of `steps`, until one gives what ends it. Returns whether this is a process that a step forked."""
+    me = os.getpid()
+    calls = (
+        itertools.takewhile(goes_on, iter(functools.partial(function, *arguments), _NEVER))
+        for goes_on, function, *arguments in steps
+    )
+    rounds = zip(*calls, strict=False)
+    _kept.append((rounds, steps))
+    collections.deque(rounds, maxlen=0)
+    if os.getpid() == me:
+        return False
+    _c.PyOS_AfterFork_Child()
+    return True
+
+
+def fork() -> tuple[Step, ...]:
+    """The child's round ends here. The number of its process is not learned: that would be left in memory."""
+    me = gives(os.getpid())
+    return (zero, _c.PyOS_BeforeFork), (zero, _c.fork), (me, _c.getpid), (zero, _c.PyOS_AfterFork_Parent)
+
+
+def waitid(kind: int, number: int, options: int, info: Any, usage: Any, goes_on: Callable[[Any], bool] = zero) -> Step:
+    """waitid(2)."""
+    return goes_on, _c.syscall, _NR["waitid"], kind, number, info, options, usage
+
+
+def clock(place: Any) -> Step:
+    """Note the time."""
+    return zero, _c.clock_gettime, _MONOTONIC, place
+
+
+def equal(place: Any, other: Any, size: int, goes_on: Callable[[Any], bool] = zero) -> Step:
+    """Compare two places."""
+    return goes_on, _c.memcmp, place, other, size
+
+
+def wipe(place: Any, size: int) -> Step:
+    """Zeros."""
+    return zero, _c.memset, place, 0, size
+
+
+def something_to_read(channel: int) -> Step:
+    """Wait for a datagram, which stays to be received; the round ends where there will be none."""
+    return gives(1), _c.recv, channel, ctypes.create_string_buffer(1), 1, socket.MSG_PEEK
+
+
+def send(channel: int, place: Any, size: int) -> Step:
+    """A datagram."""
+    return gives(size), _c.send, channel, place, size, socket.MSG_NOSIGNAL
+
+
+def write(fd: int, data: bytes) -> Step:
+    """At the beginning of a file."""
+    return gives(len(data)), _c.pwrite, fd, data, len(data), ctypes.c_long(0)
+
+
+def next_signal(numbers: tuple[int, ...], seconds: float, goes_on: Callable[[Any], bool]) -> Step:
+    """Take a blocked signal, wait at most so long; -1 if none comes."""
+    wanted = ctypes.create_string_buffer(128)
+    _c.sigemptyset(wanted)
+    for number in numbers:
+        _c.sigaddset(wanted, int(number))
+    whole = int(seconds)
+    return goes_on, _c.sigtimedwait, wanted, None, (ctypes.c_long * 2)(whole, int((seconds - whole) * 1e9))
+
+
+class Looks:
+    """What stat(2) tells of some paths, links not followed: as it is made, and whether it is so still."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = [path.encode() for path in paths]
+        size = _STAT_BYTES * len(paths)
+        self._before, self._after = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)
+
+    def begin(self) -> tuple[Step, ...]:
+        """Let the files be as old as this moment; look at them."""
+        touch = [(zero, _c.syscall, _NR["utimensat"], _AT_FDCWD, path, None, 0) for path in self._paths]
+        return (*touch, *self._look(self._before))
+
+    def same(self) -> tuple[Step, ...]:
+        """The round ends here if anything has changed."""
+        return (*self._look(self._after), equal(self._before, self._after, len(self._before)))
+
+    def _look(self, place: Any) -> list[Step]:
+        return [
+            (zero, _c.syscall, _NR["newfstatat"], _AT_FDCWD, path, ctypes.byref(place, at * _STAT_BYTES), _NO_FOLLOW)
+            for at, path in enumerate(self._paths)
+        ]
+
+
+def renew(target: str, kind: str, flags: int, options: str) -> tuple[Step, ...]:
+    """Replace what is mounted at `target` by a new one."""
+    name, place = kind.encode(), target.encode()
+    return (
+        (zero, _c.umount2, place, _MNT_DETACH),
+        (zero, _c.mount, name, place, name, ctypes.c_ulong(flags), options.encode()),
+    )
