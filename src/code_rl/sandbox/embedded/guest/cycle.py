@@ -128,7 +128,8 @@ class Looks:
 
     def same(self) -> tuple[Step, ...]:
         """The round ends here if anything has changed."""
-        return (*self._look(self._after), equal(self._before, self._after, len(self._before)))
+        size = len(self._before)
+        return (*self._look(self._after), equal(self._before, self._after, size), wipe(self._after, size))
 
     def _look(self, place: Any) -> list[Step]:
         return [
