@@ -145,10 +145,10 @@ WORDS = st.lists(
 
 
 def fuzz_settings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
-    async def no_run(*_: object) -> int:
+    async def no_run(*_: object, **__: object) -> int:
         return 0
 
-    monkeypatch.setattr(code_rl.commands.train, "_train", no_run)
+    monkeypatch.setattr(code_rl.commands.train, "train_run", no_run)
     monkeypatch.chdir(folder)
     not_here = ("dry_run", "replay", "log_path")
 
@@ -323,10 +323,10 @@ def fuzz_recordings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def fuzz_settings_of_a_run(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
-    async def no_run(*_: object) -> int:
+    async def no_run(*_: object, **__: object) -> int:
         return 0
 
-    monkeypatch.setattr(code_rl.commands.train, "_train", no_run)
+    monkeypatch.setattr(code_rl.commands.train, "train_run", no_run)
     kept = json.loads(json.dumps({**chz.asdict(Config(backend="embedded", executor="embedded")), "resolved": {"prompts": 8, "data": {"builtin": ["x"]}}}))  # fmt: skip
 
     def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:

@@ -5,6 +5,7 @@ Version 1 (one hierarchy a controller) and version 2. Without them the limits of
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ _OVERHEAD_BYTES = 256 << 20
 """Room beyond a program's memory limit: its private file system, its streams, the supervisor."""
 _OVERHEAD_PROCESSES = 16
 _serial = itertools.count()
+_PREFIX = "code-rl-"
+_hosts: set[int] = set()
+"""Processes that have made groups: this one, and those that it was forked from."""
 
 
 class Names(NamedTuple):
@@ -80,6 +84,10 @@ class Groups:
     def __init__(self) -> None:
         self._parents, self._names = _writable_parents()
         self._leaving: list[WorkerGroup] = []
+        first = os.getpid() not in _hosts
+        _hosts.add(os.getpid())
+        for parent in self._parents:
+            _remove_orphans(parent, mine_too=first)
 
     @property
     def available(self) -> bool:
@@ -95,7 +103,7 @@ class Groups:
         """Put a worker that runs nothing yet into groups of its own; None where groups cannot be had."""
         if not self._parents:
             return None
-        name = f"code-rl-{os.getpid()}-{next(_serial)}"
+        name = f"{_PREFIX}{os.getpid()}-{next(_serial)}"
         group = WorkerGroup(tuple(f"{parent}/{name}" for parent in self._parents), self._names)
         for directory in group.directories:
             os.mkdir(directory)
@@ -112,6 +120,15 @@ class Groups:
     def empty(self) -> bool:
         """Whether all groups given up are gone."""
         return not self._leaving
+
+
+def _remove_orphans(parent: str, *, mine_too: bool) -> None:
+    """Remove the empty groups of hosts that were killed, and (`mine_too`) of an earlier process with this one's number."""
+    for name in os.listdir(parent):
+        host = name.removeprefix(_PREFIX).partition("-")[0] if name.startswith(_PREFIX) else ""
+        if host.isdigit() and (not os.path.exists(f"/proc/{host}") or (mine_too and int(host) == os.getpid())):
+            with contextlib.suppress(OSError):  # something is still in it
+                os.rmdir(f"{parent}/{name}")
 
 
 def _writable_parents() -> tuple[tuple[str, ...], Names]:
@@ -154,7 +171,7 @@ def _directory(kind: str, controller: str, path: str | None) -> str | None:
 
 
 def _can_make(parent: str, needed: str) -> bool:
-    trial = f"{parent}/code-rl-{os.getpid()}-{next(_serial)}"
+    trial = f"{parent}/{_PREFIX}{os.getpid()}-{next(_serial)}"
     try:
         os.mkdir(trial)
     except OSError:
