@@ -42,9 +42,9 @@ async def learn(run: Run, batch: Batch) -> Learned:
     """One batch: for each of its parts an optimizer step, whose minibatches go to the trainer as soon as they are judged."""
     trainer, objective, learned = run.backend.trainer, run.objective, Learned()
     for part in range(run.config.num_substeps):
-        minibatches = credited(run, batch, part, learned)
+        minibatches = minibatches_of_examples(run, batch, part, learned)
         if objective.kl_coef:
-            minibatches = penalised(run, minibatches, learned)
+            minibatches = with_kl_penalty(run, minibatches, learned)
         waiting = 0
         async for examples, last in minibatches:
             datums = [example.datum for example in examples]
@@ -62,14 +62,16 @@ async def learn(run: Run, batch: Batch) -> Learned:
     return learned
 
 
-async def credited(run: Run, batch: Batch, part: int, learned: Learned) -> AsyncIterator[tuple[list[Example], bool]]:
+async def minibatches_of_examples(
+    run: Run, batch: Batch, part: int, learned: Learned
+) -> AsyncIterator[tuple[list[Example], bool]]:
     """The examples of each minibatch of one part, and whether it is the last: r and A, as soon as its trajectories are judged."""
     config = run.config
     for number, places in enumerate(batch.minibatches(part, config.num_substeps, config.num_minibatches), 1):
         groups = await batch.groups(places)
         graded = [[(group, credit(group, run.objective)) for group in attempts] for attempts in groups]
         pairs = [pair for attempts in graded for pair in attempts]
-        examples = [example for group, each in pairs for example in make_examples(group, each)]
+        examples = [example for group, each in pairs for example in examples_of(group, each)]
         learned.credited += pairs
         run.recorder.credited(batch.step, part, places.start, graded, examples)
         yield examples, number == config.num_minibatches
@@ -87,7 +89,7 @@ def credit(group: Group, objective: Objective) -> Credit:
     return Credit(tuple(rewards_G), tuple(advantages_G), tuple(masked_G), alike or should_skip(advantages_G))
 
 
-def make_examples(group: Group, credit: Credit) -> list[Example]:
+def examples_of(group: Group, credit: Credit) -> list[Example]:
     """The datums of one group: one for each segment of its trajectories, none for those that are masked or of a group that is skipped."""
     return [
         Example(make_datum(each.tokens, each.logprobs, each.ob_len, advantage), each.sampled)
@@ -96,7 +98,7 @@ def make_examples(group: Group, credit: Credit) -> list[Example]:
     ]
 
 
-async def penalised(
+async def with_kl_penalty(
     run: Run, minibatches: AsyncIterator[tuple[list[Example], bool]], learned: Learned
 ) -> AsyncIterator[tuple[list[Example], bool]]:
     """The same minibatches with β · KL(π ‖ π_ref) in their advantages, centred over all of them: they wait for each other."""

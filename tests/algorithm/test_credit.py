@@ -15,7 +15,7 @@ from code_rl.algorithm.kl import penalise_kl
 from code_rl.algorithm.losses import get_loss
 from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
-from code_rl.loop import credit, make_examples
+from code_rl.loop import credit, examples_of
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
 binary = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
@@ -127,7 +127,7 @@ def test_without_cut_completions_every_overlong_rule_is_the_same(values):
 
 def test_examples_carry_the_logprobs_that_made_them():
     group = group_of([trajectory(reward=1.0), trajectory(reward=0.0), trajectory(reward=None)])
-    examples = make_examples(group, credit(group, objective()))
+    examples = examples_of(group, credit(group, objective()))
     assert len(examples) == 2
     for example, member in zip(examples, group.trajectories, strict=False):
         assert example.array("logprobs")[example.sampled].tolist() == pytest.approx(member.logprobs)
@@ -139,7 +139,7 @@ def examples_with_gap(ratios, advantages):
     for ratio_T, reward in zip(ratios, advantages, strict=True):
         member = trajectory(reward=reward, length=len(ratio_T))
         group = group_of([member, trajectory(reward=0.5 - reward, length=1)])
-        example = make_examples(group, credit(group, objective()))[0]
+        example = examples_of(group, credit(group, objective()))[0]
         now_T = example.array("logprobs").astype(np.float64)
         now_T[example.sampled] += np.log(ratio_T)
         examples.append(example)
@@ -192,7 +192,7 @@ def test_clip_higher_frees_rising_tokens_and_nothing_else():
 
 def test_kl_term_lowers_tokens_that_left_the_reference_and_keeps_the_mean_advantage():
     group = group_of([trajectory(reward=1.0, length=4), trajectory(reward=0.0, length=4)])
-    examples = make_examples(group, credit(group, objective()))
+    examples = examples_of(group, credit(group, objective()))
     reference = [
         [lp - gap for lp, gap in zip(c.logprobs, (0.4, 0.0, 0.0, 0.0), strict=True)] for c in group.trajectories
     ]

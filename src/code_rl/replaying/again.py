@@ -16,7 +16,7 @@ from code_rl.algorithm.kl import penalise_kl
 from code_rl.algorithm.metrics import step_metrics
 from code_rl.config import Config
 from code_rl.errors import ConfigError, DataError
-from code_rl.loop import credit, make_examples
+from code_rl.loop import credit, examples_of
 from code_rl.objective import Credit, Objective, objective_of
 from code_rl.replaying.recording import UNREADABLE, RecordedGroup, RecordedStep, Recording
 from code_rl.rollouts.batches import Learned
@@ -92,7 +92,7 @@ def _examples(line: RecordedGroup, each: Credit) -> list[tuple[Member, Example]]
     """The examples of one group, each with its member and its number among that member's."""
     counts = [len(segments(trajectory.turns)) for trajectory in line.group.trajectories]
     members = [(line.place, line.attempt, index, n) for index, _ in each.trained for n in range(counts[index])]
-    return list(zip(members, make_examples(line.group, each), strict=True))
+    return list(zip(members, examples_of(line.group, each), strict=True))
 
 
 def _by_member(step: RecordedStep, recording: Recording) -> dict[Member, tuple[Logprobs, Logprobs | None]]:
