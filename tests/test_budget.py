@@ -174,8 +174,10 @@ def test_the_price_table_is_read_before_a_run_begins(tmp_path):
 
 
 def test_an_open_ended_run_that_a_cap_stops_has_a_closing_evaluation_within_it(tmp_path):
-    cap = 60_000
-    settings = small(tmp_path, max_steps=-1, eval_every=0, max_tokens_total=cap, save_every=0, dynamic_sampling=1)
+    cap = 30_000
+    settings = small(
+        tmp_path, max_steps=-1, eval_every=0, max_tokens_total=cap, save_every=0, dynamic_sampling=1, eval_limit=2
+    )
     assert train_command(settings) == 0
     records = read_metrics(tmp_path)
     assert len(records) > 2

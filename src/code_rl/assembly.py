@@ -13,7 +13,7 @@ from typing import Any
 
 import chz
 
-from code_rl.algorithm.losses import POLICY_LOSSES
+from code_rl.algorithm.losses import POLICY_LOSSES, check_loss
 from code_rl.backends.connect import Backend, connect, preflight
 from code_rl.budget import Budget, Tokens, read_prices, worst_start
 from code_rl.config import (
@@ -66,7 +66,10 @@ async def assemble(
         CheckpointError: there is nothing left that the run could go on from.
         NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
     """
-    objective, environment = objective_of(config), get_environment(config.environment, config.max_turns)
+    objective, environment = (
+        objective_of(config),
+        get_environment(config.environment, config.max_turns, config.turn_discount),
+    )
     lock = _locked(log_path, console, stack) if is_run(log_path) else None
     found = await preflight(config)
     pins = _pins(config, log_path)
@@ -164,7 +167,9 @@ def trainable(objective: Objective, backend: Backend, config: Config, say: Calla
     """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature that it cannot."""
     capabilities, temperature = backend.capabilities, config.temperature
     own = config.loss not in POLICY_LOSSES
-    if not own:
+    if own:
+        check_loss(objective.loss, objective.loss_config)
+    else:
         capabilities.require_loss(config.loss, loss_config(config))
     capabilities.require_temperature(temperature, custom_loss=own)
     notice = capabilities.temperature_notice(temperature)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from code_rl.errors import ConfigError
+from code_rl.errors import CodeRLError, ConfigError
 from code_rl.settings import suggestion
 
 T = TypeVar("T")
@@ -32,7 +33,18 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
         found = importlib.import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception as error:  # a user's module raises what it likes
+    except (Exception, SystemExit) as error:  # a user's module raises what it likes
         raise ConfigError(f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}") from error
     part_of_theirs: T = found  # type: ignore[assignment]
     return part_of_theirs
+
+
+@contextlib.contextmanager
+def blaming(setting: str, name: str) -> Iterator[None]:
+    """Raise what a part of the user's raises inside as a ConfigError that names the part."""
+    try:
+        yield
+    except CodeRLError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{setting}={name} failed: {type(error).__name__}: {error}") from error

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from code_rl.errors import ConfigError
-from code_rl.registry import find
+from code_rl.registry import blaming, find
 from code_rl.rollouts.trajectory import Trajectory
 
 RewardFunction = Callable[[Trajectory], float]
@@ -93,4 +93,17 @@ def get_reward(
     elif threshold is not None:
         raise ConfigError(f"reward_threshold={threshold} has no effect with reward={name}; choose reward=threshold")
     every = name in ("fraction", "threshold") or bool(getattr(outcome, "all_tests", False))
+    if name not in REWARDS:
+        outcome = _guarded(name, outcome)
     return Reward(outcome, format_coef, turn_discount, every)
+
+
+def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
+    def outcome(trajectory: Trajectory) -> float:
+        with blaming("reward", name):
+            earned = float(theirs(trajectory))
+            if not math.isfinite(earned):
+                raise ValueError(f"it gave {earned}, which is not a finite number")
+        return earned
+
+    return outcome

@@ -26,7 +26,7 @@ def second_turns(log_path: Path, step: int) -> int:
     return path.read_text().count('"turn":1') + path.read_text().count('"turn": 1') if path.exists() else 0
 
 
-@pytest.mark.parametrize("lag", ["0", "1"])
+@pytest.mark.parametrize("lag", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_a_run_killed_in_a_second_turn_goes_on_to_the_same_end(tmp_path, lag):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert start(whole, max_steps_off_policy=lag).wait() == 0

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from code_rl.errors import ConfigError
-from code_rl.registry import find
+from code_rl.registry import blaming, find
 
 Estimator = Callable[[list[float]], list[float]]
 """`rewards_G` of members that have one to `advantages_G`."""
@@ -81,7 +81,18 @@ def get_estimator(name: str) -> Estimator:
     found = find("advantage", name, ESTIMATORS)
     if not callable(found):
         raise ConfigError(f"advantage={name} is not callable; it must be a function from rewards to advantages")
-    estimator: Estimator = found
+    theirs: Estimator = found
+    if name in ESTIMATORS:
+        return theirs
+
+    def estimator(rewards_G: list[float]) -> list[float]:
+        with blaming("advantage", name):
+            advantages = [float(advantage) for advantage in theirs(rewards_G)]
+            if len(advantages) != len(rewards_G):
+                raise ValueError(f"it gave {len(advantages)} advantages for {len(rewards_G)} rewards")
+            require_finite(advantages, "advantage")
+        return advantages
+
     return estimator
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from code_rl.algorithm.advantages import require_finite
 from code_rl.algorithm.losses import POLICY_LOSSES, Loss, loss_settings
+from code_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     import tinker
@@ -193,7 +194,12 @@ def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
         parts = []
         for datum, logprobs_T in zip(datums, logprobs, strict=True):
             inputs = {name: datum.loss_fn_inputs[name].to_torch().to(logprobs_T.dtype) for name in loss.inputs}
-            parts.append(loss.formula(torch, logprobs_T, inputs, settings).sum())
+            losses_T = loss.formula(torch, logprobs_T, inputs, settings)
+            if losses_T.shape != logprobs_T.shape:
+                raise ConfigError(
+                    f"loss {loss.name!r} gives shape {tuple(losses_T.shape)} for {len(logprobs_T)} tokens"
+                )
+            parts.append(losses_T.sum())
         whole = torch.stack(parts).sum()
         return whole, {"loss:sum": float(whole.detach())}
 

@@ -16,6 +16,7 @@ nothing, whatever the loss.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.registry import find
+from code_rl.registry import blaming, find
 
 Tokens = Any
 """A torch tensor or a NumPy array with one number per token, [T]."""
@@ -123,3 +124,25 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
     if low is not None and high is not None and low > high:
         raise ConfigError(f"{LOW}={low} is above {HIGH}={high}")
     return settings
+
+
+def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
+    """Compute a loss of the user's on two tokens, as metrics (NumPy) and training (torch) will. Raises ConfigError, naming it, where it cannot be."""
+    settings = loss_settings(loss, given)
+    unknown = sorted(set(loss.inputs) - {"logprobs", "advantages"})
+    if unknown:
+        raise ConfigError(f"loss {loss.name!r} reads {', '.join(unknown)}; datums have logprobs and advantages")
+    for ops in (importlib.import_module("numpy"), importlib.import_module("torch")):
+        make = ops.asarray([-1.0, -2.0])
+        now = make.requires_grad_() if hasattr(make, "requires_grad_") else make
+        inputs = {"logprobs": ops.asarray([-1.5, -1.0]), "advantages": ops.asarray([1.0, -1.0])}
+        with blaming("loss", loss.name):
+            losses = loss.formula(ops, now, {name: inputs[name] for name in loss.inputs}, settings)
+            if tuple(losses.shape) != (2,):
+                raise ValueError(
+                    f"with {ops.__name__} its formula gives shape {tuple(losses.shape)} for 2 tokens; it must give one loss a token"
+                )
+            if not bool(ops.isfinite(losses).all()):
+                raise ValueError(f"with {ops.__name__} its formula gives {losses}")
+            if ops.__name__ == "torch" and not losses.requires_grad:
+                raise ValueError("its formula has no gradient: nothing would be learned")

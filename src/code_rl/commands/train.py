@@ -65,7 +65,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     earlier = settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
     config = make_config(given, earlier)
     refuse_idle(config)
-    objective_of(config), get_environment(config.environment, config.max_turns)
+    objective_of(config), get_environment(config.environment, config.max_turns, config.turn_discount)
     read_log_to(config.log_to)
     if log_path is None or earlier is None:
         return config, log_path or default_log_path(), False

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from code_rl.environments.base import Environment, Grader, Reply
 from code_rl.environments.repair import Repair
 from code_rl.environments.single import Single
 from code_rl.errors import ConfigError
-from code_rl.registry import find
+from code_rl.problems.problem import ProblemView
+from code_rl.registry import blaming, find
+from code_rl.renderers.base import Message
+from code_rl.reward.verdict import Verdict
 
 __all__ = ["ENVIRONMENTS", "Environment", "Grader", "Repair", "Reply", "Single", "get_environment"]
 
 ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "repair": Repair}
 
 
-def get_environment(name: str, max_turns: int | None = None) -> Environment:
+def get_environment(name: str, max_turns: int | None = None, turn_discount: float = 1.0) -> Environment:
     """The environment called `name`, or made by the class that `package.module:object` is.
 
     Raises ConfigError for an unknown name, one that has not the two calls, or `max_turns` where it has no effect.
@@ -23,11 +27,49 @@ def get_environment(name: str, max_turns: int | None = None) -> Environment:
     make = find("environment", name, ENVIRONMENTS)
     if max_turns is not None and make is Single:
         raise ConfigError(f"max_turns={max_turns} has no effect with environment=single; choose environment=repair")
-    try:
+    if turn_discount != 1 and make is Single:
+        raise ConfigError(
+            f"turn_discount={turn_discount:g} has no effect with environment=single; choose environment=repair"
+        )
+    with blaming("environment", name):
         made = make() if max_turns is None else make(max_turns=max_turns)
-    except TypeError as error:
-        raise ConfigError(f"environment={name} cannot be made: {error}") from error
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
             raise ConfigError(f"environment={name} has no {call}; see code_rl.environments.Environment")
-    return made
+    if not isinstance(made.max_turns, int) or made.max_turns < 1:
+        raise ConfigError(
+            f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of at least 1"
+        )
+    return made if name in ENVIRONMENTS else Guarded(name, made)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """An environment of the user's: what goes wrong in it is said by its name."""
+
+    name: str
+    inner: Environment
+
+    @property
+    def max_turns(self) -> int:
+        """As it says itself."""
+        return self.inner.max_turns
+
+    def begin(self, problem: ProblemView) -> list[Message]:
+        """Its conversation."""
+        with blaming("environment", self.name):
+            return [_message(message) for message in self.inner.begin(problem)]
+
+    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+        """Its reply."""
+        with blaming("environment", self.name):
+            reply = await self.inner.reply(problem, conversation, grader)
+            if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
+                raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
+            return replace(reply, messages=tuple(_message(message) for message in reply.messages))
+
+
+def _message(message: Message) -> Message:
+    if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+        raise TypeError(f"{message!r:.80} is no message with role and content")
+    return message

@@ -13,7 +13,7 @@ from code_rl.config import BatchShape, Config, batch_shape
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.problem import Problem
 from code_rl.reward.extract import extract_code
-from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.directory import CONFIG, METRICS, is_run, read_config
 from code_rl.runs.journal import JOURNAL, read_journal
@@ -199,14 +199,15 @@ def _turn(row: Mapping[str, Any], prompt: tuple[int, ...]) -> Turn:
     logprobs = tuple(float(logprob) for logprob in row["logprobs"])
     if len(tokens) != len(logprobs):
         raise ValueError(f"{len(tokens)} tokens and {len(logprobs)} logprobs")
+    failure = None if row.get("failure") is None else Failure(**row["failure"])
     return Turn(
         prompt_tokens=tuple(_is(token, int) for token in row["prompt_tokens"]) if "prompt_tokens" in row else prompt,
         tokens=tokens,
         logprobs=logprobs,
         text=text,
         truncated=_is(row["truncated"], bool),
-        code=extract_code(text),
-        verdict=Verdict(VerdictKind(row["verdict"]), _is(row["passed"], int), _is(row["total"], int), ""),
+        code=row["code"] if "code" in row else extract_code(text),
+        verdict=Verdict(VerdictKind(row["verdict"]), _is(row["passed"], int), _is(row["total"], int), "", failure),
         messages=tuple(row.get("messages", ())),
     )
 

@@ -11,7 +11,7 @@ from code_rl.objective import Credit
 from code_rl.replaying.again import ReplayedStep
 from code_rl.replaying.recording import RecordedGroup, Recording
 
-NOT_COMPUTED = ("time/", "optim/", "eval/", "sandbox/", "tokens/eval")
+NOT_COMPUTED = ("time/", "optim/", "prompts_replaced", "eval/", "sandbox/", "tokens/eval")
 FROM_ANSWERS = ("loss", "kl_sample_train", "ratio_mean", "ratio_max", "clip_fraction")
 """Metrics that the trainer's answers decide."""
 TOLERANCE = 1e-5

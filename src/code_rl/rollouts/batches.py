@@ -60,8 +60,10 @@ class Learned:
 class Batch:
     """One step's rollouts, under way: one task per place, which gives its group, after those that it replaced."""
 
-    def __init__(self, step: int, stage: int, max_tokens: int, places: Sequence[asyncio.Task[list[Group]]]) -> None:
-        self.step, self.stage, self.max_tokens = step, stage, max_tokens
+    def __init__(
+        self, step: int, stage: int, max_tokens: int, places: Sequence[asyncio.Task[list[Group]]], replaced: int = 0
+    ) -> None:
+        self.step, self.stage, self.max_tokens, self.replaced = step, stage, max_tokens, replaced
         self.started = self.scored = time.perf_counter()
         self._places = list(places)
         for place in places:
@@ -148,6 +150,7 @@ class Batches:
         metrics = {**step_metrics(batch, learned, run.objective), **stage_times(batch, learned.credited, self._started)}
         retries, self._retries = self._retries, retries_of(run.executor)
         metrics["sandbox/retries"] = self._retries - retries
+        metrics |= {"prompts_replaced": batch.replaced} if batch.replaced else {}
         self._facts.append(StepFacts.of(metrics))
         run.budget.settle(f"batch {step}", Tokens.of(metrics))
         due = evaluates_after(run.config, policy.step)
@@ -223,7 +226,8 @@ class Batches:
         places = [
             asyncio.create_task(self._fill((step, place), each, policy, sampling)) for place, each in enumerate(chosen)
         ]
-        return Batch(step, stage, sampling.max_tokens, places)
+        replaced = sum(each.instead_of is not None for each in chosen)
+        return Batch(step, stage, sampling.max_tokens, places, replaced)
 
     async def _fill(self, at: tuple[int, int], chosen: Chosen, policy: Policy, sampling: Sampling) -> list[Group]:
         """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all are right or all wrong."""

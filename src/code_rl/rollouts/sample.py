@@ -170,7 +170,7 @@ class _Rollout:
         return await together(self._trajectory(member, started) for member in range(count))
 
     async def _trajectory(self, member: int, started: float) -> Trajectory:
-        """Turns until the environment ends the conversation, or the tokens of the trajectory or of the context are spent."""
+        """Turns until the environment ends the conversation, or its turns, the tokens of the trajectory or those of the context are spent."""
         policy = self._policy
         turns: list[Turn] = []
         conversation = list(self._opening)
@@ -183,7 +183,7 @@ class _Rollout:
             room -= len(turn.tokens)
             conversation = [*conversation, {"role": "assistant", "content": turn.text}, *turn.messages]
             prompt = policy.renderer.prompt_tokens(conversation)
-            if min(room, policy.context - len(prompt)) < 1:
+            if len(turns) == policy.environment.max_turns or min(room, policy.context - len(prompt)) < 1:
                 verdict = await self._grader.judge(turn.code)
                 turns[-1] = replace(turn, verdict=verdict, messages=())
                 return Trajectory(tuple(turns))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from code_rl import __version__
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.shown import shown_test
+from code_rl.reward.extract import extract_code
 from code_rl.runs.checkpoints import (
     CHECKPOINTS,
     append_checkpoint,
@@ -312,7 +313,9 @@ def _row(trajectory: Trajectory, reward: float | None, advantage: float | None, 
 
 def _turn(turn: Turn) -> dict[str, Any]:
     verdict, failure = turn.verdict, turn.verdict.failure
+    elsewhere = {} if turn.code == extract_code(turn.text) else {"code": turn.code}
     return {
+        **elsewhere,
         "text": turn.text,
         "verdict": verdict.kind.value,
         "passed": verdict.passed,

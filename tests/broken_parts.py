@@ -1,0 +1,53 @@
+"""Parts of a user's own that are wrong, each in its own way."""
+
+from __future__ import annotations
+
+from code_rl.algorithm.losses import Loss
+from code_rl.environments import Reply, Single
+
+
+def raises(_):
+    raise KeyError("mine")
+
+
+def nan(values):
+    return [float("nan")] * len(values) if isinstance(values, list) else float("nan")
+
+
+def few(rewards):
+    return rewards[1:]
+
+
+def nothing(_):
+    return None
+
+
+async def later(_):
+    return 1.0
+
+
+class Endless(Single):
+    """Goes on for ever, whatever it says of its turns."""
+
+    async def reply(self, problem, conversation, grader):
+        return Reply(None, await grader.judge_public(None), tuple(self.begin(problem)))
+
+
+class Mute(Single):
+    async def reply(self, problem, conversation, grader):
+        return None
+
+
+class Unready(Single):
+    def __init__(self, more):
+        super().__init__()
+
+
+SHORT = Loss("short", lambda ops, logprobs, inputs, settings: (logprobs * inputs["advantages"])[:1], {})
+SCALAR = Loss("scalar", lambda ops, logprobs, inputs, settings: (logprobs * inputs["advantages"]).sum(), {})
+TORCH_ONLY = Loss(
+    "torch_only", lambda ops, logprobs, inputs, settings: logprobs.clamp(max=0) * inputs["advantages"], {}
+)
+FLAT = Loss("flat", lambda ops, logprobs, inputs, settings: inputs["advantages"] * 1.0, {})
+STRANGE = Loss("strange", lambda ops, logprobs, inputs, settings: logprobs, {}, inputs=("colour",))
+PLAIN = Loss("plain", lambda ops, logprobs, inputs, settings: -(logprobs * inputs["advantages"]), {})

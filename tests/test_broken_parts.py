@@ -1,0 +1,43 @@
+"""A part of a user's own that is wrong ends the run with one line that names it: at the start wherever it can be seen there."""
+
+from __future__ import annotations
+
+import pytest
+from pipeline_support import rollouts, small
+
+from code_rl.commands.train import train_command
+from code_rl.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        *(("advantage", name) for name in ("raises", "few")),
+        *(("reward", name) for name in ("nan", "later")),
+        *(("environment", name) for name in ("Mute", "Unready")),
+        *(("loss", name) for name in ("SHORT", "SCALAR", "TORCH_ONLY", "FLAT", "STRANGE")),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_a_broken_part_is_named_in_one_line(tmp_path, setting, name):
+    with pytest.raises(ConfigError, match=rf"{setting}.*{name}|{name.lower()}"):
+        train_command(small(tmp_path / "run", max_steps=1, **{setting: f"broken_parts:{name}"}))
+    if setting == "loss":
+        assert not (tmp_path / "run" / "rollouts.jsonl").exists()
+
+
+def test_a_clip_range_that_a_loss_does_not_take_is_refused_before_anything_is_sampled(tmp_path):
+    with pytest.raises(ConfigError, match="clip_low_threshold"):
+        train_command(small(tmp_path / "run", loss="broken_parts:PLAIN", clip_low=0.1))
+    assert not (tmp_path / "run" / "rollouts.jsonl").exists()
+
+
+def test_an_environment_that_never_ends_is_ended_at_its_max_turns(tmp_path):
+    assert train_command(small(tmp_path, max_steps=1, environment="broken_parts:Endless", save_every=0)) == 0
+    rows = [row for group in rollouts(tmp_path) for row in group["completions"]]
+    assert not any("turns" in row for row in rows)
+
+
+def test_a_discount_without_a_second_turn_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"turn_discount=0\.5 has no effect"):
+        train_command(small(tmp_path, turn_discount=0.5))
