@@ -22,7 +22,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 4
 
 slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow
