@@ -41,6 +41,7 @@ pending[-1].result()
 
 @pytest.mark.parametrize("what", ["sampling", "training"])
 @pytest.mark.parametrize(("end", "code"), [("closed", 143), ("raised", 1), ("interrupted", -signal.SIGINT)])
+@pytest.mark.slow
 def test_a_busy_engine_does_not_abort_the_process(what, end, code):
     done = subprocess.run([sys.executable, "-c", BUSY, what, end], capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr

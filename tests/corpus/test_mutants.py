@@ -31,6 +31,7 @@ def test_mutants_differ_from_their_source_and_depend_on_the_seed_only() -> None:
     assert len(set(made)) == len(made) == 20
 
 
+@pytest.mark.slow
 def test_no_killed_mutant_of_a_seeded_sample_is_paid() -> None:
     async def run() -> Tally:
         async with room("full") as executor:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pipeline_support import rollouts, small, untimed
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
 REPAIR = {"environment": "repair", "max_turns": "2", "max_tokens": "128", "max_steps": "3", "save_every": "1"}
 
