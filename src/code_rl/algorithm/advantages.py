@@ -33,12 +33,17 @@ def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | N
     require_finite(known, "reward")
     advantages = mean(known)
     if estimator is not None and not should_skip(advantages):
-        advantages = [float(advantage) for advantage in estimator(known)]
-        if len(advantages) != len(known):
-            raise ValueError(f"{len(advantages)} advantages for {len(known)} rewards; an estimator gives one for each")
-        require_finite(advantages, "advantage")
+        advantages = _estimated(estimator, known)
     each = iter(advantages)
     return [None if reward is None else next(each) for reward in rewards]
+
+
+def _estimated(estimator: Estimator, rewards_G: list[float]) -> list[float]:
+    advantages = [float(advantage) for advantage in estimator(rewards_G)]
+    if len(advantages) != len(rewards_G):
+        raise ValueError(f"{len(advantages)} advantages for {len(rewards_G)} rewards; an estimator gives one for each")
+    require_finite(advantages, "advantage")
+    return advantages
 
 
 def should_skip(advantages: Sequence[float | None]) -> bool:
@@ -87,11 +92,7 @@ def get_estimator(name: str) -> Estimator:
 
     def estimator(rewards_G: list[float]) -> list[float]:
         with blaming("advantage", name):
-            advantages = [float(advantage) for advantage in theirs(rewards_G)]
-            if len(advantages) != len(rewards_G):
-                raise ValueError(f"it gave {len(advantages)} advantages for {len(rewards_G)} rewards")
-            require_finite(advantages, "advantage")
-        return advantages
+            return _estimated(theirs, rewards_G)
 
     return estimator
 
