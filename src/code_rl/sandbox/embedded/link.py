@@ -20,6 +20,8 @@ from code_rl.sandbox.executor import Execution, Status
 from code_rl.sandbox.retries import LostError
 from code_rl.sandbox.starvation import CEILING
 
+_END_S = 60.0
+"""Within this a worker tells of its supervisor's end, when the supervisor's channel is closed."""
 SILENCE_S = 600.0
 """So much longer than any test of its job may take, a worker may say nothing; compiling on a crowded machine takes its time."""
 
@@ -37,6 +39,7 @@ class WorkerLink:
         self.process, self.group = process, group
         self.lost = False
         """True once the worker cannot be used any more."""
+        self._unended = 1  # its rehearsal
 
     async def run(
         self, job: wire.JobMessage, tests: int, files: Mapping[str, bytes], streams_of: StreamsOf
@@ -62,6 +65,47 @@ class WorkerLink:
                     if isinstance(item, Execution) and item.status is Status.COMPILE_ERROR:
                         return
             done = submission.due
+
+    def begin(self, theirs: socket.socket) -> None:
+        """Hand the channel of a submission to the worker. Raises SandboxError when it cannot be reached."""
+        try:
+            self._hear_of_ends()
+            socket.send_fds(self.process.control, [wire.START], [theirs.fileno()])
+        except OSError as error:
+            self.lost = True
+            raise SandboxError(f"a worker cannot be reached: {error}") from error
+        self._unended += 1
+
+    async def exit_code(self) -> int:
+        """How the supervisor of the submission begun last has ended. Raises LostError if nobody can tell."""
+        loop = asyncio.get_running_loop()
+        try:
+            while (code := self._hear_of_ends()) is None:
+                heard = loop.create_future()
+                loop.add_reader(self.process.control, _settle, heard)
+                try:
+                    await asyncio.wait_for(heard, _END_S)
+                finally:
+                    loop.remove_reader(self.process.control)
+        except (OSError, TimeoutError) as error:
+            self.lost = True
+            raise LostError("the worker ended") from error
+        return code
+
+    def _hear_of_ends(self) -> int | None:
+        """The exit code of the last of the supervisors begun, if all have ended by now. Raises OSError when the worker has."""
+        code = None
+        while self._unended and code is None:
+            try:
+                datagram = self.process.control.recv(wire.ACCOUNT_BYTES)
+            except BlockingIOError:
+                break
+            if not datagram:
+                raise ConnectionError("it has ended")
+            self._unended -= 1
+            if not self._unended:
+                code = wire.exit_code(datagram)
+        return code
 
     def kill(self) -> None:
         """End the worker and all that it runs; release its descriptors. Idempotent."""
@@ -89,7 +133,7 @@ class _Submission:
         self._records: deque[wire.Record | wire.Account] = deque()
         self._reaped: list[wire.Account] = []
         self._closed: str | None = None
-        self._starved = False
+        self._compiled = self._starved = False
         self._compile_s = 0.0
         self._wake: asyncio.Future[None] | None = None
 
@@ -101,13 +145,17 @@ class _Submission:
         ended = False
         try:
             with theirs:
-                self._begin(theirs)
+                self._link.begin(theirs)
             loop.add_reader(self._channel, self._readable)
             await self._submit(loop)
             await self._feed(loop)
             while True:
                 record = await self._next(loop)
-                if isinstance(record, wire.Account):
+                if isinstance(record, int):
+                    ended = True
+                    yield self._missing(record)
+                elif isinstance(record, wire.Account):
+                    self._compiled = True
                     if record.kind == wire.REAPED:
                         self._reaped.append(record)
                         continue
@@ -119,18 +167,17 @@ class _Submission:
                         continue
                     result = self._result(record)
                     ended = record.spoilt or self.due == self._tests
-                    if not ended:
-                        await self._feed(loop)
                     yield result
+                    if not ended:  # not before: a result may be the last that is wanted
+                        await self._feed(loop)
                 elif record.kind == wire.IDLE:
                     yield Idle()
+                elif record.kind == wire.COMPILED:
+                    self._compiled = True
                 elif record.kind == wire.COMPILE_ERROR:
                     ended = True
                     detail = record.text.decode("utf-8", "replace")
                     yield Execution(Status.COMPILE_ERROR, exit_code=1, detail=detail)
-                else:
-                    ended = True
-                    yield self._missing(record)
                 if ended:
                     return
         finally:
@@ -139,16 +186,7 @@ class _Submission:
             self._channel.close()
             if self._streams is not None:
                 self._streams.close()
-            if not ended:
-                self._cancel()
-
-    def _begin(self, theirs: socket.socket) -> None:
-        descriptors = array.array("i", [theirs.fileno()])
-        try:
-            self._link.process.control.sendmsg([wire.START], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
-        except OSError as error:
-            self._link.lost = True
-            raise SandboxError(f"a worker cannot be reached: {error}") from error
+                self._link.lost = self._link.lost or not ended  # a test is running
 
     async def _submit(self, loop: asyncio.AbstractEventLoop) -> None:
         for datagram in wire.job_datagrams(self._job):
@@ -193,14 +231,20 @@ class _Submission:
             except (BrokenPipeError, ConnectionError):
                 return  # what became of the supervisor is in what it sent
 
-    async def _next(self, loop: asyncio.AbstractEventLoop) -> wire.Record | wire.Account:
+    async def _next(self, loop: asyncio.AbstractEventLoop) -> wire.Record | wire.Account | int:
+        """What comes next; the exit code of the supervisor if nothing does."""
         while not self._records:
             if self._closed is not None:
-                self._link.lost = True
-                self._starved = self._ran_out_of_memory()
-                if self._starved:
-                    return wire.Record(wire.END, exit_code=-signal.SIGKILL)
-                raise LostError(self._closed)
+                try:
+                    if not self._closed:
+                        return await self._link.exit_code()
+                    self._link.lost = True
+                    raise LostError(self._closed)
+                except LostError:
+                    self._starved = self._ran_out_of_memory()
+                    if not self._starved:
+                        raise
+                    return -signal.SIGKILL
             self._wake = loop.create_future()
             silence = CEILING * self._job.wall_s + SILENCE_S
             timer = loop.call_later(silence, self._close, f"silent for {silence:.0f} s")
@@ -228,15 +272,15 @@ class _Submission:
         finally:
             streams.close()
 
-    def _missing(self, record: wire.Record) -> Execution:
-        """The supervisor has ended without the result that is due. Raises LostError, unless it is plain who is to blame."""
-        if record.exit_code == signal.SIGPROF and record.cause == wire.UNCOMPILED:
+    def _missing(self, exit_code: int) -> Execution:
+        """The supervisor has ended so, without the result that is due. Raises LostError, unless it is plain who is to blame."""
+        if exit_code == signal.SIGPROF and not self._compiled:
             return Execution(Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler")
         if self._starved or self._ran_out_of_memory():  # in a group that holds nothing but this submission
             self.due += 1
             return Execution(Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all")
-        blame = Status.COMPILE_ERROR if record.cause == wire.UNCOMPILED else Status.RUNTIME_ERROR
-        raise LostError(f"the supervisor ended with {record.exit_code}", blame)
+        blame = Status.RUNTIME_ERROR if self._compiled else Status.COMPILE_ERROR
+        raise LostError(f"the supervisor ended with {exit_code}", blame)
 
     def _ran_out_of_memory(self) -> bool:
         return self._link.group is not None and self._link.group.ran_out_of_memory()
@@ -251,7 +295,7 @@ class _Submission:
                 ):  # tests that were sent ahead were not wanted; what came before that is still to be read
                     continue
                 if not datagram:
-                    self._close("the worker ended")
+                    self._close("")
                     return
                 self._records.append(wire.unpack(datagram))
         except BlockingIOError:
@@ -263,20 +307,13 @@ class _Submission:
             self._signal()
 
     def _close(self, reason: str) -> None:
-        self._closed = self._closed or reason
+        self._closed = reason if self._closed is None else self._closed
         asyncio.get_running_loop().remove_reader(self._channel)
         self._signal()
 
     def _signal(self) -> None:
         if self._wake is not None:
             _settle(self._wake)
-
-    def _cancel(self) -> None:
-        if not self._link.lost:
-            try:
-                self._link.process.control.send(wire.CANCEL)
-            except OSError:
-                self._link.lost = True
 
 
 def _settle(future: asyncio.Future[None]) -> None:

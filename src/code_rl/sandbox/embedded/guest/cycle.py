@@ -13,9 +13,12 @@ import functools
 import itertools
 import operator
 import os
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
+
+from code_rl.sandbox.embedded.guest import kernel
 
 Step = tuple[Any, ...]
 """(whether its result lets the round go on, function, arguments...)."""
@@ -23,12 +26,17 @@ Step = tuple[Any, ...]
 _c = ctypes.PyDLL(None, use_errno=True)
 _c.PyOS_BeforeFork.restype = _c.PyOS_AfterFork_Parent.restype = _c.PyOS_AfterFork_Child.restype = None
 _c.fork.restype = _c.memset.restype = None
+_clone3 = ctypes.PyDLL(None)["syscall"]
+_clone3.restype = None
 _NEVER = object()
 _NR = {
-    "x86_64": {"waitid": 247, "newfstatat": 262, "utimensat": 280},
-    "aarch64": {"waitid": 95, "newfstatat": 79, "utimensat": 88},
+    "x86_64": {"waitid": 247, "newfstatat": 262, "utimensat": 280, "clone3": 435},
+    "aarch64": {"waitid": 95, "newfstatat": 79, "utimensat": 88, "clone3": 435},
 }[os.uname().machine]
 _MONOTONIC = 1
+_SETTID = 0x01000000
+_born = ctypes.create_string_buffer(4)
+"""Where the kernel writes into the memory of a child alone."""
 _AT_FDCWD, _NO_FOLLOW = -100, 0x100
 _MNT_DETACH = 2
 _STAT_BYTES = 256
@@ -49,6 +57,7 @@ def gives(number: int) -> Callable[[Any], bool]:
 def repeat(*steps: Step) -> bool:
     """Round after round of `steps`, until one gives what ends it. Returns whether this is a process that a step forked."""
     me = os.getpid()
+    ctypes.memset(_born, 0, len(_born))
     calls = (
         itertools.takewhile(goes_on, iter(functools.partial(function, *arguments), _NEVER))
         for goes_on, function, *arguments in steps
@@ -56,16 +65,25 @@ def repeat(*steps: Step) -> bool:
     rounds = zip(*calls, strict=False)
     _kept.append((rounds, steps))
     collections.deque(rounds, maxlen=0)
-    if os.getpid() == me:
+    if os.getpid() == me and not any(_born.raw):
         return False
     _c.PyOS_AfterFork_Child()
     return True
 
 
-def fork() -> tuple[Step, ...]:
+def fork(namespaces: int = 0) -> tuple[Step, ...]:
     """The child's round ends here. The number of its process is not learned: that would be left in memory."""
-    me = gives(os.getpid())
-    return (zero, _c.PyOS_BeforeFork), (zero, _c.fork), (me, _c.getpid), (zero, _c.PyOS_AfterFork_Parent)
+    if not namespaces:
+        me = gives(os.getpid())
+        return (zero, _c.PyOS_BeforeFork), (zero, _c.fork), (me, _c.getpid), (zero, _c.PyOS_AfterFork_Parent)
+    flags = namespaces | _SETTID
+    arguments = kernel.CloneArgs(flags=flags, child_tid=ctypes.addressof(_born), exit_signal=int(signal.SIGCHLD))
+    return (
+        (zero, _c.PyOS_BeforeFork),
+        (zero, _clone3, _NR["clone3"], ctypes.byref(arguments), ctypes.sizeof(arguments)),
+        equal(_born, bytes(len(_born)), len(_born)),
+        (zero, _c.PyOS_AfterFork_Parent),
+    )
 
 
 def waitid(kind: int, number: int, options: int, info: Any, usage: Any, goes_on: Callable[[Any], bool] = zero) -> Step:

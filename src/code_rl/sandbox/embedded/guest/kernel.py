@@ -40,7 +40,9 @@ class KernelError(OSError):
         self.step = step
 
 
-class _CloneArgs(ctypes.Structure):
+class CloneArgs(ctypes.Structure):
+    """What clone3(2) is told."""
+
     _fields_ = [
         (name, ctypes.c_uint64)
         for name in (
@@ -80,14 +82,14 @@ def _check(result: int, step: str) -> int:
     return result
 
 
-def clone3(flags: int) -> tuple[int, int]:
+def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:
     """Fork into the namespaces of `flags`. Returns (pid, pidfd) in the parent and (0, -1) in the child.
 
-    With CLONE_PARENT the child is a sibling: its parent is this process's parent.
+    With CLONE_PARENT the child is a sibling: its parent is this process's parent. `end`: the signal of its end; only for SIGCHLD do wait(2) and its kin know of it.
     """
     pidfd = ctypes.c_int(-1)
-    end = 0 if flags & CLONE_PARENT else int(signal.SIGCHLD)
-    arguments = _CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=end)
+    end = 0 if flags & CLONE_PARENT else end
+    arguments = CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end))
     _python.PyOS_BeforeFork()
     pid = _python.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
     if pid == 0:

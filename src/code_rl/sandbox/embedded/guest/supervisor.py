@@ -57,13 +57,12 @@ class Supervisor:
         self._wanted, self._base, self._sees_tests = wanted, base_bytes, sees_tests
         self._account, self._others = kernel.Account(), kernel.Account()
 
-    def supervise(self, channel: socket.socket, directory: str, watched: int, marks: int) -> NoReturn:
+    def supervise(self, channel: socket.socket, directory: str, keeper: socket.socket) -> NoReturn:
         """In a process just forked: take the job that arrives on `channel`, compile, run every test that comes, report, exit.
 
-        `directory`: where to work, where /tmp is not private. `watched`: to write the limits of a test to that is to be watched;
-        `marks`: to write a byte to when the program has been compiled.
+        `directory`: where to work, where /tmp is not private. `keeper`: whom to tell of a test that is to be watched.
         """
-        self._channel, self._watched = channel, watched
+        self._channel, self._keeper, self._myself = channel, keeper, os.pidfd_open(os.getpid())
         signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
         job = self._job = wire.receive_job(channel)
         counter = open_counter(self._wanted)
@@ -72,7 +71,6 @@ class Supervisor:
         confinement = confine.confine_submission(self._wanted, room, directory, job.shows_proc, clocks)
         program = self._compile()
         self._account.note_compiled()
-        os.write(marks, b".")
         for _ in range(job.files):
             files.lay_out(*wire.receive_file(channel))
         if not job.files:
@@ -80,6 +78,8 @@ class Supervisor:
         runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
         repeats = counter >= 0 and job.several and not job.files and not job.fetch
         run = TestRun(job, channel, confinement, program, self._base, repeats)
+        if not repeats:
+            channel.send(wire.pack(wire.Record(wire.COMPILED)))
         pid = self._repeat(run, counter, confinement.renews_proc) if repeats else self._fork(run, counter)
         if pid == 0:
             run.child()
@@ -155,7 +155,8 @@ class Supervisor:
         """Wait for the end of a test that takes longer, while it is watched. Returns how it ended."""
         job, account = self._job, self._account
         limits = LIMITS.pack(job.cpu_s, job.wall_s, job.strict)
-        os.writev(self._watched, (limits, account.view[wire.BEGAN_AT : wire.ENDED_AT]))
+        given = (limits, account.view[wire.BEGAN_AT : wire.ENDED_AT])
+        socket.send_fds(self._keeper, given, [self._channel.fileno(), self._myself])
         cause = wire.RAN
         while not account.wait(os.P_PID, pid, _LOOK):
             said = signal.sigwait(_AWAITED)

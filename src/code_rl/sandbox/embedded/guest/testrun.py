@@ -19,7 +19,7 @@ RESERVED = (VALUE_FD, _FAULT_FD)
 BROKEN_EXIT = 99
 _DESCRIPTORS = 256
 _OWN_PROCESSES = 3
-"""The worker, the attendant and the supervisor, which the kernel counts with the tests."""
+"""The worker, its keeper and the supervisor, which the kernel counts with the tests."""
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
 """Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address space, for the room that
 the C library reserves for each thread. What is touched is judged by peak memory."""

@@ -16,9 +16,8 @@ class Tree:
 
     def __init__(self, proc: int, level: str) -> None:
         self._proc = proc
-        self._all_below = (
-            level == confine.FULL
-        )  # that /proc shows the worker, the attendant, the watch, the supervisor and what is below it, and nothing else
+        self._all_below = level == confine.FULL
+        """That /proc shows the worker, its keeper, the supervisor and what is below it, and nothing else."""
         self.sees = proc >= 0
 
     def cpu_s(self, supervisor: int) -> float:
@@ -35,7 +34,7 @@ class Tree:
 
     def _below(self, supervisor: int) -> list[str]:
         if self._all_below:
-            known = ("1", str(os.getppid()), str(supervisor), str(os.getpid()))
+            known = ("1", str(supervisor), str(os.getpid()))
             return [pid for pid in os.listdir(self._proc) if pid.isdigit() and pid not in known]
         found: list[str] = []
         waiting = [str(supervisor)]

@@ -15,22 +15,22 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-START, CANCEL = b"s", b"c"
-"""Host to worker. START carries the channel of a submission."""
+START = b"s"
+"""Host to worker: carries the channel of a submission. Back comes the account of its supervisor, when that has ended."""
 
 CHUNK = 96 * 1024
 MOST_DESCRIPTORS = 8
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
-RESULT, REAPED, COMPILE_ERROR, IDLE, END = 1, 2, 3, 4, 5
+RESULT, REAPED, COMPILE_ERROR, IDLE, COMPILED = 1, 2, 3, 4, 5
 """Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. COMPILE_ERROR: the program does not compile. IDLE: the
-running test does nothing. END (from the attendant): the supervisor has ended. The first two are accounts, the others records."""
+running test does nothing. COMPILED: it does. The first two are accounts, the others records."""
 
 RAN, OVER_CPU, OVER_WALL, REHEARSED = 0, 1, 2, 3
 """How a test ended: by itself, or stopped at a limit; or that it was none (`cycle`)."""
 
-UNCOMPILED, COMPILED = 0, 1
-"""How far a supervisor came (`cause` of END)."""
+KILLED = 128
+"""A supervisor's exit code that stands for a signal, where one process more stands between it and its worker, is this and the signal's number."""
 
 # kind, cause, exit code, length of the text
 HEADER = struct.Struct("<BBiI")
@@ -118,6 +118,12 @@ def unpack(datagram: bytes) -> Record | Account:
     if len(datagram) != HEADER.size + length:
         raise ValueError("half a record")
     return Record(kind, cause, exit_code, datagram[HEADER.size :])
+
+
+def exit_code(datagram: bytes) -> int:
+    """How a supervisor has ended, of which its worker says so."""
+    code = unpack(datagram).exit_code
+    return KILLED - code if code > KILLED else code
 
 
 def job_datagrams(job: JobMessage) -> Iterator[bytes]:

@@ -1,12 +1,11 @@
-"""One worker: gives each submission an attendant, one at a time; the attendant gives it a supervisor in fresh namespaces.
+"""One worker: gives each submission, one at a time, a supervisor in fresh namespaces.
 
-A worker never receives a byte of a job, and between two submissions it runs no bytecode (`cycle`): an attendant finds the same memory whatever ran before. It hears from the
-host, forks the supervisor and hands it the channel of the submission, waits for its end, and ends. When the control socket closes, the worker ends, and with it all below it.
+A worker never receives a byte of a job, and between two submissions it runs no bytecode (`cycle`): a supervisor finds the same memory whatever ran before. What has to be
+done beside it, its keeper does: a process that nothing is forked from. When the control socket closes, the worker ends, and with it all below it.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import os
@@ -29,6 +28,8 @@ from code_rl.sandbox.embedded.guest import (
 )
 
 FAILED_EXIT = 98
+_BEFORE_SUPERVISOR = b"2"
+"""The number of the keeper's process; the worker's is 1."""
 
 
 class Worker:
@@ -49,104 +50,76 @@ class Worker:
     def serve(self) -> NoReturn:
         """Run submissions; never returns."""
         select.select([self._control], [], [])
-        if self._wanted.level == confine.FULL:
+        full = self._wanted.level == confine.FULL
+        if full:
             # By now the host has put this process into its control group: make that group the root of what programs see of groups.
             with contextlib.suppress(OSError):
                 kernel.unshare(kernel.NEWCGROUP, "unshare(CLONE_NEWCGROUP)")
+        self._keeper, theirs = wire.pair()
+        if kernel.clone3(0, end=0)[0] == 0:  # no child that the loop below would wait for
+            self._keep(theirs)
+        theirs.close()
         counter = supervisor.open_counter(self._wanted)
         ended = kernel.Account()
-        well = kernel.Account()
-        well.view[wire.INFO_AT + 8] = os.CLD_EXITED
         if cycle.repeat(
             cycle.something_to_read(self._control.fileno()),
-            *((cycle.write(counter, b"1"),) if counter >= 0 else ()),
-            *cycle.fork(),
+            *((cycle.write(counter, _BEFORE_SUPERVISOR),) if counter >= 0 else ()),
+            *cycle.fork(kernel.NEWPID | kernel.NEWNS if full else 0),
             cycle.waitid(os.P_ALL, 0, os.WEXITED, ended.info, None),
-            cycle.equal(ended.how, well.how, 4),
-            cycle.equal(ended.status, well.status, 4),
+            cycle.send(self._control.fileno(), ended.place, wire.ACCOUNT_BYTES),
             cycle.wipe(ended.info, wire.USAGE_AT - wire.INFO_AT),
         ):
-            self._attend()
+            self._begin()
         os._exit(97)
 
-    def _attend(self) -> NoReturn:
-        """In the process just forked: hear what the host says. A submission is seen to its end."""
+    def _begin(self) -> NoReturn:
+        """In the process just forked: take the channel of the submission, and see to it."""
         if os.read(self._rehearsal, 1):
             os._exit(0)
         kernel.die_with_parent()
-        if self._wanted.level != confine.FULL:  # what a submission leaves running comes to us
-            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
-        word, ancillary, _, _ = self._control.recvmsg(1, socket.CMSG_SPACE(4))
-        if word == wire.START:
-            descriptors = array.array("i")
-            descriptors.frombytes(ancillary[0][2][:4])
-            self._run(socket.socket(fileno=descriptors[0]))
-        os._exit(0)
+        word, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        self._control.close()
+        if word != wire.START:
+            os._exit(0)
+        channel = socket.socket(fileno=descriptors[0])
+        if self._wanted.level == confine.FULL:
+            self._supervise(channel, "")
+        self._attend(channel)
 
-    def _run(self, channel: socket.socket) -> None:
-        """One submission, from its supervisor's start to its end, which the host is told of."""
-        directory = scratch.make(self._directory) if self._directory else ""
-        (limits, watched), (marked, marks) = os.pipe(), os.pipe()
-        pid, pidfd = confine.fork_submission(self._wanted.level)
+    def _attend(self, channel: socket.socket) -> NoReturn:
+        """Where no namespace holds what a submission starts: stand over its supervisor, and leave nothing behind. Ends as the supervisor does."""
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
+        directory = scratch.make(self._directory)
+        pid = os.fork()
         if pid == 0:
-            self._control.close()
-            self._supervise(channel, directory, watched, marks)
-        watching = self._wait(channel, pid, pidfd, limits)
-        if watching:
-            os.kill(watching, signal.SIGKILL)
-            os.waitpid(watching, 0)
+            self._supervise(channel, directory)
+        channel.close()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if directory:
-            stragglers.end_orphans()
-            scratch.remove(directory, supervisor.SOURCE)
-        os.close(marks)
-        progress = wire.COMPILED if os.read(marked, 1) else wire.UNCOMPILED
-        with contextlib.suppress(OSError):  # the host may have lost interest
-            channel.send(wire.pack(wire.Record(wire.END, progress, status)))
+        stragglers.end_orphans()
+        scratch.remove(directory, supervisor.SOURCE)
+        os._exit(status if status >= 0 else wire.KILLED - status)
 
-    def _supervise(self, channel: socket.socket, directory: str, watched: int, marks: int) -> NoReturn:
+    def _supervise(self, channel: socket.socket, directory: str) -> NoReturn:
         try:
-            self._tools.supervise(channel, directory, watched, marks)
+            self._tools.supervise(channel, directory, self._keeper)
         except (ConnectionError, BrokenPipeError):  # the host has gone, or has no more tests
             os._exit(0)
         except BaseException as error:  # noqa: BLE001 - the host hears of it as a supervisor that was lost
             os.write(self._log, f"supervisor: {error!r}\n".encode())
         os._exit(FAILED_EXIT)
 
-    def _wait(self, channel: socket.socket, pid: int, pidfd: int, limits: int) -> int:
-        """Return when the supervisor has ended, however it comes: the process id of its watch, or 0."""
-        poller = select.poll()
-        for fd in (pidfd, self._control.fileno(), limits):
-            poller.register(fd, select.POLLIN)
-        watching = 0
-        while True:
-            ready = dict(poller.poll())
-            if pidfd in ready:
-                return watching
-            if limits in ready:
-                poller.unregister(limits)
-                watching = self._begin_watch(pid, limits, channel)
-            if self._control.fileno() in ready:
-                word = self._control.recv(1, socket.MSG_PEEK)
-                if word != wire.START:
-                    self._control.recv(1)
-                    os.kill(pid, signal.SIGKILL)
-                    return watching
-                poller.unregister(
-                    self._control
-                )  # the next submission: for the next attendant; this one is about to end
-
-    def _begin_watch(self, supervisor: int, limits: int, channel: socket.socket) -> int:
-        watching = os.fork()
-        if watching == 0:
-            try:
-                kernel.die_with_parent()
-                watch.watch(supervisor, limits, channel, self._tree, self._load)
-            except BaseException as error:  # noqa: BLE001 - without a watch a test would have no end
-                os.write(self._log, f"watch: {error!r}\n".encode())
-                os.kill(supervisor, signal.SIGKILL)
-            os._exit(FAILED_EXIT)
-        return watching
+    def _keep(self, asked: socket.socket) -> NoReturn:
+        """Be the keeper: watch the tests that take longer, clear up when the worker has ended."""
+        for ours in (self._control, self._keeper):
+            ours.close()
+        try:
+            watch.serve(asked, self._tree, self._load)
+            if self._directory:
+                scratch.remove(self._directory)
+        except BaseException as error:  # noqa: BLE001 - without a watch a test would have no end
+            os.write(self._log, f"watch: {error!r}\n".encode())
+            os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(0)
 
 
 def start(
