@@ -14,7 +14,6 @@ import _io
 import _signal  # type: ignore[import-not-found]
 import _thread
 import atexit
-import binascii
 import builtins
 import contextlib
 import gc
@@ -71,18 +70,15 @@ class Program:
             self.parts: tuple[CodeType, ...] = tuple(
                 compile(text, name, "exec", dont_inherit=True) for text, name in named if text or name == FILENAME
             )
-        self._draws = "random" in code
-        # A prime modulus mixes all of the text; hashlib would map a megabyte of libcrypto into every test.
-        self._digest = int.from_bytes(code.encode("utf-8", "surrogatepass"), "big") % ((1 << 61) - 1)
+        self.draws = "random" in code
+        self._digest = _digest(code.encode("utf-8", "surrogatepass"))
 
     def seed_random(self, given: bytes) -> None:
         """Seed the generators that the program may draw from, by itself and what it is given: a number of the test would tell which it is.
 
         A program that hides its wish finds them as they always begin.
         """
-        if not self._draws:
-            return
-        seed = self._digest * 1_000_003 + binascii.crc32(given)
+        seed = self._digest * 1_000_003 + _digest(given)
         random.seed(seed)
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
@@ -100,7 +96,8 @@ def run_script(program: Program, file: str = FILENAME) -> NoReturn:
             prepare(program, depth(), file)
         if stat.S_ISFIFO(os.fstat(0).st_mode) and sys.__stdin__.seekable():  # type: ignore[union-attr]
             _open_pipes()
-        program.seed_random(_beginning_of_input())
+        if program.draws:
+            program.seed_random(_beginning_of_input())
         written: Any = sys.__stdout__.buffer  # type: ignore[union-attr]
         code = run(program, program.module)  # type: ignore[arg-type]
         code = end(program, program.module, code)  # type: ignore[arg-type]
@@ -121,13 +118,19 @@ def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILE
     ended = 1
     try:
         module = program.module or prepare(program, depth(), file)
-        program.seed_random(arguments)
+        if program.draws:
+            program.seed_random(arguments)
         code = run(program, module, exit_is_error=True)
         if code == 0:
             code = _call(program, module, arguments, value_fd)
         ended = _flush(code)
     finally:
         _exit(ended)
+
+
+def _digest(data: bytes) -> int:
+    """A prime modulus mixes all of it; hashlib would map a megabyte of libcrypto into every test."""
+    return int.from_bytes(data, "big") % ((1 << 61) - 1)
 
 
 def _beginning_of_input() -> bytes:

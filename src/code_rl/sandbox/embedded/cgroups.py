@@ -29,6 +29,7 @@ class Names(NamedTuple):
 
 _V1 = Names("memory.limit_in_bytes", "memory.oom_control")
 _V2 = Names("memory.max", "memory.events")
+_EVENTS_BYTES = 4096
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class WorkerGroup:
     names: Names
     _limits: tuple[int, int] = (0, 0)
     _kills: int = field(default=0)
+    _events: list[int] | None = None
 
     def limit(self, memory_bytes: int, processes: int) -> None:
         """Set the ceilings for the next submission. Raises OSError."""
@@ -55,17 +57,21 @@ class WorkerGroup:
 
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed one of the worker's processes for memory since the last call."""
+        if self._events is None:
+            paths = [f"{directory}/{self.names.memory_events}" for directory in self.directories]
+            self._events = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths if os.path.exists(path)]
         kills = 0
-        for directory in self.directories:
-            path = f"{directory}/{self.names.memory_events}"
-            if os.path.exists(path):
-                with open(path) as file:
-                    kills += sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+        for fd in self._events:
+            _, _, told = os.pread(fd, _EVENTS_BYTES, 0).partition(b"oom_kill ")
+            kills += int(told.split()[0])
         before, self._kills = self._kills, kills
         return kills > before
 
     def remove(self) -> bool:
         """Remove the groups; False while processes are still in them."""
+        for fd in self._events or ():
+            os.close(fd)
+        self._events = []
         left = []
         for directory in self.directories:
             try:

@@ -82,11 +82,11 @@ class WorkerLink:
         try:
             while (code := self._hear_of_ends()) is None:
                 heard = loop.create_future()
-                loop.add_reader(self.process.control, _settle, heard)
+                loop.add_reader(self.process.control.fileno(), _settle, heard)
                 try:
                     await asyncio.wait_for(heard, _END_S)
                 finally:
-                    loop.remove_reader(self.process.control)
+                    loop.remove_reader(self.process.control.fileno())
         except (OSError, TimeoutError) as error:
             self.lost = True
             raise LostError("the worker ended") from error
@@ -142,11 +142,12 @@ class _Submission:
         loop = asyncio.get_running_loop()
         self._channel, theirs = wire.pair()
         self._channel.setblocking(False)
+        self._number = self._channel.fileno()  # a socket asyncio would write out in full when it looks for it
         ended = False
         try:
             with theirs:
                 self._link.begin(theirs)
-            loop.add_reader(self._channel, self._readable)
+            loop.add_reader(self._number, self._readable)
             await self._submit(loop)
             await self._feed(loop)
             while True:
@@ -182,7 +183,7 @@ class _Submission:
                     return
         finally:
             if not loop.is_closed():
-                loop.remove_reader(self._channel)
+                loop.remove_reader(self._number)
             self._channel.close()
             if self._streams is not None:
                 self._streams.close()
@@ -223,11 +224,11 @@ class _Submission:
                 return
             except BlockingIOError:
                 ready: asyncio.Future[None] = loop.create_future()
-                loop.add_writer(self._channel, _settle, ready)
+                loop.add_writer(self._number, _settle, ready)
                 try:
                     await ready
                 finally:
-                    loop.remove_writer(self._channel)
+                    loop.remove_writer(self._number)
             except (BrokenPipeError, ConnectionError):
                 return  # what became of the supervisor is in what it sent
 
@@ -308,7 +309,7 @@ class _Submission:
 
     def _close(self, reason: str) -> None:
         self._closed = reason if self._closed is None else self._closed
-        asyncio.get_running_loop().remove_reader(self._channel)
+        asyncio.get_running_loop().remove_reader(self._number)
         self._signal()
 
     def _signal(self) -> None:
