@@ -8,7 +8,7 @@ import socket
 import stat
 from typing import NamedTuple
 
-from code_rl.sandbox.embedded.guest import kernel, landlock, rootfs, seccomp
+from code_rl.sandbox.embedded.guest import cycle, kernel, landlock, rootfs, seccomp
 
 FULL, LANDLOCK, NONE = "full", "landlock", "none"
 INSIDE_ID = 1000
@@ -135,7 +135,6 @@ class TestConfinement:
 
     domain = -1
     """At `landlock`, the rule set that each test puts on: it cannot signal its supervisor from inside it."""
-    drop = staticmethod(kernel.drop_capabilities)
     renews_proc = False
     """Whether there is a private /proc, which can be replaced by a younger one."""
 
@@ -145,10 +144,13 @@ class TestConfinement:
         self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
         """Whether the kernel counts this submission's processes apart from all others."""
 
+    def steps(self) -> tuple[cycle.Step, ...]:
+        """What is done in the process just forked; where that is nothing, it has to `enter`."""
+        return (cycle.drop_capabilities(),) if self._level == FULL else ()
+
     def enter(self) -> None:
         """In the process just forked."""
         if self._level == FULL:
-            self.drop()
             return
         os.setpgid(0, 0)  # all that it starts stays in this group, which is how it is ended
         kernel.die_with_parent()

@@ -15,7 +15,8 @@ import operator
 import os
 import signal
 import socket
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from code_rl.sandbox.embedded.guest import kernel
@@ -30,8 +31,8 @@ _clone3 = ctypes.PyDLL(None)["syscall"]
 _clone3.restype = None
 _NEVER = object()
 _NR = {
-    "x86_64": {"waitid": 247, "newfstatat": 262, "utimensat": 280, "clone3": 435},
-    "aarch64": {"waitid": 95, "newfstatat": 79, "utimensat": 88, "clone3": 435},
+    "x86_64": {"waitid": 247, "newfstatat": 262, "utimensat": 280, "clone3": 435, "close_range": 436},
+    "aarch64": {"waitid": 95, "newfstatat": 79, "utimensat": 88, "clone3": 435, "close_range": 436},
 }[os.uname().machine]
 _MONOTONIC = 1
 _SETTID = 0x01000000
@@ -39,6 +40,7 @@ _born = ctypes.create_string_buffer(4)
 """Where the kernel writes into the memory of a child alone."""
 _AT_FDCWD, _NO_FOLLOW = -100, 0x100
 _MNT_DETACH = 2
+_RIGHTS = struct.Struct("=qii")
 _STAT_BYTES = 256
 """More than the kernel's structure has."""
 
@@ -58,17 +60,31 @@ def repeat(*steps: Step) -> bool:
     """Round after round of `steps`, until one gives what ends it. Returns whether this is a process that a step forked."""
     me = os.getpid()
     ctypes.memset(_born, 0, len(_born))
-    calls = (
-        itertools.takewhile(goes_on, iter(functools.partial(function, *arguments), _NEVER))
-        for goes_on, function, *arguments in steps
-    )
-    rounds = zip(*calls, strict=False)
+    rounds = zip(*_calls(steps), strict=False)
     _kept.append((rounds, steps))
     collections.deque(rounds, maxlen=0)
     if os.getpid() == me and not any(_born.raw):
         return False
     _c.PyOS_AfterFork_Child()
     return True
+
+
+class Once:
+    """Steps that are made ready before a fork, and taken after it, once: each function of Python that runs then would copy the pages where it lies."""
+
+    def __init__(self, *steps: Step) -> None:
+        self._round = zip(*_calls(steps), strict=False)
+
+    def take(self) -> bool:
+        """Whether each step gave what it should; those behind one that did not are not taken."""
+        return next(self._round, None) is not None
+
+
+def _calls(steps: tuple[Step, ...]) -> list[Iterator[Any]]:
+    return [
+        itertools.takewhile(goes_on, iter(functools.partial(function, *arguments), _NEVER))
+        for goes_on, function, *arguments in steps
+    ]
 
 
 def fork(namespaces: int = 0) -> tuple[Step, ...]:
@@ -114,6 +130,68 @@ def something_to_read(channel: int) -> Step:
 def send(channel: int, place: Any, size: int) -> Step:
     """A datagram."""
     return gives(size), _c.send, channel, place, size, socket.MSG_NOSIGNAL
+
+
+class _Message(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_void_p),
+        ("name_bytes", ctypes.c_uint32),
+        ("parts", ctypes.c_void_p),
+        ("number_of_parts", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_bytes", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    ]
+
+
+def receive_descriptors(channel: int, datagram: bytes, numbers: list[int]) -> tuple[Step, ...]:
+    """Take this datagram, with as many descriptors as `numbers` are, which are the lowest that are free."""
+    control = _RIGHTS.pack(_RIGHTS.size + 4 * len(numbers), socket.SOL_SOCKET, socket.SCM_RIGHTS)
+    control += struct.pack(f"={len(numbers)}i", *numbers)
+    data, room = ctypes.create_string_buffer(len(datagram)), ctypes.create_string_buffer(len(control) + 8)
+    part = (ctypes.c_size_t * 2)(ctypes.addressof(data), len(data))
+    message = _Message(
+        parts=ctypes.addressof(part),
+        number_of_parts=1,
+        control=ctypes.addressof(room),
+        control_bytes=socket.CMSG_SPACE(4 * len(numbers)),
+    )
+    _kept.append((data, room, part))
+    return (
+        (gives(len(datagram)), _c.recvmsg, channel, ctypes.byref(message), socket.MSG_CMSG_CLOEXEC),
+        equal(data, datagram, len(datagram)),
+        equal(room, control, len(control)),
+    )
+
+
+def place(fd: int, at: int) -> Step:
+    """Let a descriptor be at a fixed place, too; children of the process have it only where they have standard streams."""
+    return (gives(at), _c.dup2, fd, at) if at <= 2 else (gives(at), _c.dup3, fd, at, os.O_CLOEXEC)
+
+
+def close_from(first: int) -> Step:
+    """Close this descriptor and all above it."""
+    return zero, _c.syscall, _NR["close_range"], first, ctypes.c_uint(-1), 0
+
+
+def block_no_signal() -> Step:
+    """Let every signal come."""
+    return zero, _c.sigprocmask, int(signal.SIG_SETMASK), ctypes.create_string_buffer(128), None
+
+
+def drop_capabilities(header: Any = kernel.CAP_HEADER) -> Step:
+    """As `kernel.drop_capabilities`."""
+    return zero, _c.capset, header, kernel.NO_CAPABILITIES
+
+
+def limit(kind: int, soft: int, hard: int) -> Step:
+    """setrlimit(2)."""
+    return zero, _c.setrlimit, kind, (ctypes.c_uint64 * 2)(soft, hard)
+
+
+def call(function: Callable[..., None], **arguments: Any) -> Step:
+    """A builtin function that returns nothing."""
+    return zero, functools.partial(function, **arguments)
 
 
 def write(fd: int, data: bytes) -> Step:

@@ -69,9 +69,9 @@ class _Filter(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
 
 
-_CAP_HEADER = ctypes.byref(_CapHeader(0x20080522, 0))
-_NOBODYS_HEADER = ctypes.byref(_CapHeader(0x20080522, (1 << 31) - 1))
-_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+CAP_HEADER = ctypes.byref(_CapHeader(0x20080522, 0))
+NOBODYS_HEADER = ctypes.byref(_CapHeader(0x20080522, (1 << 31) - 1))
+NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 _libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _libc.capset.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 
@@ -156,15 +156,9 @@ def die_with_parent() -> None:
     prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
-def drop_capabilities(header: object = _CAP_HEADER) -> None:
+def drop_capabilities() -> None:
     """Give up every capability. With no_new_privs and exec refused, nothing can bring them back."""
-    _check(_libc.capset(header, _NO_CAPABILITIES), "capset")
-
-
-def rehearse_capabilities() -> None:
-    """As `drop_capabilities`, but for a process that is not to be had."""
-    with contextlib.suppress(KernelError):
-        drop_capabilities(_NOBODYS_HEADER)
+    _check(_libc.capset(CAP_HEADER, NO_CAPABILITIES), "capset")
 
 
 def keep_capabilities(*numbers: int) -> None:
@@ -174,7 +168,7 @@ def keep_capabilities(*numbers: int) -> None:
         half, bit = divmod(number, 32)
         sets[3 * half] |= 1 << bit
         sets[3 * half + 1] |= 1 << bit
-    _check(_libc.capset(_CAP_HEADER, (ctypes.c_uint32 * 6)(*sets)), "capset")
+    _check(_libc.capset(CAP_HEADER, (ctypes.c_uint32 * 6)(*sets)), "capset")
 
 
 class Account:

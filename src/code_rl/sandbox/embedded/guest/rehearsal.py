@@ -13,13 +13,13 @@ import linecache
 import os
 import resource
 import signal
+import socket
 import sys
 from typing import NoReturn
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.embedded.guest import confine, kernel, wire
+from code_rl.sandbox.embedded.guest import confine, cycle, kernel, testrun, wire
 from code_rl.sandbox.embedded.guest.supervisor import Supervisor
-from code_rl.sandbox.embedded.guest.testrun import TestRun
 
 _PROGRAM = """
 import sys
@@ -65,14 +65,11 @@ def rehearse() -> None:
     interrupt = signal.getsignal(signal.SIGINT)
     streams = [os.memfd_create(name) for name in ("stdin", "stdout")]
     os.pwrite(streams[0], _INPUT, 0)
-    confinement = confine.TestConfinement(confine.Confinement(confine.FULL, (), "", False, -1))
-    confinement.drop = kernel.rehearse_capabilities  # type: ignore[assignment]
     ours, theirs = wire.pair()
-    shedding = TestRun.rehearsed(confinement, ours)
     try:
         for _ in range(_TIMES):
-            theirs.send(wire.CASE_DATAGRAM)
-            _act(streams[0], streams[1], shedding)
+            socket.send_fds(theirs, [wire.CASE_DATAGRAM], streams)
+            _act(streams[0], streams[1], ours.fileno())
         _supervise()
     finally:
         sys.stdin, sys.stdout, sys.stderr = standard
@@ -92,17 +89,20 @@ def rehearse() -> None:
         theirs.close()
 
 
-def _act(stdin: int, stdout: int, shedding: TestRun) -> None:
+def _act(stdin: int, stdout: int, channel: int) -> None:
     """A test, as its own process goes through it."""
     os.lseek(stdin, 0, os.SEEK_SET)
     os.ftruncate(stdout, 0)
     os.close(os.dup(stdin))
-    shedding.shed()
+    numbers = testrun.lowest_free(2)
+    first = testrun.first_steps(channel, numbers, resource.getrlimit(resource.RLIMIT_CPU), [])
+    cycle.Once(*first, cycle.drop_capabilities(kernel.NOBODYS_HEADER)).take()
+    for fd in numbers:
+        os.close(fd)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, "r", closefd=False)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(stdout, "w", closefd=False)), "utf-8")
     program = runner.Program(_PROGRAM)
     module = runner.prepare(program, runner.depth())
-    program.seed_random(b"")
     if runner.end(program, module, runner.run(program, module)) != 0:
         raise RuntimeError("the rehearsal failed")
 
@@ -119,7 +119,7 @@ def _supervise() -> None:
             theirs.send(datagram)
         theirs.send(wire.CASE_DATAGRAM)
         supervisor.rehearse(ours, _Exit())
-        wire.receive_case(ours)
+        ours.recv(1)
         theirs.recv(1 << 16)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         with contextlib.suppress(kernel.KernelError):

@@ -101,6 +101,7 @@ class Supervisor:
         """Begin the only test of this supervisor. Returns its process id, 0 in the test."""
         if self._job.fetch:
             run.take_fetched()
+        run.make_ready()
         if not self._channel.recv(1, socket.MSG_PEEK):
             raise ConnectionError
         if counter >= 0:
@@ -112,6 +113,7 @@ class Supervisor:
         """Run test after test. Returns 0 in a test; or the number of a test's process that needs to be looked after."""
         account, others, channel = self._account, self._others, self._channel.fileno()
         looks = cycle.Looks(".", SOURCE)
+        run.make_ready()
         account.view[wire.CAUSE_AT] = wire.REHEARSED
         pid, broken = _FIRST_PID.to_bytes(4, "little"), BROKEN_EXIT.to_bytes(4, "little")
         forked = cycle.repeat(

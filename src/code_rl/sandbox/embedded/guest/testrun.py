@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import math
 import os
 import resource
@@ -11,7 +10,7 @@ import sys
 from typing import Any, NoReturn
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.embedded.guest import confine, files, kernel, wire
+from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, wire
 
 VALUE_FD, _FAULT_FD = 3, 4
 RESERVED = (VALUE_FD, _FAULT_FD)
@@ -48,11 +47,9 @@ class TestRun:
         `rehearses`: the first test ends at once.
         """
         self._job, self._channel, self._confinement, self._program = job, channel, confinement, program
-        self._hooks = fork_hooks
         self._fault_seen, fault = os.pipe()
         os.set_blocking(self._fault_seen, False)
         place(fault, _FAULT_FD)
-        self._first_closed = VALUE_FD if job.fn_name is None else _FAULT_FD
         self._fetched = -1
         self._rehearsal = one_byte() if rehearses else -1
         largest = max(job.file_bytes, job.output_bytes + 1)
@@ -70,33 +67,24 @@ class TestRun:
             most = job.processes + _OWN_PROCESSES
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
-    @classmethod
-    def rehearsed(cls, confinement: confine.TestConfinement, channel: socket.socket) -> TestRun:
-        """One whose `shed` does nothing."""
-        run = cls.__new__(cls)
-        run._channel, run._confinement, run._hooks, run._first_closed = channel, confinement, [], 1 << 19
-        run._cpu = resource.getrlimit(resource.RLIMIT_CPU)
-        return run
-
     def take_fetched(self) -> None:
         """In the supervisor, before the fork: the descriptor where files are read back to, which no test gets."""
         self._fetched = wire.receive_file(self._channel)[1]
 
-    def take(self, descriptors: list[int]) -> int:
-        """In the process just forked: put these where the program expects them. Returns the input of a call, or -1.
-
-        They are: its input, stdout, stderr; for a call the value's and perhaps its stdin.
-        """
-        if self._job.fn_name is None:
-            for fd, at in zip(descriptors, (0, 1, 2), strict=True):
-                place(fd, at)
-            return -1
-        given, out, err, value, *talk = descriptors
-        place(talk[0] if talk else os.open("/dev/null", os.O_RDONLY), 0)
-        place(out, 1)
-        place(err, 2)
-        place(value, VALUE_FD)
-        return given
+    def make_ready(self) -> None:
+        """In the supervisor, when it opens no descriptors any more: prepare what the process just forked does first."""
+        call, talks = self._job.fn_name is not None, self._job.talks
+        self._numbers = lowest_free(4 + talks if call else 3)
+        self._given, *places = self._numbers if call else (-1, *self._numbers)
+        wanted = (1, 2, VALUE_FD, 0) if call else (0, 1, 2)
+        dropped = self._confinement.steps()
+        self._closes = bool(dropped) and not call
+        self._first = cycle.Once(
+            *first_steps(self._channel.fileno(), self._numbers, self._cpu, fork_hooks),
+            *dropped,
+            *(cycle.place(fd, at) for fd, at in zip(places, wanted, strict=False)),
+            *((cycle.close_from(VALUE_FD),) if self._closes else ()),
+        )
 
     def close(self, account: kernel.Account) -> None:
         """In the supervisor, when the test is over: read files back.
@@ -111,24 +99,16 @@ class TestRun:
             except BlockingIOError:
                 return
 
-    def shed(self) -> list[int]:
-        """In the process just forked: drop all that is ours. Returns the test's descriptors, as they came."""
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-        descriptors = wire.receive_case(self._channel)
-        self._confinement.enter()
-        resource.setrlimit(resource.RLIMIT_CPU, self._cpu)
-        for hook in self._hooks:
-            os.register_at_fork(**hook)
-        return descriptors
-
     def child(self) -> NoReturn:
         """In the process just forked: drop all that is ours, become the program."""
         if self._rehearsal >= 0 and os.read(self._rehearsal, 1):
             os._exit(0)
+        arguments = b""
         try:
-            given = self.take(self.shed())
-            arguments = files.read_from_start(given, os.fstat(given).st_size) if given >= 0 else b""
-            os.closerange(self._first_closed, 1 << 20)
+            if not self._first.take():
+                raise ConnectionError("the descriptors of a test cannot be had")
+            if not self._closes:
+                arguments = self._enter()
         except BaseException as error:  # noqa: BLE001 - reported by `close`
             os.write(_FAULT_FD, repr(error).encode())
             os._exit(BROKEN_EXIT)
@@ -137,6 +117,38 @@ class TestRun:
         if self._job.fn_name is None:
             runner.run_script(self._program)
         runner.run_call(self._program, arguments, VALUE_FD)
+
+    def _enter(self) -> bytes:
+        """What is left to be done where it takes more than a few calls. Returns the input of a call."""
+        self._confinement.enter()
+        if self._given < 0:
+            os.closerange(VALUE_FD, 1 << 20)
+            return b""
+        if not self._job.talks:
+            place(os.open("/dev/null", os.O_RDONLY), 0)
+        arguments = files.read_from_start(self._given, os.fstat(self._given).st_size)
+        os.closerange(_FAULT_FD, 1 << 20)
+        return arguments
+
+
+def first_steps(
+    channel: int, numbers: list[int], cpu: tuple[int, int], hooks: list[dict[str, Any]]
+) -> tuple[cycle.Step, ...]:
+    """What every test does first: hear signals, take its descriptors, be limited, give the modules their hooks."""
+    return (
+        cycle.block_no_signal(),
+        *cycle.receive_descriptors(channel, wire.CASE_DATAGRAM, numbers),
+        cycle.limit(resource.RLIMIT_CPU, *cpu),
+        *(cycle.call(os.register_at_fork, **hook) for hook in hooks),
+    )
+
+
+def lowest_free(count: int) -> list[int]:
+    """The numbers that the next descriptors of this process will have."""
+    spare = [os.dup(2) for _ in range(count)]
+    for fd in spare:
+        os.close(fd)
+    return spare
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:

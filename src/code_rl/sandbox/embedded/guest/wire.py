@@ -8,7 +8,6 @@ sandbox is ever unpickled or unmarshalled.
 
 from __future__ import annotations
 
-import array
 import marshal
 import socket
 import struct
@@ -19,7 +18,6 @@ START = b"s"
 """Host to worker: carries the channel of a submission. Back comes the account of its supervisor, when that has ended."""
 
 CHUNK = 96 * 1024
-MOST_DESCRIPTORS = 8
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
 RESULT, REAPED, COMPILE_ERROR, IDLE, COMPILED = 1, 2, 3, 4, 5
@@ -157,23 +155,10 @@ def receive_job(channel: socket.socket) -> JobMessage:
 
 def receive_file(channel: socket.socket) -> tuple[str, int]:
     """The path and the descriptor of the next file."""
-    datagram, descriptors = _receive(channel)
-    return datagram[1:].decode("utf-8", "surrogateescape"), descriptors[0]
-
-
-def receive_case(channel: socket.socket) -> list[int]:
-    """The descriptors of the next test. Raises ConnectionError when the host has gone."""
-    return _receive(channel)[1]
-
-
-def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    datagram, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(4 * MOST_DESCRIPTORS))
+    datagram, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
     if not datagram:
         raise ConnectionError
-    descriptors = array.array("i")
-    for _, _, data in ancillary:
-        descriptors.frombytes(data[: len(data) - len(data) % 4])
-    return datagram, descriptors.tolist()  # list() would leave one more list in store each time, a count of tests
+    return datagram[1:].decode("utf-8", "surrogateescape"), descriptors[0]
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
