@@ -24,7 +24,7 @@ from code_rl.sandbox.embedded.guest import kernel
 Step = tuple[Any, ...]
 """(whether its result lets the round go on, function, arguments...)."""
 
-_c = ctypes.PyDLL(None, use_errno=True)
+_c = ctypes.PyDLL(None)
 _c.PyOS_BeforeFork.restype = _c.PyOS_AfterFork_Parent.restype = _c.PyOS_AfterFork_Child.restype = None
 _c.fork.restype = _c.memset.restype = None
 _clone3 = ctypes.PyDLL(None)["syscall"]
@@ -56,17 +56,22 @@ def gives(number: int) -> Callable[[Any], bool]:
     return number.__eq__
 
 
-def repeat(*steps: Step) -> bool:
-    """Round after round of `steps`, until one gives what ends it. Returns whether this is a process that a step forked."""
-    me = os.getpid()
-    ctypes.memset(_born, 0, len(_born))
-    rounds = zip(*_calls(steps), strict=False)
-    _kept.append((rounds, steps))
-    collections.deque(rounds, maxlen=0)
-    if os.getpid() == me and not any(_born.raw):
-        return False
-    _c.PyOS_AfterFork_Child()
-    return True
+class Rounds:
+    """Round after round of steps, until one gives what ends it."""
+
+    def __init__(self, *steps: Step) -> None:
+        self._me = os.getpid()
+        self._rounds = zip(*_calls(steps), strict=False)
+        _kept.append((self._rounds, steps))
+
+    def run(self) -> bool:
+        """To the end. Returns whether this is a process that a step forked."""
+        ctypes.memset(_born, 0, len(_born))
+        collections.deque(self._rounds, maxlen=0)
+        if os.getpid() == self._me and not any(_born.raw):
+            return False
+        _c.PyOS_AfterFork_Child()
+        return True
 
 
 class Once:

@@ -75,12 +75,16 @@ class Supervisor:
             files.lay_out(*wire.receive_file(channel))
         if not job.files:
             self._lay_out_source()
-        runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
         repeats = counter >= 0 and job.several and not job.files and not job.fetch
         run = TestRun(job, channel, confinement, program, self._base, repeats)
         if not repeats:
             channel.send(wire.pack(wire.Record(wire.COMPILED)))
-        pid = self._repeat(run, counter, confinement.renews_proc) if repeats else self._fork(run, counter)
+        if job.fetch:
+            run.take_fetched()
+        run.make_ready()
+        rounds = self._rounds(counter, confinement.renews_proc) if repeats else None
+        runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
+        pid = self._repeat(rounds, run, counter) if rounds else self._fork(run, counter)
         if pid == 0:
             run.child()
         self._end(run, pid, 0 if repeats else WATCH_AFTER_S)
@@ -99,9 +103,6 @@ class Supervisor:
 
     def _fork(self, run: TestRun, counter: int) -> int:
         """Begin the only test of this supervisor. Returns its process id, 0 in the test."""
-        if self._job.fetch:
-            run.take_fetched()
-        run.make_ready()
         if not self._channel.recv(1, socket.MSG_PEEK):
             raise ConnectionError
         if counter >= 0:
@@ -109,14 +110,20 @@ class Supervisor:
         self._account.begin()
         return os.fork()
 
-    def _repeat(self, run: TestRun, counter: int, renews_proc: bool) -> int:
+    def _repeat(self, rounds: cycle.Rounds, run: TestRun, counter: int) -> int:
         """Run test after test. Returns 0 in a test; or the number of a test's process that needs to be looked after."""
+        if rounds.run():
+            return 0
+        begun = any(self._account.view[wire.BEGAN_AT : wire.ENDED_AT])
+        return _FIRST_PID if begun else self._fork(run, counter)
+
+    def _rounds(self, counter: int, renews_proc: bool) -> cycle.Rounds:
+        """A test each."""
         account, others, channel = self._account, self._others, self._channel.fileno()
         looks = cycle.Looks(".", SOURCE)
-        run.make_ready()
         account.view[wire.CAUSE_AT] = wire.REHEARSED
         pid, broken = _FIRST_PID.to_bytes(4, "little"), BROKEN_EXIT.to_bytes(4, "little")
-        forked = cycle.repeat(
+        return cycle.Rounds(
             cycle.something_to_read(channel),
             *(rootfs.renewing_private_proc() if renews_proc else ()),
             *looks.begin(),
@@ -134,10 +141,6 @@ class Supervisor:
             cycle.send(channel, account.place, wire.ACCOUNT_BYTES),
             cycle.wipe(account.cause, wire.ACCOUNT_BYTES - wire.CAUSE_AT),
         )
-        if forked:
-            return 0
-        begun = any(account.view[wire.BEGAN_AT : wire.ENDED_AT])
-        return _FIRST_PID if begun else self._fork(run, counter)
 
     def _end(self, run: Test, pid: int, at_first_s: float) -> None:
         """See a test to its end, and report; watch it when it has taken so long. What began in `_repeat` may have ended there."""
