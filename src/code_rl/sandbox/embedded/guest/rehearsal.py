@@ -97,6 +97,8 @@ def _act(stdin: int, stdout: int, channel: int) -> None:
     numbers = testrun.lowest_free(2)
     first = testrun.first_steps(channel, numbers, resource.getrlimit(resource.RLIMIT_CPU), [])
     cycle.Once(*first, cycle.drop_capabilities(kernel.NOBODYS_HEADER)).take()
+    with contextlib.suppress(TypeError):
+        os.register_at_fork(before=None)  # type: ignore[call-overload]
     for fd in numbers:
         os.close(fd)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, "r", closefd=False)), "utf-8")
