@@ -130,6 +130,11 @@ def confine_submission(
     return confinement
 
 
+def dropping(level: str) -> tuple[cycle.Step, ...]:
+    """How a test gives up what its supervisor may, where that takes no more."""
+    return (cycle.drop_capabilities(),) if level == FULL else ()
+
+
 class TestConfinement:
     """What a single test loses beyond its submission."""
 
@@ -144,12 +149,8 @@ class TestConfinement:
         self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
         """Whether the kernel counts this submission's processes apart from all others."""
 
-    def steps(self) -> tuple[cycle.Step, ...]:
-        """What is done in the process just forked; where that is nothing, it has to `enter`."""
-        return (cycle.drop_capabilities(),) if self._level == FULL else ()
-
     def enter(self) -> None:
-        """In the process just forked."""
+        """In the process just forked; at `full` what `dropping` does is enough."""
         if self._level == FULL:
             return
         os.setpgid(0, 0)  # all that it starts stays in this group, which is how it is ended

@@ -41,6 +41,7 @@ _born = ctypes.create_string_buffer(4)
 _AT_FDCWD, _NO_FOLLOW = -100, 0x100
 _MNT_DETACH = 2
 _RIGHTS = struct.Struct("=qii")
+_STANDARD = 2
 _STAT_BYTES = 256
 """More than the kernel's structure has."""
 
@@ -149,29 +150,41 @@ class _Message(ctypes.Structure):
     ]
 
 
-def receive_descriptors(channel: int, datagram: bytes, numbers: list[int]) -> tuple[Step, ...]:
-    """Take this datagram, with as many descriptors as `numbers` are, which are the lowest that are free."""
-    control = _RIGHTS.pack(_RIGHTS.size + 4 * len(numbers), socket.SOL_SOCKET, socket.SCM_RIGHTS)
-    control += struct.pack(f"={len(numbers)}i", *numbers)
-    data, room = ctypes.create_string_buffer(len(datagram)), ctypes.create_string_buffer(len(control) + 8)
-    part = (ctypes.c_size_t * 2)(ctypes.addressof(data), len(data))
-    message = _Message(
-        parts=ctypes.addressof(part),
-        number_of_parts=1,
-        control=ctypes.addressof(room),
-        control_bytes=socket.CMSG_SPACE(4 * len(numbers)),
-    )
-    _kept.append((data, room, part))
-    return (
-        (gives(len(datagram)), _c.recvmsg, channel, ctypes.byref(message), socket.MSG_CMSG_CLOEXEC),
-        equal(data, datagram, len(datagram)),
-        equal(room, control, len(control)),
-    )
+class Descriptors:
+    """Those that come with a datagram, and where they are put: made ready once, for numbers that are known later."""
 
+    def __init__(self, datagram: bytes, places: tuple[int, ...]) -> None:
+        """`places`: where each belongs, those that have none last; only standard streams are for children of the process, too."""
+        count = len(places)
+        self._channel, self._numbers = ctypes.c_int(), [ctypes.c_int() for _ in places]
+        self._wanted = ctypes.create_string_buffer(_RIGHTS.size + 4 * count)
+        _RIGHTS.pack_into(self._wanted, 0, len(self._wanted), socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        data, room = ctypes.create_string_buffer(len(datagram)), ctypes.create_string_buffer(socket.CMSG_SPACE(4 * count))
+        part = (ctypes.c_size_t * 2)(ctypes.addressof(data), len(data))
+        message = _Message(
+            parts=ctypes.addressof(part),
+            number_of_parts=1,
+            control=ctypes.addressof(room),
+            control_bytes=len(room),
+        )
+        self._kept = (data, room, part, message)
+        self.taking: tuple[Step, ...] = (
+            (gives(len(datagram)), _c.recvmsg, self._channel, ctypes.byref(message), socket.MSG_CMSG_CLOEXEC),
+            equal(data, datagram, len(datagram)),
+            equal(room, self._wanted, len(self._wanted)),
+        )
+        self.placing: tuple[Step, ...] = tuple(
+            (gives(at), _c.dup2, fd, at) if at <= _STANDARD else (gives(at), _c.dup3, fd, at, os.O_CLOEXEC)
+            for fd, at in zip(self._numbers, places, strict=True)
+            if at >= 0
+        )
 
-def place(fd: int, at: int) -> Step:
-    """Let a descriptor be at a fixed place, too; children of the process have it only where they have standard streams."""
-    return (gives(at), _c.dup2, fd, at) if at <= 2 else (gives(at), _c.dup3, fd, at, os.O_CLOEXEC)
+    def expect(self, channel: int, numbers: list[int]) -> None:
+        """They will come on this channel, and have these numbers."""
+        self._channel.value = channel
+        for at, (place, number) in enumerate(zip(self._numbers, numbers, strict=True)):
+            place.value = number
+            struct.pack_into("=i", self._wanted, _RIGHTS.size + 4 * at, number)
 
 
 def close_from(first: int) -> Step:
@@ -189,9 +202,14 @@ def drop_capabilities(header: Any = kernel.CAP_HEADER) -> Step:
     return zero, _c.capset, header, kernel.NO_CAPABILITIES
 
 
-def limit(kind: int, soft: int, hard: int) -> Step:
-    """setrlimit(2)."""
-    return zero, _c.setrlimit, kind, (ctypes.c_uint64 * 2)(soft, hard)
+def limit(kind: int, soft_and_hard: Any) -> Step:
+    """setrlimit(2), to what stands at this place then."""
+    return zero, _c.setrlimit, kind, soft_and_hard
+
+
+def two_numbers() -> Any:
+    """A place for the limits of `limit`."""
+    return (ctypes.c_uint64 * 2)()
 
 
 def call(function: Callable[..., None], **arguments: Any) -> Step:

@@ -68,7 +68,7 @@ def rehearse() -> None:
     ours, theirs = wire.pair()
     try:
         for _ in range(_TIMES):
-            socket.send_fds(theirs, [wire.CASE_DATAGRAM], streams)
+            socket.send_fds(theirs, [wire.CASE_DATAGRAM], [*streams, streams[1]])
             _act(streams[0], streams[1], ours.fileno())
         _supervise()
     finally:
@@ -94,13 +94,12 @@ def _act(stdin: int, stdout: int, channel: int) -> None:
     os.lseek(stdin, 0, os.SEEK_SET)
     os.ftruncate(stdout, 0)
     os.close(os.dup(stdin))
-    numbers = testrun.lowest_free(2)
-    first = testrun.first_steps(channel, numbers, resource.getrlimit(resource.RLIMIT_CPU), [])
-    cycle.Once(*first, cycle.drop_capabilities(kernel.NOBODYS_HEADER)).take()
+    first = testrun.First(False, False, (cycle.drop_capabilities(kernel.NOBODYS_HEADER),), [])
+    given = first.expect(channel, resource.getrlimit(resource.RLIMIT_CPU))
+    first.steps.take()
     with contextlib.suppress(TypeError):
         os.register_at_fork(before=None)  # type: ignore[call-overload]
-    for fd in numbers:
-        os.close(fd)
+    os.closerange(given, given + 3)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, "r", closefd=False)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(stdout, "w", closefd=False)), "utf-8")
     program = runner.Program(_PROGRAM)

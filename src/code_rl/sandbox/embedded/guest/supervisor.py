@@ -19,7 +19,7 @@ from typing import NoReturn, Protocol
 from code_rl.sandbox import runner
 from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, rootfs, wire
 from code_rl.sandbox.embedded.guest.stragglers import kill_all, reap_all
-from code_rl.sandbox.embedded.guest.testrun import BROKEN_EXIT, TestRun
+from code_rl.sandbox.embedded.guest.testrun import BROKEN_EXIT, First, TestRun
 from code_rl.sandbox.embedded.guest.watch import LIMITS, WATCH_AFTER_S
 
 STACK_BYTES = 1 << 30
@@ -56,6 +56,8 @@ class Supervisor:
         """`sees_tests`: the watch can tell what tests use without their CPU clocks."""
         self._wanted, self._base, self._sees_tests = wanted, base_bytes, sees_tests
         self._account, self._others = kernel.Account(), kernel.Account()
+        self._dropping = confine.dropping(wanted.level)
+        self._script, self._call = (First(call, False, self._dropping) for call in (False, True))
 
     def supervise(self, channel: socket.socket, directory: str, keeper: socket.socket) -> NoReturn:
         """In a process just forked: take the job that arrives on `channel`, compile, run every test that comes, report, exit.
@@ -81,7 +83,8 @@ class Supervisor:
             channel.send(wire.pack(wire.Record(wire.COMPILED)))
         if job.fetch:
             run.take_fetched()
-        run.make_ready()
+        talking = First(True, True, self._dropping) if job.fn_name and job.talks else None
+        run.make_ready(talking or (self._call if job.fn_name is not None else self._script))
         rounds = self._rounds(counter, confinement.renews_proc) if repeats else None
         runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
         pid = self._repeat(rounds, run, counter) if rounds else self._fork(run, counter)

@@ -71,20 +71,10 @@ class TestRun:
         """In the supervisor, before the fork: the descriptor where files are read back to, which no test gets."""
         self._fetched = wire.receive_file(self._channel)[1]
 
-    def make_ready(self) -> None:
-        """In the supervisor, when it opens no descriptors any more: prepare what the process just forked does first."""
-        call, talks = self._job.fn_name is not None, self._job.talks
-        self._numbers = lowest_free(4 + talks if call else 3)
-        self._given, *places = self._numbers if call else (-1, *self._numbers)
-        wanted = (1, 2, VALUE_FD, 0) if call else (0, 1, 2)
-        dropped = self._confinement.steps()
-        self._closes = bool(dropped) and not call
-        self._first = cycle.Once(
-            *first_steps(self._channel.fileno(), self._numbers, self._cpu, fork_hooks),
-            *dropped,
-            *(cycle.place(fd, at) for fd, at in zip(places, wanted, strict=False)),
-            *((cycle.close_from(VALUE_FD),) if self._closes else ()),
-        )
+    def make_ready(self, first: First) -> None:
+        """In the supervisor, when it opens no descriptors any more: see to it that the process just forked finds `first` as it has to be."""
+        self._first = first
+        self._given = first.expect(self._channel.fileno(), self._cpu)
 
     def close(self, account: kernel.Account) -> None:
         """In the supervisor, when the test is over: read files back.
@@ -105,9 +95,9 @@ class TestRun:
             os._exit(0)
         arguments = b""
         try:
-            if not self._first.take():
+            if not self._first.steps.take():
                 raise ConnectionError("the descriptors of a test cannot be had")
-            if not self._closes:
+            if not self._first.closes:
                 arguments = self._enter()
         except BaseException as error:  # noqa: BLE001 - reported by `close`
             os.write(_FAULT_FD, repr(error).encode())
@@ -121,7 +111,7 @@ class TestRun:
     def _enter(self) -> bytes:
         """What is left to be done where it takes more than a few calls. Returns the input of a call."""
         self._confinement.enter()
-        if self._given < 0:
+        if self._job.fn_name is None:
             os.closerange(VALUE_FD, 1 << 20)
             return b""
         if not self._job.talks:
@@ -131,24 +121,37 @@ class TestRun:
         return arguments
 
 
-def first_steps(
-    channel: int, numbers: list[int], cpu: tuple[int, int], hooks: list[dict[str, Any]]
-) -> tuple[cycle.Step, ...]:
-    """What every test does first: hear signals, take its descriptors, be limited, give the modules their hooks."""
-    return (
-        cycle.block_no_signal(),
-        *cycle.receive_descriptors(channel, wire.CASE_DATAGRAM, numbers),
-        cycle.limit(resource.RLIMIT_CPU, *cpu),
-        *(cycle.call(os.register_at_fork, **hook) for hook in hooks),
-    )
+class First:
+    """What every test of a kind does first: hear signals, take its descriptors, be limited, give the modules their hooks, drop what is ours."""
 
+    def __init__(
+        self, call: bool, talks: bool, dropping: tuple[cycle.Step, ...], hooks: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Made in the worker, so that no supervisor has to. `dropping`: how capabilities are given up; where that takes more, it is left to be done."""
+        self._count = 3 + call + (call and talks)
+        self._descriptors = cycle.Descriptors(
+            wire.CASE_DATAGRAM, (-1, 1, 2, VALUE_FD, 0)[: self._count] if call else (0, 1, 2)
+        )
+        self._cpu = cycle.two_numbers()
+        self.closes = bool(dropping) and not call
+        self.steps = cycle.Once(
+            cycle.block_no_signal(),
+            *self._descriptors.taking,
+            cycle.limit(resource.RLIMIT_CPU, self._cpu),
+            *(cycle.call(os.register_at_fork, **hook) for hook in (fork_hooks if hooks is None else hooks)),
+            *dropping,
+            *self._descriptors.placing,
+            *((cycle.close_from(VALUE_FD),) if self.closes else ()),
+        )
 
-def lowest_free(count: int) -> list[int]:
-    """The numbers that the next descriptors of this process will have."""
-    spare = [os.dup(2) for _ in range(count)]
-    for fd in spare:
-        os.close(fd)
-    return spare
+    def expect(self, channel: int, cpu: tuple[int, int]) -> int:
+        """Before the fork. Returns the number that the first descriptor will have."""
+        numbers = [os.dup(2) for _ in range(self._count)]
+        for fd in numbers:
+            os.close(fd)
+        self._descriptors.expect(channel, numbers)
+        self._cpu[:] = cpu
+        return numbers[0]
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
