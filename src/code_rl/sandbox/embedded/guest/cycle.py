@@ -159,7 +159,10 @@ class Descriptors:
         self._channel, self._numbers = ctypes.c_int(), [ctypes.c_int() for _ in places]
         self._wanted = ctypes.create_string_buffer(_RIGHTS.size + 4 * count)
         _RIGHTS.pack_into(self._wanted, 0, len(self._wanted), socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        data, room = ctypes.create_string_buffer(len(datagram)), ctypes.create_string_buffer(socket.CMSG_SPACE(4 * count))
+        data, room = (
+            ctypes.create_string_buffer(len(datagram)),
+            ctypes.create_string_buffer(socket.CMSG_SPACE(4 * count)),
+        )
         part = (ctypes.c_size_t * 2)(ctypes.addressof(data), len(data))
         message = _Message(
             parts=ctypes.addressof(part),

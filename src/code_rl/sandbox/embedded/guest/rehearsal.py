@@ -98,7 +98,7 @@ def _act(stdin: int, stdout: int, channel: int) -> None:
     given = first.expect(channel, resource.getrlimit(resource.RLIMIT_CPU))
     first.steps.take()
     with contextlib.suppress(TypeError):
-        os.register_at_fork(before=None)  # type: ignore[call-overload]
+        os.register_at_fork(before=None)
     os.closerange(given, given + 3)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, "r", closefd=False)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(stdout, "w", closefd=False)), "utf-8")

@@ -87,7 +87,7 @@ class Supervisor:
         run.make_ready(talking or (self._call if job.fn_name is not None else self._script))
         rounds = self._rounds(counter, confinement.renews_proc) if repeats else None
         runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
-        pid = self._repeat(rounds, run, counter) if rounds else self._fork(run, counter)
+        pid = self._repeat(rounds, counter) if rounds else self._fork(counter)
         if pid == 0:
             run.child()
         self._end(run, pid, 0 if repeats else WATCH_AFTER_S)
@@ -104,7 +104,7 @@ class Supervisor:
             run.child()
         self._end(run, pid, _REHEARSAL_S)
 
-    def _fork(self, run: TestRun, counter: int) -> int:
+    def _fork(self, counter: int) -> int:
         """Begin the only test of this supervisor. Returns its process id, 0 in the test."""
         if not self._channel.recv(1, socket.MSG_PEEK):
             raise ConnectionError
@@ -113,12 +113,12 @@ class Supervisor:
         self._account.begin()
         return os.fork()
 
-    def _repeat(self, rounds: cycle.Rounds, run: TestRun, counter: int) -> int:
+    def _repeat(self, rounds: cycle.Rounds, counter: int) -> int:
         """Run test after test. Returns 0 in a test; or the number of a test's process that needs to be looked after."""
         if rounds.run():
             return 0
         begun = any(self._account.view[wire.BEGAN_AT : wire.ENDED_AT])
-        return _FIRST_PID if begun else self._fork(run, counter)
+        return _FIRST_PID if begun else self._fork(counter)
 
     def _rounds(self, counter: int, renews_proc: bool) -> cycle.Rounds:
         """A test each."""

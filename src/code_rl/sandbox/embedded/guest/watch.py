@@ -37,9 +37,9 @@ def serve(asked: socket.socket, tree: Tree, load: Load) -> None:
         told = {kind: data for _, kind, data in ancillary}
         pid, _, _ = _CREDENTIALS.unpack(told[socket.SCM_CREDENTIALS])
         channel, pidfd = struct.unpack("=ii", told[socket.SCM_RIGHTS])
-        with socket.socket(fileno=channel) as heard, open(pidfd, "rb", buffering=0):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                _watch(given, pid, pidfd, heard, tree, load)
+        ended = contextlib.suppress(ProcessLookupError)
+        with socket.socket(fileno=channel) as heard, open(pidfd, "rb", buffering=0), ended:
+            _watch(given, pid, pidfd, heard, tree, load)
 
 
 def _watch(given: bytes, supervisor: int, pidfd: int, channel: socket.socket, tree: Tree, load: Load) -> None:
