@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from sandbox_boxes import LEVELS, collect, run_one, stdin_job
@@ -224,3 +226,41 @@ def test_what_the_compiler_warns_of_does_not_reach_our_own_stderr(capfd):
     done = run_one("x = 1if True else 2\nprint('\\d')")
     assert done.status == Status.OK
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_program_started_ends_when_nobody_wants_its_result(level):
+    forks = "import os\nfor _ in range(3):\n    if os.fork() == 0:\n        while True: pass\nprint(flush=True)\nwhile True: pass\n"
+
+    async def go() -> None:
+        async with EmbeddedSandbox(1, level) as box:
+            (zygote,) = box._zygotes.values()
+
+            async def until(wanted) -> None:
+                while not wanted(len(_below(zygote.process.pid))):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+            running = asyncio.ensure_future(collect(box, stdin_job(forks, b"", b"")))
+            # The worker, its keeper, the supervisor, and four of the program's.
+            await asyncio.wait_for(until(lambda number: number >= 7), 60)
+            running.cancel()
+            await asyncio.wait_for(until(lambda number: number <= 2), 60)
+
+    asyncio.run(go())
+
+
+def _below(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            children = [int(word) for word in file.read().split()]
+    except FileNotFoundError:
+        return []
+    return children + [more for child in children for more in _below(child)]
+
+
+def test_it_starts_whatever_descriptors_are_open():
+    script = (
+        "import os\nfrom code_rl.sandbox.embedded import EmbeddedSandbox\n"
+        "for _ in range(8):\n    EmbeddedSandbox(1).close()\n    os.open('/dev/null', os.O_RDONLY)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

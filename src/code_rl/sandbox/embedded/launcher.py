@@ -67,9 +67,11 @@ class WorkerProcess:
     pid: int
     pidfd: int
     control: socket.socket
+    contained: bool
+    """Whether all that it runs ends with it."""
 
     def end(self) -> None:
-        """Kill the worker, and with it all that it runs; release its descriptors. Idempotent."""
+        """Kill the worker; release its descriptors. Idempotent."""
         if self.control.fileno() < 0:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -143,7 +145,7 @@ class Zygote:
         finally:
             theirs.close()
         ours.setblocking(False)
-        return WorkerProcess(rest[0], pidfd, ours)
+        return WorkerProcess(rest[0], pidfd, ours, not self._scratch)
 
     def alive(self) -> bool:
         """True while the process runs."""

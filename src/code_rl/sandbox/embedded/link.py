@@ -187,7 +187,8 @@ class _Submission:
             self._channel.close()
             if self._streams is not None:
                 self._streams.close()
-                self._link.lost = self._link.lost or not ended  # a test is running
+                # A test is running; where it does not end with its worker, the worker sees to it.
+                self._link.lost = self._link.lost or (not ended and self._link.process.contained)
 
     async def _submit(self, loop: asyncio.AbstractEventLoop) -> None:
         for datagram in wire.job_datagrams(self._job):

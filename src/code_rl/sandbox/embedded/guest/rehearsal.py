@@ -99,7 +99,8 @@ def _act(stdin: int, stdout: int, channel: int) -> None:
     first.steps.take()
     with contextlib.suppress(TypeError):
         os.register_at_fork(before=None)
-    os.closerange(given, given + 3)
+    for fd in given:
+        os.close(fd)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, "r", closefd=False)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(stdout, "w", closefd=False)), "utf-8")
     program = runner.Program(_PROGRAM)

@@ -74,7 +74,7 @@ class TestRun:
     def make_ready(self, first: First) -> None:
         """In the supervisor, when it opens no descriptors any more: see to it that the process just forked finds `first` as it has to be."""
         self._first = first
-        self._given = first.expect(self._channel.fileno(), self._cpu)
+        self._given, *_ = first.expect(self._channel.fileno(), self._cpu)
 
     def close(self, account: kernel.Account) -> None:
         """In the supervisor, when the test is over: read files back.
@@ -144,14 +144,14 @@ class First:
             *((cycle.close_from(VALUE_FD),) if self.closes else ()),
         )
 
-    def expect(self, channel: int, cpu: tuple[int, int]) -> int:
-        """Before the fork. Returns the number that the first descriptor will have."""
+    def expect(self, channel: int, cpu: tuple[int, int]) -> list[int]:
+        """Before the fork. Returns the numbers that the descriptors will have."""
         numbers = [os.dup(2) for _ in range(self._count)]
         for fd in numbers:
             os.close(fd)
         self._descriptors.expect(channel, numbers)
         self._cpu[:] = cpu
-        return numbers[0]
+        return numbers
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:

@@ -87,13 +87,20 @@ class Worker:
         self._attend(channel)
 
     def _attend(self, channel: socket.socket) -> NoReturn:
-        """Where no namespace holds what a submission starts: stand over its supervisor, and leave nothing behind. Ends as the supervisor does."""
+        """Where no namespace holds what a submission starts: stand over its supervisor, and leave nothing behind. Ends as the supervisor does.
+
+        The supervisor is ended when the host wants nothing more of it.
+        """
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         directory = scratch.make(self._directory)
         pid = os.fork()
         if pid == 0:
             self._supervise(channel, directory)
-        channel.close()
+        end = select.poll()
+        end.register(os.pidfd_open(pid), select.POLLIN)
+        end.register(channel, 0)  # that there is nobody at its other end is always told
+        end.poll()
+        os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         stragglers.end_orphans()
         scratch.remove(directory, supervisor.SOURCE)
