@@ -22,7 +22,7 @@ from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.environments import Single
 from code_rl.errors import BackendError, ConfigError, DataError
-from code_rl.loading.suitable import prompt_lengths, refuse_prompts
+from code_rl.loading.suitable import prompt_length, refuse_prompts
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
@@ -182,7 +182,8 @@ def test_prompts_that_leave_no_room_are_counted_and_the_first_is_named():
         Problem(id=f"p{size}", statement="word " * size, tests=(StdinTest(input="", expected=""),))
         for size in (1, 500, 900)
     ]
-    lengths = prompt_lengths(problems, Single(), Words())  # type: ignore[arg-type]
+    words: Any = Words()
+    lengths = [(problem.id, prompt_length(problem, Single(), words)) for problem in problems]
     refuse_prompts(lengths, lengths[-1][1] + 1, "training")
     with pytest.raises(DataError, match=rf"2 of 3 training problems .* the first is 'p500' with {lengths[1][1]}"):
         refuse_prompts(lengths, lengths[1][1], "training")

@@ -28,7 +28,7 @@ from code_rl.config.setting import (
 )
 from code_rl.errors import ConfigError
 from code_rl.renderers import renderer_names
-from code_rl.rollouts.lengths import AtStep, parse_schedule
+from code_rl.rollouts.lengths import parse_schedule
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
@@ -213,7 +213,7 @@ class Config:
         if self.overlong == "penalty" and self.overlong_buffer is None:
             raise ConfigError("overlong=penalty needs overlong_buffer=TOKENS, over which the reward sinks")
         stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
-        if self.schedule_window is not None and all(isinstance(stage.begins, AtStep) for stage in stages):
+        if self.schedule_window is not None and all(stage.at_step is not None for stage in stages):
             raise ConfigError(
                 f"schedule_window={self.schedule_window} has no effect: max_tokens_schedule has no stage that begins at "
                 "truncated>SHARE or plateau"

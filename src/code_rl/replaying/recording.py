@@ -33,9 +33,9 @@ class RecordedGroup:
     place: int
     attempt: int
     group: Group
-    rewards_G: tuple[float | None, ...]  # noqa: N815
-    advantages_G: tuple[float | None, ...]  # noqa: N815
-    masked_G: tuple[str | None, ...]  # noqa: N815
+    rewards_G: tuple[float | None, ...]
+    advantages_G: tuple[float | None, ...]
+    mask_reasons_G: tuple[str | None, ...]
     skipped: bool
 
     @property
@@ -183,7 +183,7 @@ def _group(record: Mapping[str, Any]) -> RecordedGroup:
         group=group,
         rewards_G=tuple(_number(row["reward"]) for row in rows),
         advantages_G=tuple(_number(row["advantage"]) for row in rows),
-        masked_G=tuple(row["masked"] for row in rows),
+        mask_reasons_G=tuple(row["masked"] for row in rows),
         skipped=_is(record["skipped"], bool),
     )
 

@@ -12,7 +12,7 @@ from code_rl.reward.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer: the tokens before it, what was sampled (T tokens with the sampler's logprobs_T), and what was said of it.
+    """One answer: the tokens before it, what was sampled (T tokens, log q of each), and what was said of it.
 
     `code` is the program found in `text`. `messages` is what the environment answered; none after the last turn.
     """
@@ -92,3 +92,12 @@ class Group:
     def prompt_tokens(self) -> tuple[int, ...]:
         """The prompt of the first turn, which all have in common."""
         return self.trajectories[0].turns[0].prompt_tokens
+
+    @property
+    def solved_alike(self) -> bool:
+        """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling` fills the place again.
+
+        Whether a group is trained on is another rule (`loop.credit`): it looks at rewards, which may tell apart what is equally wrong.
+        """
+        verdicts = [trajectory.verdict for trajectory in self.trajectories]
+        return len({verdict.correct for verdict in verdicts if not verdict.ours}) < 2
