@@ -191,11 +191,19 @@ def test_help_shows_every_setting_with_its_default():
         ({"max_steps_off_policy": "-1"}, "max_steps_off_policy=-1 must be 0 or above"),
         ({"difficulty": "0.9..0.1"}, "difficulty='0.9..0.1' must be LOW..HIGH"),
         ({"kl_coef": "nan"}, "kl_coef=nan must be"),
+        ({"reward_threshold": "0"}, "reward_threshold=0.0 must be above 0"),
+        ({"keep_checkpoints": "3", "save_every": "0"}, "keep_checkpoints=3 has no effect with save_every=0"),
+        ({"test_dataset": "builtin", "eval_every": "-1"}, "test_dataset=builtin has no effect with eval_every=-1"),
     ],
 )
 def test_settings_that_would_do_nothing_or_cannot_be_are_refused_by_name(given, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         batch_shape(make_config(given))
+
+
+def test_an_evaluation_that_is_turned_off_on_a_resume_keeps_the_problems_of_the_run():
+    earlier = {"backend": "embedded", "executor": "embedded", "test_dataset": "builtin"}
+    assert make_config({"eval_every": "-1"}, earlier).test_dataset == "builtin"
 
 
 @pytest.mark.parametrize(

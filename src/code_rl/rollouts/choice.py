@@ -63,8 +63,8 @@ class Choices:
             problem = problems[derive_seed(seed, "instead", attempt) % len(problems)]
             length = self._length(problem)
         raise DataError(
-            f"no prompt of {MAX_TRIES} problems is below {self._limit} tokens, what the model's context leaves beside an answer (and overlong_buffer); "
-            "choose another dataset or model"
+            f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the model's context leaves beside an answer "
+            "and overlong_buffer; choose another dataset or model, or a smaller buffer"
         )
 
 

@@ -81,16 +81,14 @@ class Policy:
         )
         if max_tokens < 1:
             turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
-            return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0.0, 0, self.step)
+            return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0, self.step)
         request = Request(problem.id, prompt, count, max_tokens, seed)
         slot.open(request)
-        rollout = _Rollout(self, problem, opening, request, sampling, slot, grader)
-        trajectories = await rollout.run()
+        trajectories = await _Rollout(self, problem, opening, request, sampling, slot, grader).run()
         return Group(
             problem=problem,
             trajectories=tuple(trajectories),
             sample_s=slot.sample_s,
-            score_s=time.perf_counter() - rollout.sampled,
             max_tokens=max_tokens,
             policy_step=self.step if slot.policy_step is None else slot.policy_step,
         )
@@ -142,7 +140,7 @@ class GroupGrader:
 
 @dataclass(slots=True)
 class _Rollout:
-    """One group on its way. `sampled` is when its last answer came."""
+    """One group on its way."""
 
     policy: Policy
     problem: Problem
@@ -152,7 +150,6 @@ class _Rollout:
     slot: Slot
     grader: GroupGrader
     started: float = field(default_factory=time.perf_counter)
-    sampled: float = field(default_factory=time.perf_counter)
 
     async def run(self) -> list[Trajectory]:
         """The trajectories, in order."""
@@ -210,8 +207,7 @@ class _Rollout:
         drawn = [
             Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in answer.sequences
         ]
-        self.sampled = time.perf_counter()
-        self.slot.keep_drawn(first, prompt, drawn, self.sampled - self.started, policy.step)
+        self.slot.keep_drawn(first, prompt, drawn, time.perf_counter() - self.started, policy.step)
 
 
 def derive_seed(seed: int, *names: object) -> int:

@@ -76,7 +76,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One problem and its G trajectories. Times are seconds of wall clock, spent waiting for each stage.
+    """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall clock after the first was asked for.
 
     `max_tokens` is the limit that each trajectory had, `policy_step` the number of training steps behind the weights.
     """
@@ -84,7 +84,6 @@ class Group:
     problem: Problem
     trajectories: tuple[Trajectory, ...]
     sample_s: float
-    score_s: float
     max_tokens: int
     policy_step: int = 0
 
