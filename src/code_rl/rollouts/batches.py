@@ -104,19 +104,14 @@ class Batches:
         self._started, self._retries = time.perf_counter(), retries_of(run.executor)
 
     async def __aenter__(self) -> Batches:
-        self._side.interrupts(asyncio.current_task())
+        await self._side.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         try:
-            if kind is None:
-                await self._side.finish()
-            else:
-                self._side.explain(kind)
+            await self._side.__aexit__(*raised)
         finally:
-            await self._side.abandon()
-            if self._evaluation is not None:
-                await abandon([self._evaluation])
+            await abandon([] if self._evaluation is None else [self._evaluation])
             for batch in self._batches.values():
                 await abandon(batch.places)
 
