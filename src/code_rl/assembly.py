@@ -84,10 +84,14 @@ async def assemble(
     async def load(start: Start) -> Backend:
         return await connect(config, log_path / "checkpoints", start.state_path(log_path), found)
 
+    def decided(step: int) -> tuple[list[str], list[int]]:
+        batch = decide_batch(order, config.seed, step, shape.prompts)
+        return [problem.id for problem, _ in batch], [seed for _, seed in batch]
+
     history, start = History(), Start()
     if resumes and is_run(log_path):
         history = open_history(log_path, console.notice)
-        check_decisions(history, lambda step: decide_batch(order, config.seed, step, shape.prompts))
+        check_decisions(history, decided)
         overlapped = config.max_steps_off_policy > 0
         start, backend = await choose_start(log_path, history, overlapped, console.notice, load)
     else:

@@ -142,7 +142,7 @@ class Config:
         check=AT_LEAST_0)
     num_substeps: int = setting(1, FIXED, LOOP, "Optimizer steps per batch, each on its share of the prompts.", check=AT_LEAST_1)
     num_minibatches: int = setting(1, FIXED, LOOP,
-        "Requests per optimizer step; each goes to the trainer as soon as its groups are scored.", check=AT_LEAST_1)
+        "Micro-batches per optimizer step, whose gradients add up; each goes to the trainer as soon as its groups are scored.", check=AT_LEAST_1)
     sample_request: Literal["auto", "group", "completion"] = setting("auto", FIXED, LOOP,
         "One sampling request per group, or one per completion, which is then scored the moment it is sampled. "
         "auto: completion when max_steps_off_policy is above 0.")

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from code_rl.budget import Tokens
 from code_rl.errors import CheckpointError, ConfigError
-from code_rl.problems.problem import Problem
 from code_rl.runs.checkpoints import read_checkpoints, write_checkpoints
 from code_rl.runs.directory import FORMAT, METRICS
 from code_rl.runs.files import Mark, mark_of, truncate, write_lines_atomically
@@ -181,22 +180,19 @@ def go_back(log_path: Path, start: Start, lost: Tokens) -> None:
     write_checkpoints(log_path, kept)
 
 
-def check_decisions(history: History, batch: Callable[[int], Sequence[tuple[Problem, int]]]) -> None:
-    """Hold the last batches that the journal decided on against `batch`, which gives problems with their seeds by step.
+def check_decisions(history: History, batch: Callable[[int], tuple[Sequence[str], Sequence[int]]]) -> None:
+    """Hold the last batches that the journal decided on against `batch`, which gives ids of problems and seeds by step.
 
     Raises:
         ConfigError: they differ: the data or the program changed under the run.
     """
     for step in sorted(history.sampled)[-CHECKED_BATCHES:]:
-        now = batch(step)
+        problems, seeds = batch(step)
         decided = history.sampled[step]
-        for was, would in (
-            (decided["problems"], [problem.id for problem, _ in now]),
-            (decided["seeds"], [seed for _, seed in now]),
-        ):
-            if list(was) != would:
+        for was, now in ((decided["problems"], problems), (decided["seeds"], seeds)):
+            if list(was) != list(now):
                 raise ConfigError(
-                    f"the batch of step {step} would not be the one that the journal has ({_first_difference(was, would)}): "
+                    f"the batch of step {step} would not be the one that the journal has ({_first_difference(was, now)}): "
                     "dataset= has other problems than when the run began; restore them, or begin a new run"
                 )
 
