@@ -113,12 +113,11 @@ def make_datum(
             f"wanted prompt_length + one logprob per completion token = {len(tokens)}"
         )
     require_finite([advantage], "advantage")
+    require_finite([logprob for logprob in sampled_logprobs if logprob is not None], "logprob")
     logprobs_T = np.zeros(len(tokens) - 1, dtype=np.float32)
     advantages_T = np.zeros(len(tokens) - 1, dtype=np.float32)
     logprobs_T[start:] = [0.0 if logprob is None else logprob for logprob in sampled_logprobs]
     advantages_T[start:] = [0.0 if logprob is None else advantage for logprob in sampled_logprobs]
-    if not np.isfinite(logprobs_T).all():
-        raise ValueError(f"logprob {int(np.argmin(np.isfinite(logprobs_T))) - start} of the completion is not finite")
     return types.Datum(
         model_input=types.ModelInput.from_ints(tokens[:-1]),
         loss_fn_inputs={

@@ -147,7 +147,11 @@ class Batches:
         self._facts.append(StepFacts.of(metrics))
         run.budget.settle(f"batch {step}", Tokens.of(metrics))
         due = evaluates_after(run.config, policy.step)
-        self._stop_at_cap(policy.step, evaluates=due)
+        if policy.step not in self._batches and run.goes_on(policy.step):
+            refused = self._unaffordable(2 if due else 1)  # what is next would not be begun
+            if refused is not None:
+                run.recorder.console.notice(f"stopping after step {step}: {refused}")
+                run.stop.set()
         closing = policy.step == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
         due = due or (closing and run.config.eval_every >= 0)
         await self._log(step, metrics, evaluate_run(run, policy, step, full=closing) if due else None)
@@ -173,16 +177,6 @@ class Batches:
             run.recorder.log_step(step, metrics | evaluated)
 
         await self._side.do(write)
-
-    def _stop_at_cap(self, step: int, *, evaluates: bool) -> None:
-        """Ask the loop to stop when the batch that it would take next is not under way and could pass a cap."""
-        run = self._run
-        if step in self._batches or not run.goes_on(step):
-            return
-        refused = self._unaffordable(2 if evaluates else 1)
-        if refused is not None:
-            run.recorder.console.notice(f"stopping after step {step - 1}: {refused}")
-            run.stop.set()
 
     def _unaffordable(self, evaluations: int = 1) -> str | None:
         """Why the next batch, with the evaluations that may go with it, could pass a cap; None when it cannot."""

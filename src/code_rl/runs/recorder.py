@@ -223,7 +223,7 @@ class Recorder:
 
 
 def training_decision(first: int, places: Places, examples: Sequence[Example]) -> dict[str, Any]:
-    """What the journal holds of a minibatch: its datums in order, the groups that are skipped, the members that are masked."""
+    """What the journal holds of a micro-batch: its datums in order, the groups that are skipped, the members that are masked."""
     numbered = [
         (place, attempt, group, credit)
         for place, attempts in enumerate(places, first)
