@@ -33,6 +33,17 @@ class Endless(Single):
         return Reply(None, await grader.judge_public(None), tuple(self.begin(problem)))
 
 
+def quick(trajectory):
+    return 1.0 / (1.0 + trajectory.verdict.cpu_s)
+
+
+class Hasty(Single):
+    """Takes the public tests for all."""
+
+    async def reply(self, problem, conversation, grader):
+        return Reply("print()", await grader.judge_public("print()"))
+
+
 class Mute(Single):
     async def reply(self, problem, conversation, grader):
         return None

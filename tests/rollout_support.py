@@ -39,4 +39,4 @@ def trajectory(
 
 
 def group_of(trajectories: Iterable[Trajectory], *, max_tokens: int = 8, policy_step: int = 0) -> Group:
-    return Group(PROBLEM, tuple(trajectories), 0.0, 0.0, max_tokens, policy_step)
+    return Group(PROBLEM, tuple(trajectories), 0.0, max_tokens, policy_step)

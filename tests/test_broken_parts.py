@@ -14,7 +14,7 @@ from code_rl.errors import ConfigError
     [
         *(("advantage", name) for name in ("raises", "few")),
         *(("reward", name) for name in ("nan", "later")),
-        *(("environment", name) for name in ("Mute", "Unready")),
+        *(("environment", name) for name in ("Mute", "Unready", "Hasty")),
         *(("loss", name) for name in ("SHORT", "SCALAR", "TORCH_ONLY", "FLAT", "STRANGE")),
     ],
 )
@@ -30,6 +30,11 @@ def test_a_clip_range_that_a_loss_does_not_take_is_refused_before_anything_is_sa
     with pytest.raises(ConfigError, match="clip_low_threshold"):
         train_command(small(tmp_path / "run", loss="broken_parts:PLAIN", clip_low=0.1))
     assert not (tmp_path / "run" / "rollouts.jsonl").exists()
+
+
+def test_an_environment_that_ends_on_the_public_tests_is_told_which_call_is_for_the_last_answer(tmp_path):
+    with pytest.raises(ConfigError, match=r"environment=broken_parts:Hasty .*verdict of judge_public"):
+        train_command(small(tmp_path, max_steps=1, environment="broken_parts:Hasty"))
 
 
 def test_an_environment_that_never_ends_is_ended_at_its_max_turns(tmp_path):

@@ -65,12 +65,11 @@ def test_dry_run_prices_the_run_and_starts_nothing(tmp_path, capsys):
 )
 def test_a_forecast_evaluates_on_the_splits_that_there_are(test_dataset, splits):
     def sampled(given):
-        config = make_config(
-            {"recipe": "tiny", "max_steps": 1, "test_dataset": test_dataset, "eval_samples": 1, **given}
-        )
+        config = make_config({"recipe": "tiny", "max_steps": 1, "eval_samples": 1, **given})
         return forecast(config, assumptions({"completion_share": 1.0}), None).tokens.sample
 
-    evaluations = sampled({"eval_every": 0, "eval_limit": 5}) - sampled({"eval_every": -1})
+    evaluations = sampled({"eval_every": 0, "eval_limit": 5, "test_dataset": test_dataset})
+    evaluations -= sampled({"eval_every": -1})
     assert evaluations == splits * 5 * 2 * 2 * 128
 
 

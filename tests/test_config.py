@@ -89,12 +89,12 @@ def test_value_out_of_range_is_named(name, value):
 
 
 def test_without_groups_per_batch_group_size_is_the_number_of_prompts():
-    assert batch_shape(Config()) == BatchShape(prompts=8, completions=16)
+    assert batch_shape(Config()) == BatchShape(prompts=8, samples_per_prompt=16)
 
 
 def test_with_groups_per_batch_group_size_is_completions_per_prompt():
     config = make_config({"group_size": "8", "groups_per_batch": "128"})
-    assert batch_shape(config) == BatchShape(prompts=128, completions=8)
+    assert batch_shape(config) == BatchShape(prompts=128, samples_per_prompt=8)
 
 
 def test_courses_command_line():
@@ -107,7 +107,7 @@ def test_courses_command_line():
         "--save_every=10",
     ]
     config = make_config(read_arguments(words))
-    assert batch_shape(config) == BatchShape(prompts=8, completions=4)
+    assert batch_shape(config) == BatchShape(prompts=8, samples_per_prompt=4)
     assert (config.max_steps, config.max_tokens, config.backend, config.model_name) == (20, 4096, "embedded", "tiny")
 
 
@@ -119,7 +119,7 @@ def test_batch_divides_exactly_or_is_refused(batch_size, group_size):
             batch_shape(config)
     else:
         shape = batch_shape(config)
-        assert shape.prompts * shape.completions == batch_size
+        assert shape.prompts * shape.samples_per_prompt == batch_size
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,19 @@ def test_help_shows_every_setting_with_its_default():
         ({"max_steps_off_policy": "-1"}, "max_steps_off_policy=-1 must be 0 or above"),
         ({"difficulty": "0.9..0.1"}, "difficulty='0.9..0.1' must be LOW..HIGH"),
         ({"kl_coef": "nan"}, "kl_coef=nan must be"),
+        ({"reward_threshold": "0"}, "reward_threshold=0.0 must be above 0"),
+        ({"keep_checkpoints": "3", "save_every": "0"}, "keep_checkpoints=3 has no effect with save_every=0"),
+        ({"test_dataset": "builtin", "eval_every": "-1"}, "test_dataset=builtin has no effect with eval_every=-1"),
     ],
 )
 def test_settings_that_would_do_nothing_or_cannot_be_are_refused_by_name(given, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         batch_shape(make_config(given))
+
+
+def test_an_evaluation_that_is_turned_off_on_a_resume_keeps_the_problems_of_the_run():
+    earlier = {"backend": "embedded", "executor": "embedded", "test_dataset": "builtin"}
+    assert make_config({"eval_every": "-1"}, earlier).test_dataset == "builtin"
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,14 @@ def test_judge_works_in_a_script_and_where_a_loop_runs():
     asyncio.run(cell())
 
 
+@pytest.mark.parametrize(
+    ("problem", "code", "words"), [(SUM, 5, "code=5 is no text"), ("sum", ADDS, "problem='sum' is no")]
+)
+def test_judge_says_what_it_cannot_take(problem, code, words):
+    with pytest.raises(DataError, match=words):
+        code_rl.judge(problem, code)
+
+
 def test_judge_passes_its_settings_on():
     slow = Problem("slow", "", (StdinTest("", ""),), time_limit_s=30.0)
     assert code_rl.judge(slow, "while True: pass", cpu_limit_s=0.2).kind == "time_limit"

@@ -156,22 +156,49 @@ def test_settings_of_the_schedule_cannot_change_on_resume(one_behind):
 
 
 def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
-    async def loop() -> None:
-        task, side = asyncio.current_task(), SideWork(waits=False)
-        assert task is not None
-        side.interrupts(task)
+    done = []
 
-        async def save() -> None:
-            raise CheckpointError("the disk is full")
+    async def save() -> None:
+        await asyncio.sleep(0)
+        raise CheckpointError("the disk is full")
 
-        try:
-            await side.do(save)
+    async def log() -> None:
+        done.append("logged")
+
+    async def steps() -> None:
+        async with SideWork(waits=False) as side:
+            for job in (log, save, log):
+                await side.do(job)
             await asyncio.sleep(3600)
-        except asyncio.CancelledError as error:
-            side.explain(type(error))
-        finally:
-            assert task.cancelling() == 0
-            await side.abandon()
 
-    with pytest.raises(CheckpointError, match="the disk is full"):
-        asyncio.run(loop())
+    async def loop() -> None:
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            await steps()
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    asyncio.run(loop())
+    assert done == ["logged"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_error_of_the_loop_keeps_its_cause_and_work_on_the_side_is_finished_otherwise(waits):
+    done = []
+
+    async def slow() -> None:
+        await asyncio.sleep(0.01)
+        done.append(len(done))
+
+    async def loop(error: Exception | None) -> None:
+        async with SideWork(waits=waits) as side:
+            await side.do(slow)
+            await side.do(slow)
+            if error is not None:
+                raise error from OSError("the line")
+
+    asyncio.run(loop(None))
+    assert done == [0, 1]
+    with pytest.raises(CheckpointError) as raised:
+        asyncio.run(loop(CheckpointError("broken")))
+    assert isinstance(raised.value.__cause__, OSError)

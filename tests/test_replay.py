@@ -114,6 +114,23 @@ def test_overlong_judged_brings_masked_completions_back_and_says_what_it_assumes
     assert "losses are those at a ratio of 1" in capsys.readouterr().out
 
 
+def test_a_reward_that_reads_what_no_recording_has_is_refused_by_name(tmp_path, capsys):
+    assert train_command(small(tmp_path, max_steps=1, save_every=0, reward="broken_parts:quick")) == 0
+    assert main(["replay", f"log_path={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert "reward=broken_parts:quick" in error
+    assert "no cpu_s of a verdict" in error
+    assert error.count("\n") == 1
+
+
+def test_a_buffer_that_fills_a_recorded_limit_is_refused_though_it_is_below_the_nominal_one(plain, tmp_path, capsys):
+    run = changed(plain, tmp_path / "run", "rollouts.jsonl", lambda r: r[5].update(max_tokens=20))
+    words = [f"log_path={run}", "overlong=penalty"]
+    assert main(["replay", *words, "overlong_buffer=19"]) == 0
+    assert main(["replay", *words, "overlong_buffer=20"]) == 2
+    assert "overlong_buffer=20 is not below 20, the token limit that problem" in capsys.readouterr().err
+
+
 def test_a_kl_term_that_the_run_did_not_have_is_refused(plain, capsys):
     assert main(["replay", f"log_path={plain}", "kl_coef=0.1"]) == 2
     assert "reference model's log-probabilities" in capsys.readouterr().err

@@ -22,10 +22,12 @@ from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.environments import Single
 from code_rl.errors import BackendError, ConfigError, DataError
-from code_rl.loading.suitable import prompt_lengths, refuse_prompts
+from code_rl.loading.suitable import prompt_length, refuse_prompts
+from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
+from code_rl.runs.files import read_lines
 from code_rl.runs.recorder import read_metrics
 
 HOSTILE = "a[/x][bold]:smile:"
@@ -150,7 +152,7 @@ def test_nothing_that_is_shown_is_read_as_markup(terminal):
     assert shown.count(HOSTILE) == 5
 
 
-def test_a_penalty_that_begins_with_the_first_token_the_context_leaves_is_refused(tmp_path):
+def test_a_penalty_that_begins_with_the_first_token_that_any_prompt_leaves_is_refused(tmp_path):
     config = make_config(
         small(
             tmp_path,
@@ -166,8 +168,31 @@ def test_a_penalty_that_begins_with_the_first_token_the_context_leaves_is_refuse
         async with contextlib.AsyncExitStack() as stack:
             await assemble(config, tmp_path / "run", False, Console(1), asyncio.Event(), stack)
 
-    with pytest.raises(ConfigError, match=r"overlong_buffer=500 is not below \d+, what the model's context leaves"):
+    with pytest.raises(DataError, match=r"none of 1000 prompts is below 12 tokens, .* answer and overlong_buffer"):
         asyncio.run(assembled())
+
+
+def test_a_prompt_that_leaves_no_more_than_the_buffer_gives_its_place_wherever_it_stands(tmp_path, capsys):
+    """70 problems, of which the last six leave 63 of 512 tokens: no place in the first 64 shows them."""
+    tests = [{"kind": "stdin", "input": "", "expected": ""}]
+    rows = [{"id": f"p{i}", "statement": "a " * (2 if i < 64 else 430), "tests": tests} for i in range(70)]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    order = [problem["id"] for problem in ProblemOrder(rows, 0).batch(0, 16)]  # type: ignore[arg-type, index]
+    late = [name for name in order if int(name[1:]) >= 64]
+    assert late
+    given = small(tmp_path / "run", dataset=tmp_path / "problems.jsonl", eval_every=-1, save_every=0, max_steps=1)
+    given |= {
+        "batch_size": "32",
+        "group_size": "16",
+        "overlong": "penalty",
+        "overlong_buffer": "100",
+        "max_tokens": "128",
+    }
+    assert train_command(given) == 0
+    groups = list(read_lines(tmp_path / "run" / "rollouts.jsonl"))
+    assert all(group["max_tokens"] > 100 for group in groups)
+    assert read_metrics(tmp_path / "run")[-1]["prompts_replaced"] == len(late)
+    assert all(repr(name) in capsys.readouterr().out for name in late[:1])
 
 
 class Words:
@@ -182,7 +207,8 @@ def test_prompts_that_leave_no_room_are_counted_and_the_first_is_named():
         Problem(id=f"p{size}", statement="word " * size, tests=(StdinTest(input="", expected=""),))
         for size in (1, 500, 900)
     ]
-    lengths = prompt_lengths(problems, Single(), Words())  # type: ignore[arg-type]
+    words: Any = Words()
+    lengths = [(problem.id, prompt_length(problem, Single(), words)) for problem in problems]
     refuse_prompts(lengths, lengths[-1][1] + 1, "training")
     with pytest.raises(DataError, match=rf"2 of 3 training problems .* the first is 'p500' with {lengths[1][1]}"):
         refuse_prompts(lengths, lengths[1][1], "training")

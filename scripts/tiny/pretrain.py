@@ -64,8 +64,8 @@ class PretrainConfig:
 class Batch:
     """Right-padded token ids `[B, T]`, and which positions predict an answer token."""
 
-    ids_BT: Tensor  # noqa: N815
-    predicts_BT: Tensor  # noqa: N815
+    ids_BT: Tensor
+    predicts_BT: Tensor
     tokens: int
 
 

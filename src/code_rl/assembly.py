@@ -16,21 +16,12 @@ import chz
 from code_rl.algorithm.losses import POLICY_LOSSES, check_loss
 from code_rl.backends.connect import Backend, connect, preflight
 from code_rl.budget import Budget, Tokens, read_prices, worst_start
-from code_rl.config import (
-    BatchShape,
-    Config,
-    batch_shape,
-    context_schedule,
-    loss_config,
-    refuse_buffer,
-)
+from code_rl.config import Config, batch_shape, context_schedule, loss_config, refuse_buffer
 from code_rl.console import Console
 from code_rl.environments import get_environment
-from code_rl.errors import (
-    ConfigError,
-)
+from code_rl.errors import ConfigError
 from code_rl.loading.load import find_data, load_test_splits, load_train_problems
-from code_rl.loading.suitable import SHOWN, cap_max_tokens, prompt_lengths, refuse_prompts, within_difficulty
+from code_rl.loading.suitable import cap_max_tokens, prompt_length, refuse_prompts, within_difficulty
 from code_rl.objective import Objective, objective_of
 from code_rl.problems.order import ProblemOrder
 from code_rl.renderers import get_renderer
@@ -66,10 +57,8 @@ async def assemble(
         CheckpointError: there is nothing left that the run could go on from.
         NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
     """
-    objective, environment = (
-        objective_of(config),
-        get_environment(config.environment, config.max_turns, config.turn_discount),
-    )
+    objective = objective_of(config)
+    environment = get_environment(config.environment, config.max_turns, config.turn_discount)
     lock = _locked(log_path, console, stack) if is_run(log_path) else None
     found = await preflight(config)
     pins = _pins(config, log_path)
@@ -95,10 +84,14 @@ async def assemble(
     async def load(start: Start) -> Backend:
         return await connect(config, log_path / "checkpoints", start.state_path(log_path), found)
 
+    def decided(step: int) -> tuple[list[str], list[int]]:
+        batch = decide_batch(order, config.seed, step, shape.prompts)
+        return [problem.id for problem, _ in batch], [seed for _, seed in batch]
+
     history, start = History(), Start()
     if resumes and is_run(log_path):
         history = open_history(log_path, console.notice)
-        check_decisions(history, lambda step: decide_batch(order, config.seed, step, shape.prompts))
+        check_decisions(history, decided)
         overlapped = config.max_steps_off_policy > 0
         start, backend = await choose_start(log_path, history, overlapped, console.notice, load)
     else:
@@ -106,7 +99,7 @@ async def assemble(
     stack.callback(backend.close)
     lost = history.lost
     if resumes and is_run(log_path):
-        new = lost_tokens(log_path, history, start.step, shape.completions)
+        new = lost_tokens(log_path, history, start.step, shape.samples_per_prompt)
         if not start.step > config.max_steps > 0:
             go_back(log_path, start, new)
         lost += new
@@ -118,18 +111,17 @@ async def assemble(
     objective = trainable(objective, backend, config, console.notice)
     keep_tokenizer(log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
-    lengths = prompt_lengths(itertools.chain(*test_splits.values()), environment, renderer)
-    refuse_prompts(lengths, backend.context, "held-out")
-    shown = train_problems if config.overlong_prompts == "error" else train_problems[:SHOWN]
-    lengths = prompt_lengths(shown, environment, renderer)
-    if config.overlong_prompts == "error":
-        refuse_prompts(lengths, backend.context, "training")
+    held_out = itertools.chain(*test_splits.values())
+    must_fit = (("held-out", held_out, 0), ("training", train_problems, config.overlong_buffer or 0))
+    for which, problems, spare in must_fit if config.overlong_prompts == "error" else must_fit[:1]:
+        lengths = [(problem.id, prompt_length(problem, environment, renderer)) for problem in problems]
+        refuse_prompts(lengths, backend.context, which, spare)
     wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
     room = cap_max_tokens(wanted, backend.context, console.notice)
     schedule = context_schedule(config, room)
-    longest = max((length for _, length in lengths if length < backend.context), default=1)
-    left = [min(stage.max_tokens, backend.context - longest) for stage in schedule.stages]
-    refuse_buffer(config, left, "what the model's context leaves for an answer")
+    refuse_buffer(
+        config, [stage.max_tokens for stage in schedule.stages], "what the model's context leaves for an answer"
+    )
     budget = _budget(config, log_path, lost)
     logs = setup_logging(log_path, _kept(config, data.describe()), read_log_to(config.log_to))
     stack.enter_context(console.outages_shown())
@@ -154,6 +146,7 @@ async def assemble(
         reference=await backend.base_sampler() if config.kl_coef else None,
         first_step=start.step,
     )
+    run.choices.batch(start.step)  # raises where no prompt leaves room for an answer
     console.resume_at(start.step)
     refused = budget.refusal(worst_start(run)) if budget.capped else None
     if refused is not None:
@@ -197,8 +190,8 @@ def _budget(config: Config, log_path: Path, lost: Tokens) -> Budget:
 
 
 def _kept(config: Config, data: Mapping[str, list[str]]) -> dict[str, Any]:
-    shape: BatchShape = batch_shape(config)
-    resolved = {"prompts": shape.prompts, "completions": shape.completions, "data": data}
+    shape = batch_shape(config)
+    resolved = {"prompts": shape.prompts, "completions": shape.samples_per_prompt, "data": data}
     return with_checksum({**chz.asdict(config), "resolved": resolved})
 
 

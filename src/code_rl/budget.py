@@ -101,7 +101,7 @@ def worst_batch(run: Run, step: int) -> Tokens:
     """The most that a step's batch can use: every trajectory at its limit, every place filled as often as it may be."""
     config, shape, turns = run.config, run.shape, run.environment.max_turns
     limit, longest = run.schedule.longest, run.choices.longest(step)
-    trajectories = shape.prompts * shape.completions * (1 + config.dynamic_sampling)
+    trajectories = shape.prompts * shape.samples_per_prompt * (1 + config.dynamic_sampling)
     sample = trajectories * limit
     # A later turn reads the whole conversation again, which ends where the context does.
     prefill = trajectories * (longest + (turns - 1) * run.backend.context)

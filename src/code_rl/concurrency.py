@@ -39,64 +39,41 @@ async def results(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
 
 
 class SideWork:
-    """Jobs that run one after the other, beside the loop or (`waits`) before `do` returns. The first error ends it, and the loop."""
+    """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do` returns.
+
+    The first that fails cancels the body, wherever it waits (a step may take long, and be paid for in vain), and is what leaving raises.
+    Leaving without an error waits for all of them.
+    """
 
     def __init__(self, *, waits: bool) -> None:
         self._waits = waits
-        self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
-        self._worker: asyncio.Task[None] | None = None
-        self._loop_task: asyncio.Task[Any] | None = None
-        self._interrupted = self._abandoned = False
+        self._tasks = asyncio.TaskGroup()
+        self._last: asyncio.Task[None] | None = None
 
-    def interrupts(self, task: asyncio.Task[Any] | None) -> None:
-        """Cancel this task as soon as a job fails, wherever it waits: a step may take long, and be paid for in vain."""
-        self._loop_task = task
+    async def __aenter__(self) -> SideWork:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        first: BaseException | None = None
+        try:
+            await self._tasks.__aexit__(*raised)
+        except BaseExceptionGroup as group:
+            first = group.exceptions[0]
+        if first is not None:
+            raise first
 
     async def do(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Run a job, or queue it; raises what an earlier one raised."""
+        """Run a job, or queue it."""
         if self._waits:
             await job()
-            return
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
-            self._worker.add_done_callback(self._failed)
-        if self._worker.done():
-            self._worker.result()
-        self._jobs.put_nowait(job)
+        else:
+            self._last = self._tasks.create_task(self._after(self._last, job))
 
-    async def finish(self) -> None:
-        """Wait until all jobs are done; raises what one of them raised."""
-        if self._worker is not None:
-            self._jobs.put_nowait(None)
-            try:
-                await self._worker
-            except BaseException as error:
-                self.explain(type(error))
-                raise
-
-    def explain(self, kind: type[BaseException]) -> None:
-        """When the loop ends because a job failed, raise what the job raised."""
-        if self._interrupted and self._loop_task is not None and self._worker is not None:
-            self._interrupted = False
-            self._loop_task.uncancel()
-            if issubclass(kind, asyncio.CancelledError):
-                self._worker.result()
-
-    async def abandon(self) -> None:
-        """Cancel what is not done."""
-        self._abandoned = True
-        if self._worker is not None:
-            await abandon([self._worker])
-
-    def _failed(self, worker: asyncio.Task[None]) -> None:
-        failed = worker.cancelled() or worker.exception() is not None
-        if failed and not self._abandoned and self._loop_task is not None:
-            self._interrupted = True
-            self._loop_task.cancel()
-
-    async def _work(self) -> None:
-        while (job := await self._jobs.get()) is not None:
-            await job()
+    async def _after(self, earlier: asyncio.Task[None] | None, job: Callable[[], Awaitable[None]]) -> None:
+        if earlier is not None:
+            await earlier
+        await job()
 
 
 def default_concurrency(executor: object = None) -> int:

@@ -65,7 +65,7 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
         limit = schedule.stages[schedule.stage(step, [])].max_tokens
         batch = _batch(shape, limit, assume)
         tokens += batch
-        cpu_s += shape.prompts * shape.completions * assume["code_rate"] * assume["program_cpu_s"]
+        cpu_s += shape.prompts * shape.samples_per_prompt * assume["code_rate"] * assume["program_cpu_s"]
     evaluations = _evaluated(config, steps, assume)
     length = assume["completion_share"] * config.max_tokens
     tokens += Tokens(prefill=int(evaluations * assume["prompt_tokens"]), sample=int(evaluations * length))
@@ -75,7 +75,7 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
 
 
 def _batch(shape: BatchShape, limit: int, assume: Mapping[str, float]) -> Tokens:
-    count = shape.prompts * shape.completions
+    count = shape.prompts * shape.samples_per_prompt
     prompt, completion = count * assume["prompt_tokens"], count * assume["completion_share"] * limit
     return Tokens(prefill=int(prompt), sample=int(completion), train=int(prompt + completion))
 
@@ -99,7 +99,7 @@ def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> f
     """Seconds of a step in the first stage, from the planner."""
     limit = context_schedule(config, room=2**62).stages[0].max_tokens
     batch = _batch(shape, limit, assume)
-    count = shape.prompts * shape.completions
+    count = shape.prompts * shape.samples_per_prompt
     sample = batch.sample / assume["sample_tokens_per_s"]
     times = StageTimes(
         sample_s=[sample / assume["longest_over_mean"], sample],

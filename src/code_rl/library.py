@@ -41,8 +41,12 @@ async def judge_async(
     """Run the program `code` on the tests of `problem` in the process's own sandbox (SANDBOX_URL, else the embedded one).
 
     `cpu_limit_s` lowers the problem's CPU limit per test. With `all_tests` the first failure does not end it. Raises DataError for a problem that
-    cannot be judged; trouble of the sandbox is the verdict `sandbox_error`.
+    cannot be judged, or code that is no text; trouble of the sandbox is the verdict `sandbox_error`.
     """
+    if not isinstance(problem, Problem):
+        raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
+    if code is not None and not isinstance(code, str):
+        raise DataError(f"code={code!r:.80} is no text; give a program, or None for an answer without one")
     return await shared_executor.run(
         lambda executor: judge_on(problem, code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests)
     )

@@ -1,10 +1,12 @@
 """The algorithm on one page: GRPO on programs that are really run.
 
-    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i);   A = A(r);   θ ← Adam(∇ Σ_i L(τ_i, A_i))
+    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i);   A = A(r);   θ ← Adam(∇ Σ_x Σ_i Σ_t L(τ_it, A_i))
 
+The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose rewards are alike teaches nothing and is skipped.
 Left out of the textbook: no critic (the group is the baseline), no entropy term, and by default no KL term, no division by the standard
-deviation, one optimizer step per batch and no overlap of the stages. Beside the page: `rollouts.batches` decides which weights a batch is
-sampled from and what runs at the same time; `run.recorder` keeps all that happens, so that a run can be cut anywhere.
+deviation, one optimizer step per batch (`num_substeps`), its gradient in one piece (`num_minibatches`), and no overlap of the stages.
+Beside the page: `rollouts.batches` decides which weights a batch is sampled from and what runs at the same time; `run.recorder` keeps
+all that happens, so that a run can be cut anywhere.
 """
 
 from __future__ import annotations
@@ -39,83 +41,96 @@ async def train(run: Run) -> None:
 
 
 async def learn(run: Run, batch: Batch) -> Learned:
-    """One batch: for each of its parts an optimizer step, whose minibatches go to the trainer as soon as they are judged."""
+    """One batch: an optimizer step for each substep's share of it, on the sum of its micro-batches' gradients.
+
+    A micro-batch goes to the trainer as soon as it is judged.
+    """
     trainer, objective, learned = run.backend.trainer, run.objective, Learned()
-    for part in range(run.config.num_substeps):
-        minibatches = minibatches_of_examples(run, batch, part, learned)
+    loss = (objective.loss, objective.loss_config, objective.temperature)
+    for substep in range(run.config.num_substeps):
+        micro_batches = examples_by_micro_batch(run, batch, substep, learned)
         if objective.kl_coef:
-            minibatches = with_kl_penalty(run, minibatches, learned)
-        waiting = 0
-        async for examples, last in minibatches:
+            micro_batches = with_kl_penalty(run, micro_batches, learned)
+        accumulated = 0
+        async for examples, last in micro_batches:
             datums = [example.datum for example in examples]
             learned.examples += examples
-            waiting += len(datums)
-            loss = (objective.loss, objective.loss_config, objective.temperature)
-            if last and waiting:
+            accumulated += len(datums)
+            if last and accumulated:
                 adam = run.adam_params(batch.step)
-                run.recorder.optimizes(batch.step, part, waiting, adam.learning_rate)
+                run.recorder.optimizes(batch.step, substep, accumulated, adam.learning_rate)
                 await asyncio.to_thread(train_step, trainer, datums, adam, *loss, futures=learned.submitted)
             elif datums:
                 learned.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))
     await learned.answered()
-    run.recorder.log_trained(batch.step, learned.examples, learned.logprobs, learned.reference)
+    run.recorder.log_trained(batch.step, learned.examples, learned.trained_logprobs, learned.reference_logprobs)
     return learned
 
 
-async def minibatches_of_examples(
-    run: Run, batch: Batch, part: int, learned: Learned
+async def examples_by_micro_batch(
+    run: Run, batch: Batch, substep: int, learned: Learned
 ) -> AsyncIterator[tuple[list[Example], bool]]:
-    """The examples of each minibatch of one part, and whether it is the last: r and A, as soon as its trajectories are judged."""
-    config = run.config
-    for number, places in enumerate(batch.minibatches(part, config.num_substeps, config.num_minibatches), 1):
+    """r, A and the examples of each micro-batch of one substep, once its trajectories are judged, and whether it is the last."""
+    each = run.config.num_minibatches
+    for number, places in enumerate(batch.micro_batches(substep, run.config.num_substeps, each), 1):
         groups = await batch.groups(places)
-        graded = [[(group, credit(group, run.objective)) for group in attempts] for attempts in groups]
-        pairs = [pair for attempts in graded for pair in attempts]
-        examples = [example for group, each in pairs for example in examples_of(group, each)]
-        learned.credited += pairs
-        run.recorder.credited(batch.step, part, places.start, graded, examples)
-        yield examples, number == config.num_minibatches
+        credited = [[(group, credit(group, run.objective)) for group in attempts] for attempts in groups]
+        examples = [example for attempts in credited for pair in attempts for example in examples_of(*pair)]
+        learned.credited += [pair for attempts in credited for pair in attempts]
+        run.recorder.credited(batch.step, substep, places.start, credited, examples)
+        yield examples, number == each
 
 
 def credit(group: Group, objective: Objective) -> Credit:
-    """r and A of one group. Masked members are left out, never set to zero."""
-    shaping, members = objective.shaping, objective.members(group)
-    rewards_G = [shaping.reward(member) for member in members]
-    masked_G = [shaping.mask(member) for member in members]
-    baseline_G = [r if shaping.in_baseline(each) else None for r, each in zip(rewards_G, members, strict=True)]
-    advantages_G = compute_advantages(baseline_G, objective.estimator)
-    advantages_G = [None if masked else A for A, masked in zip(advantages_G, masked_G, strict=True)]
-    alike = should_skip(compute_advantages([shaping.outcome(member) for member in members]))
-    return Credit(tuple(rewards_G), tuple(advantages_G), tuple(masked_G), alike or should_skip(advantages_G))
+    """R, r and A of one group. Masked members are left out, never set to zero.
+
+    The group is skipped when all R in it are alike, so that only length would tell its members apart, or no A is left that is not 0.
+    """
+    shaping, trajectories = objective.shaping, group.trajectories
+    unshaped_G = [objective.reward.of(each) for each in trajectories]
+    rewards_G = [
+        shaping.shaped(R, each.length, group.max_tokens) for R, each in zip(unshaped_G, trajectories, strict=True)
+    ]
+    reasons_G = [shaping.mask_reason(each) for each in trajectories]
+    counted_G = [shaping.in_baseline(each) for each in trajectories]
+    advantages_G = compute_advantages(only(counted_G, rewards_G), objective.estimator)
+    advantages_G = only([reason is None for reason in reasons_G], advantages_G)
+    skipped = should_skip(compute_advantages(only(counted_G, unshaped_G))) or should_skip(advantages_G)
+    return Credit(tuple(rewards_G), tuple(advantages_G), tuple(reasons_G), skipped)
+
+
+def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[float | None]:
+    """The values of the members that are wanted, None for the others."""
+    return [value if wanted else None for wanted, value in zip(wanted_G, values_G, strict=True)]
 
 
 def examples_of(group: Group, credit: Credit) -> list[Example]:
     """The datums of one group: one for each segment of its trajectories, none for those that are masked or of a group that is skipped."""
     return [
-        Example(make_datum(each.tokens, each.logprobs, each.ob_len, advantage), each.sampled)
+        Example(make_datum(each.tokens, each.sampled_logprobs, each.prompt_length, advantage), each.sampled)
         for index, advantage in credit.trained
         for each in segments(group.trajectories[index].turns)
     ]
 
 
 async def with_kl_penalty(
-    run: Run, minibatches: AsyncIterator[tuple[list[Example], bool]], learned: Learned
+    run: Run, micro_batches: AsyncIterator[tuple[list[Example], bool]], learned: Learned
 ) -> AsyncIterator[tuple[list[Example], bool]]:
-    """The same minibatches with β · KL(π ‖ π_ref) in their advantages, centred over all of them: they wait for each other."""
-    parts = [part async for part in minibatches]
-    examples = [example for part, _ in parts for example in part]
+    """The same micro-batches with β · KL(π ‖ π_ref) in their advantages, centred over all of them: they wait for each other."""
+    waiting = [each async for each in micro_batches]
+    examples = [example for each, _ in waiting for example in each]
     if examples:
-        reference = await reference_logprobs(run, examples)
-        examples, divergence = penalise_kl(examples, reference, run.objective.kl_coef)
-        learned.reference += reference
+        reference_logprobs = await log_p_ref(run, examples)
+        examples, divergence = penalise_kl(examples, reference_logprobs, run.objective.kl_coef)
+        learned.reference_logprobs += reference_logprobs
         learned.divergences.append(divergence)
-    each = iter(examples)
-    for part, last in parts:
-        yield [next(each) for _ in part], last
+    penalised = iter(examples)
+    for each, last in waiting:
+        yield [next(penalised) for _ in each], last
 
 
-async def reference_logprobs(run: Run, examples: Sequence[Example]) -> list[list[float]]:
-    """log π_ref of each example's sampled tokens."""
+async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
+    """The base model's log-probability of each example's sampled tokens."""
     assert run.reference is not None
     temperature = run.objective.temperature
     answers = await together(logprobs_of(run.reference, example.tokens, temperature) for example in examples)

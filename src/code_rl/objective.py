@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 from code_rl.algorithm.advantages import Estimator, get_estimator, mean
 from code_rl.algorithm.losses import POLICY_LOSSES, Loss, get_loss
-from code_rl.algorithm.shaping import Masked, Member, Shaping
+from code_rl.algorithm.shaping import Shaping
 from code_rl.config import Config, loss_config
-from code_rl.reward.verdict import VerdictKind
 from code_rl.rewards import Reward, get_reward
-from code_rl.rollouts.trajectory import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +27,17 @@ class Objective:
     kl_coef: float = 0.0
     temperature: float = 1.0
 
-    def members(self, group: Group) -> list[Member]:
-        """R(τ_i) of each trajectory, beside what shaping looks at."""
-        return [self._member(trajectory, group.max_tokens) for trajectory in group.trajectories]
-
-    def _member(self, trajectory: Trajectory, max_tokens: int) -> Member:
-        reward, verdict = self.reward.of(trajectory), trajectory.verdict
-        return Member(
-            reward=reward,
-            correctness=0.0 if reward is None else self.reward.earned(trajectory),
-            tokens=trajectory.length,
-            max_tokens=max_tokens,
-            truncated=trajectory.truncated,
-            no_verdict="checker_error" if verdict.kind is VerdictKind.CHECKER_ERROR else "sandbox_error",
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """One group's rewards_G (None without a verdict), advantages_G (None where masked) and masked_G (why, or None).
+    """One group's shaped rewards_G (None without a verdict), advantages_G (None where masked) and mask_reasons_G (None where not).
 
     `skipped`: nothing of it is trained on.
     """
 
-    rewards_G: tuple[float | None, ...]  # noqa: N815
-    advantages_G: tuple[float | None, ...]  # noqa: N815
-    masked_G: tuple[Masked | None, ...]  # noqa: N815
+    rewards_G: tuple[float | None, ...]
+    advantages_G: tuple[float | None, ...]
+    mask_reasons_G: tuple[str | None, ...]
     skipped: bool
 
     @property
@@ -69,9 +52,10 @@ def objective_of(config: Config) -> Objective:
     return Objective(
         reward=get_reward(
             config.reward,
-            format_coef=config.format_coef,
             threshold=config.reward_threshold,
+            format_coef=config.format_coef,
             turn_discount=config.turn_discount,
+            cut_is_wrong=config.overlong == "wrong",
         ),
         shaping=Shaping(
             overlong=config.overlong,
@@ -84,9 +68,3 @@ def objective_of(config: Config) -> Objective:
         loss_config=loss_config(config),
         kl_coef=config.kl_coef,
     )
-
-
-def solved_alike(group: Group) -> bool:
-    """True when the programs of a group that have a verdict are all right or all wrong: correctness alone tells none from another."""
-    verdicts = [trajectory.verdict for trajectory in group.trajectories]
-    return len({verdict.correct for verdict in verdicts if not verdict.ours}) < 2

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.settings import suggestion
@@ -35,8 +35,7 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
             found = getattr(found, part)
     except (Exception, SystemExit) as error:  # a user's module raises what it likes
         raise ConfigError(f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}") from error
-    part_of_theirs: T = found  # type: ignore[assignment]
-    return part_of_theirs
+    return cast(T, found)
 
 
 @contextlib.contextmanager

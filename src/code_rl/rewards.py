@@ -1,14 +1,13 @@
 """R(τ): from a judged trajectory to a number.
 
-| name | reward | |
+| name | for the program | |
 |---|---|---|
-| `correctness` | 1 if every test passes, else 0; plus the format term | default |
-| `fraction` | the share of tests passed; plus the format term | all tests run |
-| `threshold` | 1 if at least `reward_threshold` of the tests pass, else 0; plus the format term | all tests run |
+| `correctness` | 1 if every test passes, else 0 | default |
+| `fraction` | the share of tests passed | all tests run |
+| `threshold` | 1 if at least `reward_threshold` of the tests pass, else 0 | all tests run |
 
-The format term is −`format_coef` for an answer without a program. A reward of your own is any function from a trajectory to a number, given as
-`package.module:function`; an attribute `all_tests = True` on it asks the judge not to stop at the first failure.
-A trajectory whose verdict says nothing about the program has no reward.
+A reward of your own is any function from a trajectory to a number, given as `package.module:function`; an attribute `all_tests = True` on it
+asks the judge not to stop at the first failure.
 """
 
 from __future__ import annotations
@@ -35,41 +34,25 @@ def fraction(trajectory: Trajectory) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
-    """1 when at least `share` of the tests passed, else 0."""
-
-    share: float
-
-    def __call__(self, trajectory: Trajectory) -> float:
-        """1 or 0."""
-        return 1.0 if fraction(trajectory) >= self.share else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Reward:
-    """R = `outcome` · `turn_discount` for each turn after the first − `format_coef` for an answer without a program.
+    """R = `program` · `turn_discount` for each turn after the first − `format_coef` for an answer without a program.
 
-    `all_tests`: the judge is to run every test.
+    With `cut_is_wrong` the program of an answer that was cut off earns nothing. `all_tests`: the judge is to run every test.
     """
 
-    outcome: RewardFunction = correctness
+    program: RewardFunction = correctness
     format_coef: float = 0.1
     turn_discount: float = 1.0
     all_tests: bool = False
+    cut_is_wrong: bool = False
 
     def of(self, trajectory: Trajectory) -> float | None:
-        """The reward of a trajectory; None when there is no verdict about its program. Raises ValueError for one that is not finite."""
+        """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the program."""
         if trajectory.verdict.ours:
             return None
-        reward = self.format_coef * (0.0 if trajectory.format_ok else -1.0) + self.earned(trajectory)
-        if not math.isfinite(reward):
-            raise ValueError(f"the reward of a trajectory is {reward}; it must be a finite number")
-        return reward
-
-    def earned(self, trajectory: Trajectory) -> float:
-        """The part of the reward that is for the program."""
-        earned = float(self.outcome(trajectory))
-        return earned if self.turn_discount == 1.0 else earned * self.turn_discount ** (len(trajectory.turns) - 1)
+        earned = 0.0 if self.cut_is_wrong and trajectory.truncated else float(self.program(trajectory))
+        earned *= self.turn_discount ** (len(trajectory.turns) - 1)
+        return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
 
 
 REWARDS: dict[str, RewardFunction] = {"correctness": correctness, "fraction": fraction, "threshold": correctness}
@@ -78,32 +61,39 @@ REWARDS: dict[str, RewardFunction] = {"correctness": correctness, "fraction": fr
 def get_reward(
     name: str,
     *,
-    format_coef: float = 0.1,
     threshold: float | None = None,
+    format_coef: float = 0.1,
     turn_discount: float = 1.0,
+    cut_is_wrong: bool = False,
 ) -> Reward:
     """The reward called `name`, or with the function that `package.module:object` is. Raises ConfigError."""
-    outcome = find("reward", name, REWARDS)
-    if not callable(outcome):
+    program = find("reward", name, REWARDS)
+    if not callable(program):
         raise ConfigError(f"reward={name} is not callable; it must be a function from a trajectory to a number")
-    if name == "threshold":
-        if threshold is None or not 0 < threshold <= 1:
-            raise ConfigError(f"reward=threshold needs reward_threshold=SHARE, above 0 and at most 1, not {threshold}")
-        outcome = Threshold(threshold)
-    elif threshold is not None:
-        raise ConfigError(f"reward_threshold={threshold} has no effect with reward={name}; choose reward=threshold")
-    every = name in ("fraction", "threshold") or bool(getattr(outcome, "all_tests", False))
-    if name not in REWARDS:
-        outcome = _guarded(name, outcome)
-    return Reward(outcome, format_coef, turn_discount, every)
+    if (threshold is not None) != (name == "threshold"):
+        raise ConfigError(
+            "reward=threshold needs reward_threshold=SHARE, above 0 and at most 1"
+            if threshold is None
+            else f"reward_threshold={threshold} has no effect with reward={name}; choose reward=threshold"
+        )
+    all_tests = name in ("fraction", "threshold") or bool(getattr(program, "all_tests", False))
+    if threshold is not None:
+        program = _at_least(threshold)
+    elif name not in REWARDS:
+        program = _guarded(name, program)
+    return Reward(program, format_coef, turn_discount, all_tests, cut_is_wrong)
+
+
+def _at_least(share: float) -> RewardFunction:
+    return lambda trajectory: float(fraction(trajectory) >= share)
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
-    def outcome(trajectory: Trajectory) -> float:
+    def program(trajectory: Trajectory) -> float:
         with blaming("reward", name):
             earned = float(theirs(trajectory))
             if not math.isfinite(earned):
                 raise ValueError(f"it gave {earned}, which is not a finite number")
         return earned
 
-    return outcome
+    return program

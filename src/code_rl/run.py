@@ -13,6 +13,7 @@ from code_rl.backends.connect import Backend
 from code_rl.budget import Budget, Tokens
 from code_rl.config import BatchShape, Config
 from code_rl.environments import Environment
+from code_rl.loading.suitable import prompt_length
 from code_rl.objective import Objective
 from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem
@@ -101,24 +102,17 @@ class Run:
             **{name: value for name, value in more.items() if value},
         )
 
-    def prompt_length(self, problem: Problem) -> int:
-        """Tokens of a problem's first prompt."""
-        return len(self.renderer.prompt_tokens(self.environment.begin(problem.view())))
-
     @cached_property
     def choices(self) -> Choices:
-        """Which problems each batch has."""
-        shape, config = self.shape, self.config
-        return Choices(
-            self.train_problems,
-            config.seed,
-            shape.prompts,
-            config.dynamic_sampling,
-            self.prompt_length,
-            self.backend.context,
-        )
+        """Which problems each batch has: those whose prompt leaves room for an answer (above `overlong_buffer`, where there is one)."""
+        config, limit = self.config, self.backend.context - (self.config.overlong_buffer or 0)
+        length = self._prompt_length
+        return Choices(self.train_problems, config.seed, self.shape.prompts, config.dynamic_sampling, length, limit)
+
+    def _prompt_length(self, problem: Problem) -> int:
+        return prompt_length(problem, self.environment, self.renderer)
 
     @cached_property
     def held_out_prompts(self) -> int:
         """Tokens of all held-out prompts together."""
-        return sum(self.prompt_length(problem) for split in self.test_splits.values() for problem in split)
+        return sum(self._prompt_length(problem) for split in self.test_splits.values() for problem in split)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rollout_support import group_of, objective, trajectory
+from rollout_support import REWARD, group_of, objective, trajectory
 
 from code_rl.algorithm.advantages import compute_advantages, get_estimator, should_skip
 from code_rl.algorithm.kl import penalise_kl
@@ -16,6 +17,7 @@ from code_rl.algorithm.losses import get_loss
 from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
 from code_rl.loop import credit, examples_of
+from code_rl.objective import Objective
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
 binary = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
@@ -59,7 +61,7 @@ def test_masking_equals_the_group_without_the_masked_members(values, data, kind)
     )
     kept = [r for r, c in zip(values, cut, strict=True) if not c]
     assert [a for a in found.advantages_G if a is not None] == compute_advantages(kept, get_estimator(kind))
-    assert [reason == "overlong" for reason in found.masked_G] == cut
+    assert [reason == "overlong" for reason in found.mask_reasons_G] == cut
     assert found.rewards_G == tuple(values)
 
 
@@ -96,7 +98,7 @@ def test_a_lost_verdict_is_masked_under_every_rule_and_in_no_baseline():
     members = [trajectory(reward=None, truncated=True), trajectory(reward=1.0), trajectory(reward=0.0)]
     for overlong in ("judged", "mask", "mask_loss", "wrong", "penalty"):
         found = credit(group_of(members), objective(shaping=Shaping(overlong, 4)))
-        assert found.masked_G == ("sandbox_error", None, None)
+        assert found.mask_reasons_G == ("sandbox_error", None, None)
         assert found.advantages_G == (None, 0.5, -0.5)
 
 
@@ -106,7 +108,8 @@ def test_wrong_takes_correctness_and_leaves_the_format_score():
         trajectory(reward=-0.1, correctness=0.0, truncated=True),
         trajectory(reward=1.0),
     ]
-    assert credit(group_of(members), objective(shaping=Shaping("wrong"))).rewards_G == (0.0, -0.1, 1.0)
+    wrong = Objective(replace(REWARD, cut_is_wrong=True), Shaping("wrong"))
+    assert credit(group_of(members), wrong).rewards_G == (0.0, -0.1, 1.0)
     assert credit(group_of(members), objective()).rewards_G == (1.0, -0.1, 1.0)
 
 

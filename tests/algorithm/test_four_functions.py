@@ -113,12 +113,12 @@ def test_datum_aligns_every_position(case, shifted):
 
 
 @given(rollout(), st.integers(-5, 100))
-def test_any_other_prompt_length_is_refused_with_the_lengths(case, ob_len):
+def test_any_other_prompt_length_is_refused_with_the_lengths(case, prompt_length):
     prompt, completion, logprobs, advantage = case
-    if ob_len in (len(prompt), len(prompt) - 1):
+    if prompt_length in (len(prompt), len(prompt) - 1):
         return
-    with pytest.raises(ValueError, match=rf"{len(prompt + completion)} tokens.*ob_len={ob_len}"):
-        make_datum(prompt + completion, logprobs, ob_len, advantage)
+    with pytest.raises(ValueError, match=rf"{len(prompt + completion)} tokens.*prompt_length={prompt_length}"):
+        make_datum(prompt + completion, logprobs, prompt_length, advantage)
 
 
 @pytest.mark.parametrize(("logprob", "advantage"), [(math.nan, 1.0), (-math.inf, 1.0), (-1.0, math.nan)])

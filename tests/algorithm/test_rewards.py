@@ -63,7 +63,7 @@ def test_threshold_asks_for_a_share():
     assert judged(BLOCK, *outputs("2211"), reward=reward)[0] == 0.0
 
 
-@pytest.mark.parametrize(("name", "threshold"), [("threshold", None), ("threshold", 0.0), ("correctness", 0.5)])
+@pytest.mark.parametrize(("name", "threshold"), [("threshold", None), ("correctness", 0.5)])
 def test_a_threshold_without_effect_or_sense_is_refused(name, threshold):
     with pytest.raises(ConfigError, match="reward_threshold"):
         get_reward(name, threshold=threshold)
@@ -91,6 +91,10 @@ def test_what_is_no_reward_is_refused_by_name(name):
         get_reward(name)
 
 
-def test_a_reward_that_is_no_number_is_an_error():
-    with pytest.raises(ValueError, match="finite"):
-        judged(BLOCK, *outputs("1111"), reward=Reward(lambda trajectory: float("nan")))
+def nowhere(trajectory):
+    return float("nan")
+
+
+def test_a_reward_that_is_no_number_is_an_error_that_names_it():
+    with pytest.raises(ConfigError, match=r"reward=algorithm.test_rewards:nowhere .*finite"):
+        judged(BLOCK, *outputs("1111"), reward=get_reward("algorithm.test_rewards:nowhere"))

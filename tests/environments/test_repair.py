@@ -105,7 +105,7 @@ def test_a_prompt_that_fills_the_context_gets_empty_answers():
 def test_turns_that_extend_each_other_are_one_datum_in_which_only_the_policy_is_trained():
     (trajectory,) = roll_out(policy(Scripted([WRONG, RIGHT]))).trajectories
     (segment,) = segments(trajectory.turns)
-    datum = make_datum(segment.tokens, segment.logprobs, segment.ob_len, 1.0)
+    datum = make_datum(segment.tokens, segment.sampled_logprobs, segment.prompt_length, 1.0)
     advantages = datum.loss_fn_inputs["advantages"].to_numpy()
     targets = datum.loss_fn_inputs["target_tokens"].to_numpy()
     said = "".join(map(chr, targets[advantages == 1.0]))
@@ -115,7 +115,7 @@ def test_turns_that_extend_each_other_are_one_datum_in_which_only_the_policy_is_
 
 def test_turns_that_rewrite_what_came_before_are_several_datums():
     (trajectory,) = roll_out(policy(Scripted([WRONG, RIGHT]), keeps=False)).trajectories
-    assert [len(each.tokens) - each.ob_len for each in segments(trajectory.turns)] == [len(WRONG) + 1, len(RIGHT) + 1]
+    assert [len(each.sampled_logprobs) for each in segments(trajectory.turns)] == [len(WRONG) + 1, len(RIGHT) + 1]
 
 
 @pytest.mark.parametrize("request_per", ["group", "completion"])

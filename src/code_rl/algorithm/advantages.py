@@ -26,32 +26,23 @@ STD_FLOOR = 1e-6
 def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | None = None) -> list[float | None]:
     """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without variance has zeros under each.
 
-    Raises:
-        ValueError: a reward, or an advantage that the estimator gives, is NaN or infinite, or it gives too few or too many.
+    Raises ValueError for a reward that is NaN or infinite, ConfigError for an estimator that fails, or does not give a finite number for each.
     """
     known = [reward for reward in rewards if reward is not None]
     require_finite(known, "reward")
     advantages = mean(known)
     if estimator is not None and not should_skip(advantages):
-        advantages = _estimated(estimator, known)
+        with blaming("advantage", getattr(estimator, "__qualname__", repr(estimator))):
+            advantages = [float(advantage) for advantage in estimator(known)]
+            require_finite(advantages, "advantage")
+            if len(advantages) != len(known):
+                raise ValueError(f"it gives {len(advantages)} advantages for {len(known)} rewards, not one for each")
     each = iter(advantages)
     return [None if reward is None else next(each) for reward in rewards]
 
 
-def _estimated(estimator: Estimator, rewards_G: list[float]) -> list[float]:
-    advantages = [float(advantage) for advantage in estimator(rewards_G)]
-    if len(advantages) != len(rewards_G):
-        raise ValueError(f"{len(advantages)} advantages for {len(rewards_G)} rewards; an estimator gives one for each")
-    require_finite(advantages, "advantage")
-    return advantages
-
-
 def should_skip(advantages: Sequence[float | None]) -> bool:
-    """True when no advantage in the group differs from zero by more than 1e-8 (an empty group too).
-
-    Raises:
-        ValueError: an advantage is NaN or infinite.
-    """
+    """True when no advantage in the group differs from zero by more than 1e-8 (an empty group too). Raises ValueError for NaN or infinity."""
     known = [advantage for advantage in advantages if advantage is not None]
     require_finite(known, "advantage")
     return all(abs(advantage) <= DEGENERATE for advantage in known)
@@ -86,15 +77,7 @@ def get_estimator(name: str) -> Estimator:
     found = find("advantage", name, ESTIMATORS)
     if not callable(found):
         raise ConfigError(f"advantage={name} is not callable; it must be a function from rewards to advantages")
-    theirs: Estimator = found
-    if name in ESTIMATORS:
-        return theirs
-
-    def estimator(rewards_G: list[float]) -> list[float]:
-        with blaming("advantage", name):
-            return _estimated(theirs, rewards_G)
-
-    return estimator
+    return found
 
 
 def require_finite(values: Sequence[float], what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +20,10 @@ from code_rl.errors import ConfigError
 if TYPE_CHECKING:
     import tinker
 
+    from code_rl.rollouts.trajectory import Turn
+
 Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
-
-
-class Sampled(Protocol):
-    """One turn: the tokens before it, and what was sampled after them (T tokens, logprobs_T)."""
-
-    @property
-    def prompt_tokens(self) -> Sequence[int]: ...  # noqa: D102
-    @property
-    def tokens(self) -> Sequence[int]: ...  # noqa: D102
-    @property
-    def logprobs(self) -> Sequence[float]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +43,34 @@ class Example:
         array: Floats = self.datum.loss_fn_inputs[name].to_numpy()
         return array
 
+    def with_advantages(self, advantages: Floats) -> Example:
+        """The same with another advantage for each target, [T − 1]."""
+        from tinker import types
+
+        inputs = {**self.datum.loss_fn_inputs, "advantages": types.TensorData.from_numpy(advantages)}
+        return Example(types.Datum(model_input=self.datum.model_input, loss_fn_inputs=inputs), self.sampled)
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens that make one example: the first `ob_len` are a prompt; of the others `logprobs` has the sampler's, None where the policy did not write."""
+    """Tokens that make one example: a prompt, then one of `sampled_logprobs` each, None where the policy did not write."""
 
     tokens: list[int]
-    logprobs: list[float | None]
-    ob_len: int
+    sampled_logprobs: list[float | None]
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first that was sampled."""
+        return len(self.tokens) - len(self.sampled_logprobs)
 
     @property
     def sampled(self) -> Ints:
         """Which targets the policy sampled."""
-        first = len(self.tokens) - 1 - len(self.logprobs)
-        return np.asarray([first + i for i, each in enumerate(self.logprobs) if each is not None], dtype=np.int64)
+        written = (i for i, logprob in enumerate(self.sampled_logprobs, self.prompt_length - 1) if logprob is not None)
+        return np.fromiter(written, dtype=np.int64)
 
 
-def segments(turns: Sequence[Sampled]) -> list[Segment]:
+def segments(turns: Sequence[Turn]) -> list[Segment]:
     """A trajectory's turns, joined where a prompt extends what came before: one segment for a renderer that keeps it all, else several.
 
     Turns without a sampled token are left out.
@@ -77,52 +79,45 @@ def segments(turns: Sequence[Sampled]) -> list[Segment]:
     for turn in turns:
         if not turn.tokens:
             continue
-        prompt, last = list(turn.prompt_tokens), found[-1] if found else None
-        if last is not None and prompt[: len(last.tokens)] == last.tokens:
-            said = [None] * (len(prompt) - len(last.tokens))
-            found[-1] = Segment([*prompt, *turn.tokens], [*last.logprobs, *said, *turn.logprobs], last.ob_len)
-        else:
-            found.append(Segment([*prompt, *turn.tokens], list(turn.logprobs), len(prompt)))
+        prompt, before = list(turn.prompt_tokens), list[float | None]()
+        if found and prompt[: len(found[-1].tokens)] == found[-1].tokens:
+            last = found.pop()
+            before = [*last.sampled_logprobs, *[None] * (len(prompt) - len(last.tokens))]
+        found.append(Segment([*prompt, *turn.tokens], [*before, *turn.logprobs]))
     return found
 
 
 def make_datum(
-    tokens: list[int], logprobs: Sequence[float | None], ob_len: int, advantage: float
+    tokens: list[int], sampled_logprobs: Sequence[float | None], prompt_length: int, advantage: float
 ) -> tinker.types.Datum:
     """One training example, shifted by one: inputs `tokens[:-1]`, targets `tokens[1:]`.
 
     Args:
         tokens: prompt and completion, T tokens.
-        logprobs: the sampler's log-probability of each token after the prompt; None for those that the policy did not write.
-        ob_len: number of prompt tokens, or that number less one (the shifted count); the lengths tell which.
+        sampled_logprobs: the sampler's, of each token after the prompt; None for those that the policy did not write.
+        prompt_length: number of prompt tokens, or that number less one (the shifted count); the lengths tell which.
         advantage: of the whole completion.
 
     Returns:
         A datum of length T - 1 whose `logprobs` and `advantages` are zero where the policy did not write the target.
 
     Raises:
-        ValueError: the lengths fit neither reading of `ob_len`, or a logprob or the advantage is not finite.
+        ValueError: the lengths fit neither reading of `prompt_length`, or a logprob or the advantage is not finite.
     """
     from tinker import types
 
-    start = len(tokens) - 1 - len(logprobs)
-    if start < 0 or ob_len not in (start, start + 1):
+    start = len(tokens) - 1 - len(sampled_logprobs)
+    if start < 0 or prompt_length not in (start, start + 1):
         raise ValueError(
-            f"lengths do not fit: {len(tokens)} tokens, {len(logprobs)} completion logprobs and ob_len={ob_len}; "
-            f"wanted ob_len prompt tokens + one logprob per completion token = {len(tokens)}"
+            f"lengths do not fit: {len(tokens)} tokens, {len(sampled_logprobs)} completion logprobs and prompt_length={prompt_length}; "
+            f"wanted prompt_length + one logprob per completion token = {len(tokens)}"
         )
     require_finite([advantage], "advantage")
+    require_finite([logprob for logprob in sampled_logprobs if logprob is not None], "logprob")
     logprobs_T = np.zeros(len(tokens) - 1, dtype=np.float32)
     advantages_T = np.zeros(len(tokens) - 1, dtype=np.float32)
-    if None in logprobs:
-        written_T = np.asarray([logprob is not None for logprob in logprobs])
-        logprobs_T[start:] = [logprob or 0.0 for logprob in logprobs]
-        advantages_T[start:] = np.where(written_T, np.float32(advantage), np.float32(0))
-    else:
-        logprobs_T[start:] = logprobs
-        advantages_T[start:] = advantage
-    if not np.isfinite(logprobs_T).all():
-        raise ValueError(f"logprob {int(np.argmin(np.isfinite(logprobs_T))) - start} of the completion is not finite")
+    logprobs_T[start:] = [0.0 if logprob is None else logprob for logprob in sampled_logprobs]
+    advantages_T[start:] = [0.0 if logprob is None else advantage for logprob in sampled_logprobs]
     return types.Datum(
         model_input=types.ModelInput.from_ints(tokens[:-1]),
         loss_fn_inputs={
@@ -131,14 +126,6 @@ def make_datum(
             "advantages": types.TensorData.from_numpy(advantages_T),
         },
     )
-
-
-def with_advantages(example: Example, advantages: Floats) -> Example:
-    """The same example with another advantage for each target, [T − 1]."""
-    from tinker import types
-
-    inputs = {**example.datum.loss_fn_inputs, "advantages": types.TensorData.from_numpy(advantages)}
-    return Example(types.Datum(model_input=example.datum.model_input, loss_fn_inputs=inputs), example.sampled)
 
 
 def train_step(
@@ -153,7 +140,7 @@ def train_step(
 ) -> None:
     """One optimizer step: both requests are submitted before either is awaited, so that a remote service pipelines them.
 
-    Without datums only the optimizer's: the gradient of an earlier `forward_backward` waits for it. A caller who has more to submit gives
+    Gradients of earlier `forward_backward`s are added to it; without datums there is only those. A caller who has more to submit gives
     `futures`, which gets what is to be waited for; else it is waited for here.
     """
     submitted: list[Any] = [forward_backward(training_client, datums, loss, loss_config, temperature)] if datums else []
@@ -172,16 +159,19 @@ def forward_backward(
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
-    """Submit the gradient of `loss` on `datums`, which waits for the next optimizer step. A loss of the user's own is computed here, in torch.
+    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own is computed here, in torch.
 
     `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has one.
     """
     more = {} if temperature == 1 else {"temperature": temperature}
     client: Any = training_client  # the SDK knows no temperature; only a back end that takes one is given any
+    future: tinker.APIFuture[tinker.types.ForwardBackwardOutput]
     if POLICY_LOSSES.get(loss.name) is not loss:
-        return client.forward_backward_custom(datums, _custom(loss, loss_config), **more)  # type: ignore[no-any-return]
-    settings = {**(loss_config or {}), **more}
-    return client.forward_backward(datums, loss.name, *([settings] if settings else []))  # type: ignore[no-any-return]
+        future = client.forward_backward_custom(datums, _custom(loss, loss_config), **more)
+    else:
+        settings = {**(loss_config or {}), **more}
+        future = client.forward_backward(datums, loss.name, *([settings] if settings else []))
+    return future
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:

@@ -10,24 +10,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from code_rl.algorithm.datums import Example, with_advantages
+from code_rl.algorithm.datums import Example
 
 
 def penalise_kl(
-    examples: Sequence[Example], reference: Sequence[Sequence[float]], coefficient: float
+    examples: Sequence[Example], reference_logprobs: Sequence[Sequence[float]], beta: float
 ) -> tuple[list[Example], float]:
     """The examples of one optimizer step with the penalty in their advantages, and the mean gap, an estimate of the divergence.
 
-    `reference` holds log p_ref of each example's sampled tokens; `coefficient` is β.
+    `reference_logprobs` are log p_ref of each example's sampled tokens.
     """
     gaps = [
-        example.array("logprobs")[example.sampled].astype(np.float64) - np.asarray(logprobs, dtype=np.float64)
-        for example, logprobs in zip(examples, reference, strict=True)
+        example.array("logprobs")[example.sampled].astype(np.float64) - np.asarray(logprobs_T, dtype=np.float64)
+        for example, logprobs_T in zip(examples, reference_logprobs, strict=True)
     ]
     mean = float(np.concatenate(gaps).mean())
     penalised = []
-    for example, gap in zip(examples, gaps, strict=True):
+    for example, gap_T in zip(examples, gaps, strict=True):
         advantages_T = example.array("advantages").copy()
-        advantages_T[example.sampled] -= (coefficient * (gap - mean)).astype(np.float32)
-        penalised.append(with_advantages(example, advantages_T))
+        advantages_T[example.sampled] -= (beta * (gap_T - mean)).astype(np.float32)
+        penalised.append(example.with_advantages(advantages_T))
     return penalised, mean

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from code_rl.algorithm.losses import Loss, loss_settings
 
 if TYPE_CHECKING:
     from code_rl.objective import Credit, Objective
+    from code_rl.rollouts.batches import Batch, Learned
     from code_rl.rollouts.trajectory import Group
 
 
@@ -32,6 +33,7 @@ class Metric:
 
 
 _RATIO = "p and q: probabilities of a sampled token under the weights that are trained and those that sampled it"
+# fmt: off
 METRICS = (
     Metric("mean_reward", "", "mean shaped reward of the completions that have a verdict"),
     Metric("mean_correct", "share", "completions that pass every test, of those that have a verdict"),
@@ -40,9 +42,7 @@ METRICS = (
     Metric("groups_total", "groups", "groups sampled, those replaced among them"),
     Metric("groups_skipped", "groups", "groups not trained on: rewards all alike, or nothing left to compare"),
     Metric("groups_refilled", "groups", "groups replaced by dynamic sampling"),
-    Metric(
-        "prompts_replaced", "prompts", "problems whose prompt filled the context, replaced by others (absent: none)"
-    ),
+    Metric("prompts_replaced", "prompts", "problems whose prompt left too little of the context (none, or no more than overlong_buffer), replaced by others (absent: none)"),
     Metric("n_datums", "datums", "training examples"),
     Metric("loss", "per token", "the loss over the tokens that are trained on"),
     Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),
@@ -50,11 +50,7 @@ METRICS = (
     Metric("ratio_max", "", "largest distance of p / q from 1"),
     Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
     Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
-    Metric(
-        "optim/grad_norm",
-        "",
-        "norm of the gradient before clipping, mean over optimizer steps, where the back end reports it",
-    ),
+    Metric("optim/grad_norm", "", "norm of the gradient before clipping, mean over optimizer steps, where the back end reports it"),
     Metric("entropy", "nats", "mean of −log q over sampled tokens"),
     Metric("turns", "turns", "mean answers of a trajectory (environments of several turns)"),
     Metric("max_tokens", "tokens", "the limit of a completion in this step"),
@@ -67,11 +63,7 @@ METRICS = (
     Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
     Metric("verdicts/*", "completions", "by verdict"),
     Metric("masked/*", "completions", "not trained on, by reason"),
-    Metric(
-        "staleness/*",
-        "trajectories",
-        "trained on, by how many training steps their weights were older than those that were trained",
-    ),
+    Metric("staleness/*", "trajectories", "trained on, by how many training steps their weights were older than those that were trained"),
     Metric("staleness/mean", "steps", "mean of those"),
     Metric("sandbox/retries", "tests", "tried again because the sandbox failed"),
     Metric("time/sample", "s", "until the last completion was sampled"),
@@ -82,78 +74,48 @@ METRICS = (
     Metric("time/eval", "s", "the evaluation"),
     Metric("eval/mean_correct", "share", "greedy Pass@1, mean over splits"),
     Metric("eval/pass@1", "share", "Pass@1 at the run's temperature, mean over splits"),
-    Metric(
-        "eval/pass@*",
-        "share",
-        "Pass@k at the run's temperature, k = eval_samples, mean over splits; `pass@k` is the same",
-    ),
+    Metric("eval/pass@*", "share", "Pass@k at the run's temperature, k = eval_samples, mean over splits; `pass@k` is the same"),
     Metric("eval/format_rate", "share", "sampled completions with a program, mean over splits"),
     Metric("eval/format_rate_greedy", "share", "greedy completions with a program, mean over splits"),
     Metric("eval/truncated", "share", "sampled completions cut off, mean over splits"),
     Metric("eval/truncated_greedy", "share", "greedy completions cut off, mean over splits"),
     Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%) and `problems`"),
 )
+# fmt: on
 
 
-class BatchFacts(Protocol):
-    """What metrics want to know of a batch: its step, the stage of the schedule, the token limit, the places."""
-
-    @property
-    def step(self) -> int: ...  # noqa: D102
-    @property
-    def stage(self) -> int: ...  # noqa: D102
-    @property
-    def max_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def size(self) -> int: ...  # noqa: D102
-
-
-class LearnedFacts(Protocol):
-    """What metrics want to know of what was learned from it."""
-
-    credited: list[tuple[Group, Credit]]
-    examples: list[Example]
-    logprobs: list[Floats]
-    divergences: list[float]
-    optimizer: list[Mapping[str, float]]
-
-
-class TimedBatch(Protocol):
-    """When a batch was begun, and when its last group was judged."""
-
-    started: float
-    scored: float
-
-
-def step_metrics(batch: BatchFacts, learned: LearnedFacts, objective: Objective) -> dict[str, Any]:
-    """What one batch showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error` and `verdicts/checker_error`."""
-    groups = [group for group, _ in learned.credited]
-    credits_P = [credit for _, credit in learned.credited]
+def step_metrics(step: int, places: int, learned: Learned, objective: Objective) -> dict[str, Any]:
+    """What one batch of so many `places` showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error`
+    and `verdicts/checker_error`."""
+    groups, credited = [group for group, _ in learned.credited], [credit for _, credit in learned.credited]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
-    masked = Counter(reason for credit in credits_P for reason in credit.masked_G if reason is not None)
-    logprobs = [logprob for each in done for logprob in each.logprobs]
+    masked = Counter(reason for credit in credited for reason in credit.mask_reasons_G if reason is not None)
+    sampled_logprobs = [logprob for each in done for logprob in each.logprobs]
     metrics = {
-        "mean_reward": mean([reward for credit in credits_P for reward in credit.rewards_G if reward is not None]),
+        "mean_reward": mean([reward for credit in credited for reward in credit.rewards_G if reward is not None]),
         "mean_correct": mean([float(each.verdict.correct) for each in done if not each.verdict.ours]),
         "format_rate": mean([float(each.format_ok) for each in done]),
-        "groups_skipped": sum(credit.skipped for credit in credits_P),
+        "groups_skipped": sum(credit.skipped for credit in credited),
         "groups_total": len(groups),
-        "groups_refilled": len(groups) - batch.size,
+        "groups_refilled": len(groups) - places,
         "n_datums": len(learned.examples),
-        **loss_metrics(learned.examples, learned.logprobs, objective.loss, objective.loss_config),
-        "entropy": -math.fsum(logprobs) / len(logprobs) if logprobs else None,
+        **loss_metrics(learned.examples, learned.trained_logprobs, objective.loss, objective.loss_config),
+        "entropy": -math.fsum(sampled_logprobs) / len(sampled_logprobs) if sampled_logprobs else None,
         "truncated_rate": mean([float(each.truncated) for each in done]),
-        "max_tokens": batch.max_tokens,
-        "stage": batch.stage,
         "tokens/prompt": sum(len(group.prompt_tokens) for group in groups),
         "tokens/completion": sum(each.length for each in done),
         **billed_tokens(groups, learned),
         **{f"verdicts/{kind}": count for kind, count in sorted(verdicts.items())},
         **{f"masked/{reason}": count for reason, count in sorted(masked.items())},
-        **staleness(batch.step, learned.credited),
+        **staleness(step, learned.credited),
     }
-    norms = [norm for norm in (_grad_norm(each) for each in learned.optimizer) if norm is not None]
+    norms = [
+        float(value)
+        for each in learned.optimizer
+        for name, value in each.items()
+        if name.partition(":")[0] == "grad_norm"
+    ]
     metrics |= {"optim/grad_norm": mean(norms)} if norms else {}
     metrics |= {"kl_reference": mean(learned.divergences)} if learned.divergences else {}
     if any(len(each.turns) > 1 for each in done):
@@ -162,30 +124,28 @@ def step_metrics(batch: BatchFacts, learned: LearnedFacts, objective: Objective)
 
 
 def loss_metrics(
-    examples: Sequence[Example], logprobs: Sequence[Floats], loss: Loss, loss_config: Mapping[str, float]
+    examples: Sequence[Example], trained_logprobs: Sequence[Floats], loss: Loss, loss_config: Mapping[str, float]
 ) -> dict[str, float | None]:
-    """Loss per sampled token and how far the trained policy was from the one that sampled, computed here from returned
+    """Loss per sampled token and how far the trained policy was from the one that sampled, computed here from the trainer's
     logprobs [T − 1 each]: a service may report neither."""
     names = ["loss", "kl_sample_train", "ratio_mean", "ratio_max", *(["clip_fraction"] if loss.held_back else [])]
     if not examples:
         return dict.fromkeys(names)
     settings = loss_settings(loss, loss_config)
     total, held_back, gaps = 0.0, 0, []
-    for example, logprobs_T in zip(examples, logprobs, strict=True):
+    for example, logprobs_T in zip(examples, trained_logprobs, strict=True):
         trained_on = example.array("advantages") != 0
         inputs = {name: example.array(name)[trained_on] for name in loss.inputs}
-        now_T = logprobs_T[trained_on]
-        total += float(np.sum(loss.formula(np, now_T, inputs, settings)))
-        gap_T = now_T - example.array("logprobs")[trained_on]
+        total += float(np.sum(loss.formula(np, logprobs_T[trained_on], inputs, settings)))
+        gaps.append((logprobs_T - example.array("logprobs"))[trained_on])
         if loss.held_back is not None:
-            held_back += int(np.sum(loss.held_back(np, np.exp(gap_T), inputs["advantages"], settings)))
-        gaps.append(gap_T)
+            held_back += int(np.sum(loss.held_back(np, np.exp(gaps[-1]), inputs["advantages"], settings)))
     gap = np.concatenate(gaps).astype(np.float64)
     values = [total / gap.size, float(-gap.mean()), float(np.exp(gap).mean()), float(np.abs(np.expm1(gap)).max())]
     return dict(zip(names, [*values, *([held_back / gap.size] if loss.held_back else [])], strict=True))
 
 
-def billed_tokens(groups: Sequence[Group], learned: LearnedFacts) -> dict[str, int]:
+def billed_tokens(groups: Sequence[Group], learned: Learned) -> dict[str, int]:
     """Tokens prefilled (a prompt once per answer, and what a reference model read) and trained on."""
     trained = sum(len(example.datum.model_input.to_ints()) for example in learned.examples)
     prefilled = sum(trajectory.prefilled for group in groups for trajectory in group.trajectories)
@@ -205,7 +165,7 @@ def staleness(step: int, credited: Sequence[tuple[Group, Credit]]) -> dict[str, 
     return histogram
 
 
-def stage_times(batch: TimedBatch, credited: Sequence[tuple[Group, Credit]], started: float) -> dict[str, float]:
+def stage_times(batch: Batch, credited: Sequence[tuple[Group, Credit]], started: float) -> dict[str, float]:
     """Seconds per stage of a step that began at `started` and ends now. Judging begins as completions arrive."""
     ended = time.perf_counter()
     sample = max((group.sample_s for group, _ in credited), default=0.0)
@@ -227,7 +187,3 @@ def table() -> str:
 def mean(values: Sequence[float]) -> float | None:
     """The mean, or None of nothing."""
     return sum(values) / len(values) if values else None
-
-
-def _grad_norm(reported: Mapping[str, float]) -> float | None:
-    return next((float(value) for name, value in reported.items() if name.partition(":")[0] == "grad_norm"), None)

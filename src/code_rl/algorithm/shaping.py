@@ -1,4 +1,4 @@
-"""What happens to a reward between the verdict and the advantage: some members are masked, some rewards are lowered.
+"""What happens to the rewards of a group before they become advantages: some members are masked, some rewards are lowered.
 
 Completions that were cut off at their token limit ("overlong") are one of
 
@@ -7,30 +7,19 @@ Completions that were cut off at their token limit ("overlong") are one of
 | `judged` | nothing: the verdict counts | |
 | `mask` | out of the loss and out of the baseline | DeepCoder 2025 |
 | `mask_loss` | out of the loss; the reward stays in the baseline of the others | |
-| `wrong` | correctness 0, whatever the verdict | |
-| `penalty` | the reward sinks linearly from 0 to −`penalty` over the last `buffer` tokens before the limit | DAPO 2025, arXiv 2503.14476 |
+| `wrong` | no reward for the program, whatever the verdict (`rewards.Reward`) | |
+| `penalty` | the reward sinks linearly by `penalty` over the last `buffer` tokens before the limit | DAPO 2025, arXiv 2503.14476 |
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from code_rl.rollouts.trajectory import Trajectory
 
 Overlong = Literal["judged", "mask", "mask_loss", "wrong", "penalty"]
-Masked = Literal["sandbox_error", "checker_error", "overlong"]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What shaping looks at in one member of a group: its reward (None where `no_verdict` says why), the part of it that is for being correct,
-    and its length in sampled tokens beside the limit that it had."""
-
-    reward: float | None
-    correctness: float
-    tokens: int
-    max_tokens: int
-    truncated: bool
-    no_verdict: Masked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +31,21 @@ class Shaping:
     penalty: float = 1.0
     length_coef: float = 0.0
 
-    def outcome(self, member: Member) -> float | None:
-        """The reward before any penalty for length: what group filters look at."""
-        if member.reward is None or not self.in_baseline(member):
+    def shaped(self, reward: float | None, tokens: int, max_tokens: int) -> float | None:
+        """A reward less what its `tokens` cost; None stays None. `buffer` must be below `max_tokens`, the trajectory's own limit."""
+        if reward is None:
             return None
-        return member.reward - (member.correctness if self.overlong == "wrong" and member.truncated else 0.0)
-
-    def reward(self, member: Member) -> float | None:
-        """The shaped reward; None where there is no verdict."""
-        if member.reward is None:
-            return None
-        shaped = member.reward - (member.correctness if self.overlong == "wrong" and member.truncated else 0.0)
         if self.overlong == "penalty":
-            buffer = min(self.buffer, member.max_tokens)  # a long prompt may leave less than the buffer
-            free = member.max_tokens - buffer
-            shaped -= self.penalty * min(max((member.tokens - free) / buffer, 0.0), 1.0)
-        if self.length_coef:
-            shaped -= self.length_coef * member.tokens / member.max_tokens
-        return shaped
+            over = tokens - (max_tokens - self.buffer)
+            reward -= self.penalty * min(max(over / self.buffer, 0.0), 1.0)
+        return reward - self.length_coef * tokens / max_tokens if self.length_coef else reward
 
-    def mask(self, member: Member) -> Masked | None:
-        """Why a member is not trained on, or None. With `mask` it is no part of the baseline either."""
-        if member.reward is None:
-            return member.no_verdict
-        return "overlong" if member.truncated and self.overlong in ("mask", "mask_loss") else None
+    def mask_reason(self, trajectory: Trajectory) -> str | None:
+        """Why a member is not trained on: `sandbox_error` or `checker_error` (no verdict), `overlong`, or None."""
+        if trajectory.verdict.ours:
+            return trajectory.verdict.kind.value
+        return "overlong" if trajectory.truncated and self.overlong in ("mask", "mask_loss") else None
 
-    def in_baseline(self, member: Member) -> bool:
-        """True when the others of the group are measured against this member too."""
-        return member.reward is not None and not (self.overlong == "mask" and member.truncated)
+    def in_baseline(self, trajectory: Trajectory) -> bool:
+        """True when the others of the group are measured against this member, if it has a reward."""
+        return not (trajectory.truncated and self.overlong == "mask")

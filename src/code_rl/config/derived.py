@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from code_rl.config.fields import Config
 from code_rl.errors import ConfigError
-from code_rl.rollouts.lengths import AtStep, ContextSchedule, Stage, parse_schedule
+from code_rl.rollouts.lengths import ContextSchedule, Stage, parse_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +14,10 @@ class BatchShape:
     """P prompts with G completions each."""
 
     prompts: int
-    completions: int
+    samples_per_prompt: int
 
     def __str__(self) -> str:
-        return f"{self.prompts} prompts × {self.completions} completions"
+        return f"{self.prompts} prompts × {self.samples_per_prompt} completions"
 
 
 def batch_shape(config: Config) -> BatchShape:
@@ -46,7 +46,7 @@ def _batch_shape(config: Config) -> BatchShape:
 def refuse_idle(config: Config) -> None:
     """Raise ConfigError, by name, for settings under which a run trains and nothing is ever learned."""
     shape = batch_shape(config)
-    if shape.completions == 1:
+    if shape.samples_per_prompt == 1:
         name, more = (
             ("group_size", "")
             if config.groups_per_batch is not None
@@ -75,8 +75,8 @@ def loss_config(config: Config) -> dict[str, float]:
 def context_schedule(config: Config, room: int) -> ContextSchedule:
     """The token limits of training, none above `room`."""
     if config.max_tokens_schedule is None:
-        stages: tuple[Stage, ...] = (Stage(AtStep(0), config.max_tokens),)
+        stages: tuple[Stage, ...] = (Stage(config.max_tokens, at_step=0),)
     else:
         stages = parse_schedule(config.max_tokens_schedule)
-    stages = tuple(Stage(stage.begins, min(stage.max_tokens, room)) for stage in stages)
+    stages = tuple(replace(stage, max_tokens=min(stage.max_tokens, room)) for stage in stages)
     return ContextSchedule(stages, config.schedule_window or 20, config.max_steps_off_policy)

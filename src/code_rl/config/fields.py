@@ -28,7 +28,7 @@ from code_rl.config.setting import (
 )
 from code_rl.errors import ConfigError
 from code_rl.renderers import renderer_names
-from code_rl.rollouts.lengths import AtStep, parse_schedule
+from code_rl.rollouts.lengths import parse_schedule
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
@@ -142,7 +142,7 @@ class Config:
         check=AT_LEAST_0)
     num_substeps: int = setting(1, FIXED, LOOP, "Optimizer steps per batch, each on its share of the prompts.", check=AT_LEAST_1)
     num_minibatches: int = setting(1, FIXED, LOOP,
-        "Requests per optimizer step; each goes to the trainer as soon as its groups are scored.", check=AT_LEAST_1)
+        "Micro-batches per optimizer step, whose gradients add up; each goes to the trainer as soon as its groups are scored.", check=AT_LEAST_1)
     sample_request: Literal["auto", "group", "completion"] = setting("auto", FIXED, LOOP,
         "One sampling request per group, or one per completion, which is then scored the moment it is sampled. "
         "auto: completion when max_steps_off_policy is above 0.")
@@ -213,7 +213,7 @@ class Config:
         if self.overlong == "penalty" and self.overlong_buffer is None:
             raise ConfigError("overlong=penalty needs overlong_buffer=TOKENS, over which the reward sinks")
         stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
-        if self.schedule_window is not None and all(isinstance(stage.begins, AtStep) for stage in stages):
+        if self.schedule_window is not None and all(stage.at_step is not None for stage in stages):
             raise ConfigError(
                 f"schedule_window={self.schedule_window} has no effect: max_tokens_schedule has no stage that begins at "
                 "truncated>SHARE or plateau"

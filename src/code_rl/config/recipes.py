@@ -27,8 +27,14 @@ def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = No
         raise ConfigError(
             "groups_per_batch= and batch_size= are both given; with groups_per_batch=, group_size= completes it"
         )
-    if earlier is not None:
-        return resolve_places(make_settings(Config, earlier, given))
+    config = _with_recipe(given) if earlier is None else resolve_places(make_settings(Config, earlier, given))
+    for name, off, value in (("keep_checkpoints", "save_every", 0), ("test_dataset", "eval_every", -1)):
+        if given.get(name) is not None and getattr(config, off) == value:
+            raise ConfigError(f"{name}={given[name]} has no effect with {off}={value}; leave one of the two out")
+    return config
+
+
+def _with_recipe(given: Mapping[str, Any]) -> Config:
     draft = resolve_places(make_settings(Config, given))
     recipe = draft.recipe
     if recipe is None and draft.backend == "embedded" and draft.model_name in (None, TINY):

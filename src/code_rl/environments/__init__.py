@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from code_rl.environments.base import Environment, Grader, Reply
 from code_rl.environments.repair import Repair
@@ -22,15 +22,12 @@ ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "rep
 def get_environment(name: str, max_turns: int | None = None, turn_discount: float = 1.0) -> Environment:
     """The environment called `name`, or made by the class that `package.module:object` is.
 
-    Raises ConfigError for an unknown name, one that has not the two calls, or `max_turns` where it has no effect.
+    Raises ConfigError for an unknown name, one that has not the two calls, or a setting that has no effect on it.
     """
     make = find("environment", name, ENVIRONMENTS)
-    if max_turns is not None and make is Single:
-        raise ConfigError(f"max_turns={max_turns} has no effect with environment=single; choose environment=repair")
-    if turn_discount != 1 and make is Single:
-        raise ConfigError(
-            f"turn_discount={turn_discount:g} has no effect with environment=single; choose environment=repair"
-        )
+    for setting, value, unset in (("max_turns", max_turns, None), ("turn_discount", turn_discount, 1.0)):
+        if make is Single and value != unset:
+            raise ConfigError(f"{setting}={value} has no effect with environment=single; choose environment=repair")
     with blaming("environment", name):
         made = make() if max_turns is None else make(max_turns=max_turns)
     for call in ("begin", "reply", "max_turns"):
@@ -40,20 +37,16 @@ def get_environment(name: str, max_turns: int | None = None, turn_discount: floa
         raise ConfigError(
             f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of at least 1"
         )
-    return made if name in ENVIRONMENTS else Guarded(name, made)
+    return made if name in ENVIRONMENTS else _Guarded(name, made, made.max_turns)
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class _Guarded:
     """An environment of the user's: what goes wrong in it is said by its name."""
 
     name: str
     inner: Environment
-
-    @property
-    def max_turns(self) -> int:
-        """As it says itself."""
-        return self.inner.max_turns
+    max_turns: int
 
     def begin(self, problem: ProblemView) -> list[Message]:
         """Its conversation."""
@@ -62,11 +55,31 @@ class Guarded:
 
     async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
         """Its reply."""
+        watched = _Watched(grader)
         with blaming("environment", self.name):
-            reply = await self.inner.reply(problem, conversation, grader)
+            reply = await self.inner.reply(problem, conversation, watched)
             if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
                 raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
+            if not reply.messages and any(reply.verdict is verdict for verdict in watched.public):
+                raise ValueError("reply ends with the verdict of judge_public; the last answer is for grader.judge")
             return replace(reply, messages=tuple(_message(message) for message in reply.messages))
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A grader, and its verdicts that are on public tests alone."""
+
+    grader: Grader
+    public: list[Verdict] = field(default_factory=list)
+
+    async def judge(self, code: str | None) -> Verdict:
+        """On all tests."""
+        return await self.grader.judge(code)
+
+    async def judge_public(self, code: str | None) -> Verdict:
+        """On the public tests."""
+        self.public.append(await self.grader.judge_public(code))
+        return self.public[-1]
 
 
 def _message(message: Message) -> Message:

@@ -50,8 +50,3 @@ class Environment(Protocol):
     async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
         """What follows `conversation`, whose last message is the policy's answer."""
         ...
-
-
-def answers(conversation: Sequence[Message]) -> int:
-    """How many answers the policy has given."""
-    return sum(message["role"] == "assistant" for message in conversation)

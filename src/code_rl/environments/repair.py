@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from code_rl.environments.base import Grader, Reply, answers
+from code_rl.environments.base import Grader, Reply
 from code_rl.environments.single import Single
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import ProblemView, StdinTest
@@ -39,7 +39,8 @@ class Repair:
     async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
         """Another turn while one is left and a public test fails; else the verdict on all tests."""
         code = extract_code(conversation[-1]["content"])
-        if answers(conversation) < self.max_turns and problem.public_tests:
+        answers = sum(message["role"] == "assistant" for message in conversation)
+        if answers < self.max_turns and problem.public_tests:
             verdict = await grader.judge_public(code)
             if not verdict.correct and not verdict.ours:
                 return Reply(code, verdict, ({"role": "user", "content": feedback(problem, verdict)},))
@@ -50,6 +51,6 @@ def feedback(problem: ProblemView, verdict: Verdict) -> str:
     """What the policy is told of a failed public test."""
     if verdict.failure is None:
         return f"{NO_PROGRAM}\n"
-    shown = shown_test(problem.public_tests[verdict.failure.test], problem.fn_name, SHOWN)
-    given = "Input" if isinstance(problem.public_tests[verdict.failure.test], StdinTest) else "Call"
+    test = problem.public_tests[verdict.failure.test]
+    shown, given = shown_test(test, problem.fn_name, SHOWN), "Input" if isinstance(test, StdinTest) else "Call"
     return f"The program fails a test: {verdict.failure.message}\n\n{given}:\n{shown.given}\n\nExpected:\n{shown.expected}\n\n{AGAIN}\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from code_rl.config import parse_difficulty
@@ -12,9 +12,6 @@ from code_rl.loading.load import Say
 from code_rl.problems.order import Selected
 from code_rl.problems.problem import Problem
 from code_rl.renderers import Renderer
-
-SHOWN = 64
-"""Training problems whose prompts are looked at when a run starts, where not all must fit."""
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
@@ -53,16 +50,18 @@ def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
     return min(max_tokens, room)
 
 
-def prompt_lengths(problems: Iterable[Problem], environment: Environment, renderer: Renderer) -> list[tuple[str, int]]:
-    """Each problem's id and the tokens of its first prompt."""
-    return [(problem.id, len(renderer.prompt_tokens(environment.begin(problem.view())))) for problem in problems]
+def prompt_length(problem: Problem, environment: Environment, renderer: Renderer) -> int:
+    """Tokens of a problem's first prompt."""
+    return len(renderer.prompt_tokens(environment.begin(problem.view())))
 
 
-def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
-    """Raise DataError, saying how many and which is the first, when prompts leave no room for an answer in the model's context."""
-    overlong = [(name, length) for name, length in lengths if length >= context]
+def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str, room: int = 0) -> None:
+    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths) leave no more than `room` tokens for an
+    answer in the model's context."""
+    overlong = [(name, length) for name, length in lengths if length >= context - room]
     if overlong:
+        beside = f", {room} of them for overlong_buffer" if room else ""
         raise DataError(
             f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit into the model's context of {context} "
-            f"tokens; the first is {overlong[0][0]!r} with {overlong[0][1]}"
+            f"tokens{beside}; the first is {overlong[0][0]!r} with {overlong[0][1]}"
         )

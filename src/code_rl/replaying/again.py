@@ -27,16 +27,6 @@ Member = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedBatch:
-    """What metrics want to know of a batch."""
-
-    step: int
-    stage: int
-    max_tokens: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReplayedStep:
     """A step as recorded and as it would have been credited; `assumed` of its examples have no recorded answer of the trainer,
     so that their ratio is taken as 1."""
@@ -58,6 +48,7 @@ def replay_steps(recording: Recording, config: Config) -> Iterator[ReplayedStep]
 
 
 def _replayed(step: RecordedStep, recording: Recording, objective: Objective) -> ReplayedStep:
+    _refuse_buffer(step, objective)
     answers = _by_member(step, recording)
     credited = [(line, credit(line.group, objective)) for line in step.groups]
     learned = Learned(credited=[(line.group, each) for line, each in credited])
@@ -74,9 +65,29 @@ def _replayed(step: RecordedStep, recording: Recording, objective: Objective) ->
         for member, example in zip(members, examples, strict=True):
             known = answers.get(member)
             assumed += known is None
-            learned.logprobs.append(_trainer_logprobs(example, known[0] if known else None))
+            learned.trained_logprobs.append(_trainer_logprobs(example, known[0] if known else None))
         learned.examples += examples
-    return ReplayedStep(step, credited, step_metrics(_batch(step, recording), learned, objective), assumed)
+    metrics = step_metrics(step.step, recording.shape.prompts, learned, objective) | _limits(step)
+    return ReplayedStep(step, credited, metrics, assumed)
+
+
+def _limits(step: RecordedStep) -> dict[str, int]:
+    """What a step's sampling was bounded by, as it was recorded."""
+    recorded, sampled = step.metrics or {}, step.sampled or {}
+    longest = max((line.group.max_tokens for line in step.groups), default=0)
+    limit = sampled.get("max_tokens", recorded.get("max_tokens", longest))
+    return {"max_tokens": limit, "stage": recorded.get("stage", 0)}
+
+
+def _refuse_buffer(step: RecordedStep, objective: Objective) -> None:
+    """Raise ConfigError where a group was sampled under a limit that the penalty's buffer would fill."""
+    buffer = objective.shaping.buffer
+    for group in [line.group for line in step.groups]:
+        if 0 < group.max_tokens <= buffer:
+            raise ConfigError(
+                f"overlong_buffer={buffer} is not below {group.max_tokens}, the token limit that problem {group.problem.id!r} had at step "
+                f"{step.step}: even the shortest answer would be penalised"
+            )
 
 
 def _optimizer_steps(
@@ -134,14 +145,3 @@ def _trainer_logprobs(example: Example, answered: Logprobs | None) -> Logprobs:
     if answered is not None:
         logprobs_T[example.sampled] = answered
     return logprobs_T
-
-
-def _batch(step: RecordedStep, recording: Recording) -> ReplayedBatch:
-    recorded, sampled = step.metrics or {}, step.sampled or {}
-    longest = max((line.group.max_tokens for line in step.groups), default=0)
-    return ReplayedBatch(
-        step=step.step,
-        stage=recorded.get("stage", 0),
-        max_tokens=sampled.get("max_tokens", recorded.get("max_tokens", longest)),
-        size=recording.shape.prompts,
-    )

@@ -25,6 +25,17 @@ UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, Re
 """What reading a record of the wrong shape can raise."""
 
 
+class RecordedVerdict(Verdict):
+    """A verdict as `rollouts.jsonl` has it. A reward that reads what is not there cannot be replayed, and is told so."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("rule", "cpu_s", "wall_s", "transcript"):
+            raise LookupError(
+                f"a recording keeps no {name} of a verdict, so that a reward that reads it cannot be replayed"
+            )
+        return super().__getattribute__(name)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
     """One line of `rollouts.jsonl`: its place, the group with its verdicts, and the credit that the run gave."""
@@ -33,9 +44,9 @@ class RecordedGroup:
     place: int
     attempt: int
     group: Group
-    rewards_G: tuple[float | None, ...]  # noqa: N815
-    advantages_G: tuple[float | None, ...]  # noqa: N815
-    masked_G: tuple[str | None, ...]  # noqa: N815
+    rewards_G: tuple[float | None, ...]
+    advantages_G: tuple[float | None, ...]
+    mask_reasons_G: tuple[str | None, ...]
     skipped: bool
 
     @property
@@ -172,7 +183,6 @@ def _group(record: Mapping[str, Any]) -> RecordedGroup:
         problem=Problem(id=_is(record["problem_id"], str), statement="", tests=()),
         trajectories=tuple(_trajectory(row, prompt) for row in rows),
         sample_s=0.0,
-        score_s=0.0,
         max_tokens=_is(record["max_tokens"], int),
         policy_step=_is(record["policy_step"], int),
     )
@@ -183,7 +193,7 @@ def _group(record: Mapping[str, Any]) -> RecordedGroup:
         group=group,
         rewards_G=tuple(_number(row["reward"]) for row in rows),
         advantages_G=tuple(_number(row["advantage"]) for row in rows),
-        masked_G=tuple(row["masked"] for row in rows),
+        mask_reasons_G=tuple(row["masked"] for row in rows),
         skipped=_is(record["skipped"], bool),
     )
 
@@ -207,7 +217,9 @@ def _turn(row: Mapping[str, Any], prompt: tuple[int, ...]) -> Turn:
         text=text,
         truncated=_is(row["truncated"], bool),
         code=row["code"] if "code" in row else extract_code(text),
-        verdict=Verdict(VerdictKind(row["verdict"]), _is(row["passed"], int), _is(row["total"], int), "", failure),
+        verdict=RecordedVerdict(
+            VerdictKind(row["verdict"]), _is(row["passed"], int), _is(row["total"], int), "", failure
+        ),
         messages=tuple(row.get("messages", ())),
     )
 

@@ -33,8 +33,8 @@ def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
 
 def _credit_differences(line: RecordedGroup, credited: Credit) -> Iterator[str]:
     where = f"group {line.place}" + (f" attempt {line.attempt}" if line.attempt else "")
-    recorded = {"reward": line.rewards_G, "advantage": line.advantages_G, "masked": line.masked_G}
-    computed = {"reward": credited.rewards_G, "advantage": credited.advantages_G, "masked": credited.masked_G}
+    recorded = {"reward": line.rewards_G, "advantage": line.advantages_G, "masked": line.mask_reasons_G}
+    computed = {"reward": credited.rewards_G, "advantage": credited.advantages_G, "masked": credited.mask_reasons_G}
     for name, values in recorded.items():
         for index, (before, after) in enumerate(zip(values, computed[name], strict=True)):
             if before != after:
@@ -52,8 +52,8 @@ def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str
     attempts: dict[int, list[int]] = {}
     for line in step.recorded.groups:
         attempts.setdefault(line.place, []).append(line.attempt)
-        if len(line.rewards_G) != recording.shape.completions:
-            yield f"group {line.place} has {len(line.rewards_G)} completions instead of {recording.shape.completions}"
+        if len(line.rewards_G) != recording.shape.samples_per_prompt:
+            yield f"group {line.place} has {len(line.rewards_G)} completions instead of {recording.shape.samples_per_prompt}"
     for place, found in sorted(attempts.items()):
         if found != list(range(len(found))):
             yield f"group {place} is recorded as attempts {found}"

@@ -14,7 +14,6 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.algorithm.datums import Example, Floats
@@ -22,9 +21,8 @@ from code_rl.algorithm.metrics import stage_times, step_metrics
 from code_rl.backends.connect import ready
 from code_rl.budget import Tokens, worst_batch, worst_evaluation
 from code_rl.concurrency import SideWork, abandon, results
-from code_rl.config import Config
 from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
-from code_rl.objective import Credit, solved_alike
+from code_rl.objective import Credit
 from code_rl.rollouts.choice import Chosen
 from code_rl.rollouts.lengths import StepFacts
 from code_rl.rollouts.sample import Policy, Sampling
@@ -36,63 +34,57 @@ from code_rl.sandbox.executor import retries_of
 
 @dataclass(slots=True)
 class Learned:
-    """One batch after training: its groups with their credit, the examples made from them, and what the trainer said of those."""
+    """One batch after training: its groups with their credit, the examples made from them, and what was said of those.
+
+    `trained_logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
+    """
 
     credited: list[tuple[Group, Credit]] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     submitted: list[Any] = field(default_factory=list)
-    logprobs: list[Floats] = field(default_factory=list)
+    trained_logprobs: list[Floats] = field(default_factory=list)
     optimizer: list[Mapping[str, float]] = field(default_factory=list)
-    reference: list[list[float]] = field(default_factory=list)
+    reference_logprobs: list[list[float]] = field(default_factory=list)
     divergences: list[float] = field(default_factory=list)
 
     async def answered(self) -> None:
-        """Wait for what was submitted; `logprobs` then has the trainer's of every example, in order."""
+        """Wait for what was submitted; `trained_logprobs` then has those of every example, in order."""
         for request in self.submitted:
             answer = await ready(request)
             outputs = getattr(answer, "loss_fn_outputs", None)
             if outputs is None:
                 self.optimizer.append(dict(getattr(answer, "metrics", None) or {}))
             else:
-                self.logprobs += [output["logprobs"].to_numpy() for output in outputs]
+                self.trained_logprobs += [output["logprobs"].to_numpy() for output in outputs]
 
 
+@dataclass(slots=True)
 class Batch:
-    """One step's rollouts, under way: one task per place, which gives its group, after those that it replaced."""
+    """One step's rollouts, under way: `places` give a group each, after those that it replaced. `scored` is when the last of them did."""
 
-    def __init__(
-        self, step: int, stage: int, max_tokens: int, places: Sequence[asyncio.Task[list[Group]]], replaced: int = 0
-    ) -> None:
-        self.step, self.stage, self.max_tokens, self.replaced = step, stage, max_tokens, replaced
-        self.started = self.scored = time.perf_counter()
-        self._places = list(places)
-        for place in places:
-            place.add_done_callback(self._noted)
+    step: int
+    stage: int
+    max_tokens: int
+    places: Sequence[asyncio.Task[list[Group]]]
+    prompts_replaced: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    scored: float = 0.0
 
-    @property
-    def size(self) -> int:
-        """Places in the batch."""
-        return len(self._places)
+    def __post_init__(self) -> None:
+        def noted(_: object) -> None:
+            self.scored = time.perf_counter()
 
-    def minibatches(self, part: int, parts: int, each: int) -> list[range]:
-        """The places of each of the `each` minibatches of one of `parts` parts."""
-        size = self.size // (parts * each)
-        return [range(first * size, (first + 1) * size) for first in range(part * each, (part + 1) * each)]
+        for place in self.places:
+            place.add_done_callback(noted)
+
+    def micro_batches(self, substep: int, substeps: int, each: int) -> list[range]:
+        """The places of each of the `each` micro-batches of one of `substeps` optimizer steps."""
+        size = len(self.places) // (substeps * each)
+        return [range(first * size, (first + 1) * size) for first in range(substep * each, (substep + 1) * each)]
 
     async def groups(self, places: range) -> list[list[Group]]:
         """Wait for these places; in their order, whichever is judged first."""
-        return await results(self._places[places.start : places.stop])
-
-    def _noted(self, _: asyncio.Task[list[Group]]) -> None:
-        self.scored = time.perf_counter()
-
-    async def complete(self) -> None:
-        """Wait until everything is sampled and judged."""
-        await results(self._places)
-
-    async def abandon(self) -> None:
-        """Cancel what is not done."""
-        await abandon(self._places)
+        return await results(self.places[places.start : places.stop])
 
 
 class Batches:
@@ -103,7 +95,8 @@ class Batches:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._facts = known_facts(run.recorder.log_path, run.first_step)
+        logged = read_metrics(run.recorder.log_path)
+        self._facts = [StepFacts.of(record) for record in logged if 0 <= record["step"] < run.first_step]
         self._batches: dict[int, Batch] = {}
         self._next = run.first_step
         self._side = SideWork(waits=run.config.max_steps_off_policy == 0)
@@ -111,21 +104,16 @@ class Batches:
         self._started, self._retries = time.perf_counter(), retries_of(run.executor)
 
     async def __aenter__(self) -> Batches:
-        self._side.interrupts(asyncio.current_task())
+        await self._side.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         try:
-            if kind is None:
-                await self._side.finish()
-            else:
-                self._side.explain(kind)
+            await self._side.__aexit__(*raised)
         finally:
-            await self._side.abandon()
-            if self._evaluation is not None:
-                await abandon([self._evaluation])
+            await abandon([] if self._evaluation is None else [self._evaluation])
             for batch in self._batches.values():
-                await batch.abandon()
+                await abandon(batch.places)
 
     def next(self, policy: Policy) -> Batch:
         """Begin every batch that waited for the weights of `policy`, and return the one to train on with them."""
@@ -147,14 +135,23 @@ class Batches:
         With K above 0 the evaluation runs while later steps train, and lines keep their order.
         """
         run, step = self._run, batch.step
-        metrics = {**step_metrics(batch, learned, run.objective), **stage_times(batch, learned.credited, self._started)}
         retries, self._retries = self._retries, retries_of(run.executor)
-        metrics["sandbox/retries"] = self._retries - retries
-        metrics |= {"prompts_replaced": batch.replaced} if batch.replaced else {}
+        metrics = {
+            **step_metrics(step, len(batch.places), learned, run.objective),
+            "max_tokens": batch.max_tokens,
+            "stage": batch.stage,
+            **stage_times(batch, learned.credited, self._started),
+            "sandbox/retries": self._retries - retries,
+            **({"prompts_replaced": batch.prompts_replaced} if batch.prompts_replaced else {}),
+        }
         self._facts.append(StepFacts.of(metrics))
         run.budget.settle(f"batch {step}", Tokens.of(metrics))
         due = evaluates_after(run.config, policy.step)
-        self._stop_at_cap(policy.step, evaluates=due)
+        if policy.step not in self._batches and run.goes_on(policy.step):
+            refused = self._unaffordable(2 if due else 1)  # what is next would not be begun
+            if refused is not None:
+                run.recorder.console.notice(f"stopping after step {step}: {refused}")
+                run.stop.set()
         closing = policy.step == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
         due = due or (closing and run.config.eval_every >= 0)
         await self._log(step, metrics, evaluate_run(run, policy, step, full=closing) if due else None)
@@ -181,16 +178,6 @@ class Batches:
 
         await self._side.do(write)
 
-    def _stop_at_cap(self, step: int, *, evaluates: bool) -> None:
-        """Ask the loop to stop when the batch that it would take next is not under way and could pass a cap."""
-        run = self._run
-        if step in self._batches or not run.goes_on(step):
-            return
-        refused = self._unaffordable(2 if evaluates else 1)
-        if refused is not None:
-            run.recorder.console.notice(f"stopping after step {step - 1}: {refused}")
-            run.stop.set()
-
     def _unaffordable(self, evaluations: int = 1) -> str | None:
         """Why the next batch, with the evaluations that may go with it, could pass a cap; None when it cannot."""
         run = self._run
@@ -205,58 +192,45 @@ class Batches:
         """Save the weights as they are now; the checkpoint counts once all that a resumed run needs beside them is on disk."""
         run = self._run
         saving = await run.recorder.begin_checkpoint(run.backend.trainer, step)
-        needed = [batch for batch in self._batches.values() if batch.step >= step]
-        ahead = [batch for batch in needed if batch.step < step + run.config.max_steps_off_policy]
+        behind = step + run.config.max_steps_off_policy
+        ahead = [batch for batch in self._batches.values() if step <= batch.step < behind]
 
         async def commit() -> None:
             for batch in ahead:
-                await batch.complete()
-            steps = [batch.step for batch in ahead]
-            await run.recorder.commit_checkpoint(saving, step, step * run.shape.prompts, steps)
+                await results(batch.places)
+            offset = step * run.shape.prompts
+            await run.recorder.commit_checkpoint(saving, step, offset, [batch.step for batch in ahead])
 
         await self._side.do(commit)
 
     def _begin(self, step: int, policy: Policy) -> Batch:
         run, config = self._run, self._run.config
         stage = run.schedule.stage(step, self._facts)
-        sampling = Sampling(run.schedule.stages[stage].max_tokens, config.temperature, request_per(config))
+        auto: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
+        request_per = auto if config.sample_request == "auto" else config.sample_request
+        sampling = Sampling(run.schedule.stages[stage].max_tokens, config.temperature, request_per)
         chosen = run.choices.batch(step)
         kept_from = run.recorder.inflight.policy_step(step)
         run.recorder.samples(step, policy.step if kept_from is None else kept_from, stage, sampling.max_tokens, chosen)
-        places = [
-            asyncio.create_task(self._fill((step, place), each, policy, sampling)) for place, each in enumerate(chosen)
-        ]
+        fills = [self._fill((step, place), each, policy, sampling) for place, each in enumerate(chosen)]
         replaced = sum(each.instead_of is not None for each in chosen)
-        return Batch(step, stage, sampling.max_tokens, places, replaced)
+        return Batch(step, stage, sampling.max_tokens, [asyncio.create_task(fill) for fill in fills], replaced)
 
     async def _fill(self, at: tuple[int, int], chosen: Chosen, policy: Policy, sampling: Sampling) -> list[Group]:
-        """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all are right or all wrong."""
-        run = self._run
-        groups = [await self._group((*at, 0), chosen, policy, sampling)]
-        for attempt in range(1, run.config.dynamic_sampling + 1):
-            if not solved_alike(groups[-1]):
+        """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all are right or all wrong.
+
+        What an earlier process sampled and judged of it is used, what is new is kept on disk.
+        """
+        run, recorder = self._run, self._run.recorder
+        groups: list[Group] = []
+        for attempt in range(run.config.dynamic_sampling + 1):
+            if attempt:
+                chosen = run.choices.refill(*at, attempt)
+                recorder.refills(*at, attempt, sampling.max_tokens, chosen)
+            slot = recorder.inflight.slot((*at, attempt))
+            group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, slot)
+            recorder.judged((*at, attempt), group)
+            groups.append(group)
+            if not group.solved_alike:
                 break
-            chosen = run.choices.refill(*at, attempt)
-            run.recorder.refills(*at, attempt, sampling.max_tokens, chosen)
-            groups.append(await self._group((*at, attempt), chosen, policy, sampling))
         return groups
-
-    async def _group(self, place: tuple[int, int, int], chosen: Chosen, policy: Policy, sampling: Sampling) -> Group:
-        """One group; what an earlier process sampled and judged of it is used, what is new is kept on disk."""
-        recorder = self._run.recorder
-        slot = recorder.inflight.slot(place)
-        group = await policy.roll_out(chosen.problem, self._run.shape.completions, sampling, chosen.seed, slot)
-        recorder.judged(place, group)
-        return group
-
-
-def request_per(config: Config) -> Literal["group", "completion"]:
-    """What one sampling request draws."""
-    if config.sample_request == "auto":
-        return "completion" if config.max_steps_off_policy else "group"
-    return config.sample_request
-
-
-def known_facts(log_path: Path, first_step: int) -> list[StepFacts]:
-    """What the steps before `first_step` showed, from `metrics.jsonl`."""
-    return [StepFacts.of(record) for record in read_metrics(log_path) if 0 <= record["step"] < first_step]

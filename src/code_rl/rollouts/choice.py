@@ -26,61 +26,49 @@ class Chosen:
 
 
 class Choices:
-    """Batches from the problem order; a problem whose prompt fills the model's `context` gives its place to another, drawn at random."""
+    """Batches from the problem order; a problem whose prompt (of so many tokens by `length`) is not below `limit` gives its place to
+    another, drawn at random."""
 
     def __init__(
-        self,
-        order: ProblemOrder,
-        seed: int,
-        prompts: int,
-        refills: int,
-        length: Callable[[Problem], int],
-        context: int,
+        self, order: ProblemOrder, seed: int, prompts: int, refills: int, length: Callable[[Problem], int], limit: int
     ) -> None:
         self._order, self._seed, self._prompts, self._most = order, seed, prompts, refills
         self._refills = ProblemOrder(order.problems, derive_seed(seed, "refill"))
-        self._length, self._context = length, context
+        self._length, self._limit = length, limit
         self.batch = lru_cache(maxsize=4)(self._batch)
         self.refill = lru_cache(maxsize=4 * prompts * max(refills, 1))(self._refill)
 
     def _batch(self, step: int) -> list[Chosen]:
         """The problems of a step, one for each place."""
-        problems = self._order.batch(step * self._prompts, self._prompts)
-        seeds = batch_seeds(self._seed, step, self._prompts)
-        return [self._fitting(problem, seed) for problem, seed in zip(problems, seeds, strict=True)]
+        return [self._fitting(*decided) for decided in decide_batch(self._order, self._seed, step, self._prompts)]
 
     def _refill(self, step: int, place: int, attempt: int) -> Chosen:
         """The problem that a place is filled with again."""
-        position = (step * self._prompts + place) * self._most + attempt - 1
-        (problem,) = self._refills.batch(position, 1)
+        (problem,) = self._refills.batch((step * self._prompts + place) * self._most + attempt - 1, 1)
         return self._fitting(problem, derive_seed(self._seed, "refill", step, place, attempt))
 
     def longest(self, step: int) -> int:
         """The longest prompt that a step can have, refills included, in tokens."""
-        refills = [
-            self.refill(step, place, attempt) for place in range(self._prompts) for attempt in range(1, self._most + 1)
-        ]
+        attempts = range(1, self._most + 1)
+        refills = [self.refill(step, place, attempt) for place in range(self._prompts) for attempt in attempts]
         return max(chosen.prompt_tokens for chosen in (*self.batch(step), *refills))
 
     def _fitting(self, problem: Problem, seed: int) -> Chosen:
         length, instead_of = self._length(problem), None
         for attempt in range(MAX_TRIES):
-            if length < self._context:
+            if length < self._limit:
                 return Chosen(problem, length, seed, instead_of)
             instead_of = instead_of or problem.id
             problems = self._order.problems
             problem = problems[derive_seed(seed, "instead", attempt) % len(problems)]
             length = self._length(problem)
         raise DataError(
-            f"no prompt of {MAX_TRIES} problems fits the model's context of {self._context} tokens; choose another dataset or model"
+            f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the model's context leaves beside an answer "
+            "and overlong_buffer; choose another dataset or model, or a smaller buffer"
         )
 
 
-def batch_seeds(seed: int, step: int, prompts: int) -> list[int]:
-    """The seed of each place's draw."""
-    return [derive_seed(seed, "sample", step, place) for place in range(prompts)]
-
-
-def decide_batch(order: ProblemOrder, seed: int, step: int, prompts: int) -> tuple[list[str], list[int]]:
-    """Ids of the problems of a step's batch, and their seeds: what the journal has of it, and a resumed run must find again."""
-    return [problem.id for problem in order.batch(step * prompts, prompts)], batch_seeds(seed, step, prompts)
+def decide_batch(order: ProblemOrder, seed: int, step: int, prompts: int) -> list[tuple[Problem, int]]:
+    """The problems of a step's batch with the seeds of their draws: what the journal has of it, and a resumed run must find again."""
+    problems = order.batch(step * prompts, prompts)
+    return [(problem, derive_seed(seed, "sample", step, place)) for place, problem in enumerate(problems)]

@@ -24,50 +24,6 @@ _TRUNCATED = re.compile(r"truncated>(0?\.\d+|0|1|1\.0)")
 
 
 @dataclass(frozen=True, slots=True)
-class AtStep:
-    """From this step on."""
-
-    step: int
-
-    def met(self, step: int, facts: Sequence[StepFacts], window: int) -> bool:
-        """True from `step` on."""
-        del facts, window
-        return step >= self.step
-
-
-@dataclass(frozen=True, slots=True)
-class Truncated:
-    """When more than `share` of the completions of the last `window` steps were cut off."""
-
-    share: float
-
-    def met(self, step: int, facts: Sequence[StepFacts], window: int) -> bool:
-        """`facts` are the known steps of the running stage."""
-        del step
-        recent = [fact.truncated for fact in facts[-window:]]
-        return len(recent) == window and sum(recent) / window > self.share
-
-
-@dataclass(frozen=True, slots=True)
-class Plateau:
-    """When the mean of correct completions over the last `window` steps is not above that of the `window` before."""
-
-    def met(self, step: int, facts: Sequence[StepFacts], window: int) -> bool:
-        """`facts` are the known steps of the running stage."""
-        del step
-        recent = [fact.correct for fact in facts[-2 * window :]]
-        return len(recent) == 2 * window and sum(recent[window:]) <= sum(recent[:window])
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A token limit and what begins it."""
-
-    begins: AtStep | Truncated | Plateau
-    max_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepFacts:
     """What a finished step showed: shares of truncated and of correct completions."""
 
@@ -79,6 +35,23 @@ class StepFacts:
         """From a step's metrics; what no completion had a verdict for is NaN, which meets no criterion."""
         values = (metrics["truncated_rate"], metrics["mean_correct"])
         return cls(*(math.nan if value is None else float(value) for value in values))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A token limit, and what begins it: a step, a share of completions cut off, or (neither) a plateau."""
+
+    max_tokens: int
+    at_step: int | None = None
+    truncated_above: float | None = None
+
+    def criterion_met(self, facts: Sequence[StepFacts], window: int) -> bool:
+        """True when `facts`, the known steps of the running stage, call for this one."""
+        if self.truncated_above is not None:
+            cut = [fact.truncated for fact in facts[-window:]]
+            return len(cut) == window and sum(cut) / window > self.truncated_above
+        correct = [fact.correct for fact in facts[-2 * window :]]
+        return self.at_step is None and len(correct) == 2 * window and sum(correct[window:]) <= sum(correct[:window])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +69,10 @@ class ContextSchedule:
             if current + 1 == len(self.stages):
                 break
             known = facts[since : max(at - self.lag, since)]
-            ahead = [(number, self.stages[number].begins) for number in range(current + 1, len(self.stages))]
-            due = [number for number, begins in ahead if isinstance(begins, AtStep) and begins.step <= at]
-            if due:
-                current, since = due[-1], at
-            elif self.stages[current + 1].begins.met(at, known, self.window):
+            begun = [n for n, stage in enumerate(self.stages) if stage.at_step is not None and stage.at_step <= at]
+            if begun[-1] > current:
+                current, since = begun[-1], at
+            elif self.stages[current + 1].criterion_met(known, self.window):
                 current, since = current + 1, at
         return current
 
@@ -113,28 +85,25 @@ class ContextSchedule:
 def parse_schedule(text: str) -> tuple[Stage, ...]:
     """Read `max_tokens_schedule`. Raises ConfigError naming the part that cannot be read."""
     stages = [_stage(part.strip()) for part in text.split(",")]
-    if stages[0].begins != AtStep(0):
+    if stages[0].at_step != 0:
         raise ConfigError(f"max_tokens_schedule={text!r} must begin at step 0, as in 0:16384,200:32768")
-    steps = [stage.begins.step for stage in stages if isinstance(stage.begins, AtStep)]
+    steps = [stage.at_step for stage in stages if stage.at_step is not None]
     if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
         raise ConfigError(f"max_tokens_schedule={text!r} must have rising steps")
     return tuple(stages)
 
 
 def _stage(part: str) -> Stage:
-    begins, separator, tokens = part.partition(":")
-    if not (separator and tokens.strip().isascii() and tokens.strip().isdigit() and int(tokens) >= 1):
+    begins, _, tokens = (word.strip() for word in part.partition(":"))
+    if not (tokens.isascii() and tokens.isdigit() and int(tokens) >= 1):
         raise ConfigError(
             f"max_tokens_schedule has a part {part!r}; write STEP:TOKENS, truncated>SHARE:TOKENS or plateau:TOKENS"
         )
-    begins = begins.strip()
     share = _TRUNCATED.fullmatch(begins.replace(" ", ""))
     if begins.isascii() and begins.isdigit():
-        return Stage(AtStep(int(begins)), int(tokens))
-    if share:
-        return Stage(Truncated(float(share[1])), int(tokens))
-    if begins == "plateau":
-        return Stage(Plateau(), int(tokens))
-    raise ConfigError(
-        f"max_tokens_schedule has a part that begins at {begins!r}; write a step, truncated>SHARE or plateau"
-    )
+        return Stage(int(tokens), at_step=int(begins))
+    if share is None and begins != "plateau":
+        raise ConfigError(
+            f"max_tokens_schedule has a part that begins at {begins!r}; write a step, truncated>SHARE or plateau"
+        )
+    return Stage(int(tokens), truncated_above=None if share is None else float(share[1]))

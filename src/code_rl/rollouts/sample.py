@@ -81,17 +81,14 @@ class Policy:
         )
         if max_tokens < 1:
             turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
-            return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0.0, 0, self.step)
+            return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0, self.step)
         request = Request(problem.id, prompt, count, max_tokens, seed)
         slot.open(request)
-        rollout = _Rollout(self, problem, opening, request, sampling, slot, grader)
-        started = rollout.sampled = time.perf_counter()
-        trajectories = await rollout.run(started)
+        trajectories = await _Rollout(self, problem, opening, request, sampling, slot, grader).run()
         return Group(
             problem=problem,
             trajectories=tuple(trajectories),
             sample_s=slot.sample_s,
-            score_s=time.perf_counter() - rollout.sampled,
             max_tokens=max_tokens,
             policy_step=self.step if slot.policy_step is None else slot.policy_step,
         )
@@ -120,130 +117,97 @@ class GroupGrader:
 
     async def judge(self, code: str | None) -> Verdict:
         """On all tests. Whoever cancels one cancels all that share its run."""
-        return await self._judged(False, code)
+        return await self._judged((False, code))
 
     async def judge_public(self, code: str | None) -> Verdict:
         """On the public tests alone."""
-        return await self._judged(True, code)
+        return await self._judged((True, code))
 
-    async def _judged(self, public: bool, code: str | None) -> Verdict:
-        program, reached = (public, code), self._slot.verdicts
-        if program not in reached:
+    async def _judged(self, program: Program) -> Verdict:
+        known = self._slot.verdicts
+        if program not in known:
             if program not in self._runs:
-                self._runs[program] = asyncio.create_task(self._run(public, code))
+                self._runs[program] = asyncio.create_task(self._run(*program))
             verdict = await self._runs[program]
-            if program not in reached:
+            if program not in known:
                 self._slot.keep_verdict(program, verdict)
-        return reached[program]
+        return known[program]
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
-        all_tests = self._all_tests and not public
-        return await judge(
-            self._views[public], code, self._executor, cpu_limit_s=self._cpu_limit_s, all_tests=all_tests
-        )
+        every = self._all_tests and not public
+        return await judge(self._views[public], code, self._executor, cpu_limit_s=self._cpu_limit_s, all_tests=every)
 
 
+@dataclass(slots=True)
 class _Rollout:
     """One group on its way."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        problem: Problem,
-        opening: Sequence[Message],
-        request: Request,
-        sampling: Sampling,
-        slot: Slot,
-        grader: GroupGrader,
-    ) -> None:
-        self._policy, self._request, self._sampling, self._slot = policy, request, sampling, slot
-        self._view, self._opening, self._grader = problem.view(), opening, grader
-        self.sampled = 0.0
+    policy: Policy
+    problem: Problem
+    opening: Sequence[Message]
+    request: Request
+    sampling: Sampling
+    slot: Slot
+    grader: GroupGrader
+    started: float = field(default_factory=time.perf_counter)
 
-    async def run(self, started: float) -> list[Trajectory]:
+    async def run(self) -> list[Trajectory]:
         """The trajectories, in order."""
-        count, seed = self._request.count, self._request.seed
-        if self._sampling.request_per == "group" and any(
-            (member, 0) not in self._slot.drawn for member in range(count)
-        ):
-            await self._draw((0, 0), count, self._request.prompt_tokens, self._request.max_tokens, seed, started)
-        return await together(self._trajectory(member, started) for member in range(count))
+        request, members = self.request, range(self.request.count)
+        if self.sampling.request_per == "group" and any((member, 0) not in self.slot.drawn for member in members):
+            await self._draw((0, 0), request.count, request.prompt_tokens, request.max_tokens, request.seed)
+        return await together(self._trajectory(member) for member in members)
 
-    async def _trajectory(self, member: int, started: float) -> Trajectory:
+    async def _trajectory(self, member: int) -> Trajectory:
         """Turns until the environment ends the conversation, or its turns, the tokens of the trajectory or those of the context are spent."""
-        policy = self._policy
-        turns: list[Turn] = []
-        conversation = list(self._opening)
-        prompt, room = list(self._request.prompt_tokens), self._request.max_tokens
+        policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
+        prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
         while True:
-            turn = await self._turn(member, len(turns), conversation, prompt, room, started)
+            room = min(left, policy.context - len(prompt))
+            turn = await self._turn((member, len(turns)), conversation, prompt, room)
             turns.append(turn)
             if not turn.messages:
                 return Trajectory(tuple(turns))
-            room -= len(turn.tokens)
-            conversation = [*conversation, {"role": "assistant", "content": turn.text}, *turn.messages]
+            left -= len(turn.tokens)
+            conversation += [{"role": "assistant", "content": turn.text}, *turn.messages]
             prompt = policy.renderer.prompt_tokens(conversation)
-            if len(turns) == policy.environment.max_turns or min(room, policy.context - len(prompt)) < 1:
-                verdict = await self._grader.judge(turn.code)
-                turns[-1] = replace(turn, verdict=verdict, messages=())
+            if len(turns) == policy.environment.max_turns or min(left, policy.context - len(prompt)) < 1:
+                turns[-1] = replace(turn, verdict=await self.grader.judge(turn.code), messages=())
                 return Trajectory(tuple(turns))
 
-    async def _turn(
-        self, member: int, number: int, conversation: Sequence[Message], prompt: list[int], room: int, started: float
-    ) -> Turn:
+    async def _turn(self, answer: Answer, conversation: Sequence[Message], prompt: list[int], max_tokens: int) -> Turn:
         """One answer, and what the environment says of it."""
-        answer: Answer = (member, number)
-        policy, slot = self._policy, self._slot
-        room = min(room, policy.context - len(prompt))
-        if not slot.has(answer, prompt):
+        policy, (member, number) = self.policy, answer
+        if not self.slot.has(answer, prompt):
             names = ("completion", member) if number == 0 else ("turn", member, number)
-            await self._draw(answer, 1, prompt, room, derive_seed(self._request.seed, *names), started)
-        drawn = slot.drawn[answer]
-        text, truncated = read_answer(policy.renderer, drawn)
-        said: Message = {"role": "assistant", "content": text}
-        reply = await policy.environment.reply(self._view, [*conversation, said], self._grader)
+            await self._draw(answer, 1, prompt, max_tokens, derive_seed(self.request.seed, *names))
+        drawn = self.slot.drawn[answer]
+        said, ended = policy.renderer.parse_response(drawn.tokens)
+        text, truncated = said["content"], drawn.stop_reason == "length" and not ended
+        answered: list[Message] = [*conversation, {"role": "assistant", "content": text}]
+        reply = await policy.environment.reply(self.problem.view(), answered, self.grader)
         return Turn(
             tuple(prompt), drawn.tokens, drawn.logprobs, text, truncated, reply.code, reply.verdict, reply.messages
         )
 
-    async def _draw(
-        self, first: Answer, count: int, prompt: Sequence[int], max_tokens: int, seed: int, started: float
-    ) -> None:
-        policy = self._policy
-        temperature = self._sampling.temperature
+    async def _draw(self, first: Answer, count: int, prompt: Sequence[int], max_tokens: int, seed: int) -> None:
+        """One sampling request on any back end: `count` answers that continue `prompt` and end at the renderer's stop sequences."""
+        from tinker import types
+
+        policy = self.policy
+        parameters = types.SamplingParams(
+            max_tokens=max_tokens,
+            temperature=self.sampling.temperature,
+            seed=seed,
+            stop=policy.renderer.get_stop_sequences(),
+        )
         async with policy.drawing:
-            sequences = await draw(policy.sampler, policy.renderer, prompt, count, max_tokens, temperature, seed)
-        drawn = [Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in sequences]
-        self.sampled = time.perf_counter()
-        self._slot.keep_drawn(first, prompt, drawn, self.sampled - started, policy.step)
-
-
-async def draw(
-    sampler: tinker.SamplingClient,
-    renderer: Renderer,
-    prompt: Sequence[int],
-    count: int,
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-) -> Sequence[tinker.types.SampledSequence]:
-    """One sampling request on any back end: `count` sequences that continue `prompt` [T] and end at the renderer's stop sequences."""
-    from tinker import types
-
-    parameters = types.SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, seed=seed, stop=renderer.get_stop_sequences()
-    )
-    request = sampler.sample(
-        prompt=types.ModelInput.from_ints(list(prompt)), num_samples=count, sampling_params=parameters
-    )
-    response: tinker.types.SampleResponse = await ready(request)
-    return response.sequences
-
-
-def read_answer(renderer: Renderer, sequence: tinker.types.SampledSequence | Drawn) -> tuple[str, bool]:
-    """A sequence's text, and whether it was cut at the token limit."""
-    message, ended = renderer.parse_response(sequence.tokens)
-    return message["content"], sequence.stop_reason == "length" and not ended
+            whole = types.ModelInput.from_ints(list(prompt))
+            answer = await ready(policy.sampler.sample(prompt=whole, num_samples=count, sampling_params=parameters))
+        drawn = [
+            Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in answer.sequences
+        ]
+        self.slot.keep_drawn(first, prompt, drawn, time.perf_counter() - self.started, policy.step)
 
 
 def derive_seed(seed: int, *names: object) -> int:

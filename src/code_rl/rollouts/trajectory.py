@@ -12,7 +12,7 @@ from code_rl.reward.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer: the tokens before it, what was sampled (T tokens with the sampler's logprobs_T), and what was said of it.
+    """One answer: the tokens before it, what was sampled (T tokens, log q of each), and what was said of it.
 
     `code` is the program found in `text`. `messages` is what the environment answered; none after the last turn.
     """
@@ -76,7 +76,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One problem and its G trajectories. Times are seconds of wall clock, spent waiting for each stage.
+    """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall clock after the first was asked for.
 
     `max_tokens` is the limit that each trajectory had, `policy_step` the number of training steps behind the weights.
     """
@@ -84,7 +84,6 @@ class Group:
     problem: Problem
     trajectories: tuple[Trajectory, ...]
     sample_s: float
-    score_s: float
     max_tokens: int
     policy_step: int = 0
 
@@ -92,3 +91,12 @@ class Group:
     def prompt_tokens(self) -> tuple[int, ...]:
         """The prompt of the first turn, which all have in common."""
         return self.trajectories[0].turns[0].prompt_tokens
+
+    @property
+    def solved_alike(self) -> bool:
+        """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling` fills the place again.
+
+        Whether a group is trained on is another rule (`loop.credit`): it looks at rewards, which may tell apart what is equally wrong.
+        """
+        verdicts = [trajectory.verdict for trajectory in self.trajectories]
+        return len({verdict.correct for verdict in verdicts if not verdict.ours}) < 2

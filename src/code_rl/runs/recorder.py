@@ -93,7 +93,7 @@ class Recorder:
             if each.instead_of is not None and each.instead_of not in self._too_long:
                 self._too_long.add(each.instead_of)
                 self.console.notice(
-                    f"the prompt of problem {each.instead_of!r} fills the model's context; another takes its place"
+                    f"the prompt of problem {each.instead_of!r} leaves too little of the model's context; another takes its place"
                 )
         self.decided(
             "sample",
@@ -223,7 +223,7 @@ class Recorder:
 
 
 def training_decision(first: int, places: Places, examples: Sequence[Example]) -> dict[str, Any]:
-    """What the journal holds of a minibatch: its datums in order, the groups that are skipped, the members that are masked."""
+    """What the journal holds of a micro-batch: its datums in order, the groups that are skipped, the members that are masked."""
     numbered = [
         (place, attempt, group, credit)
         for place, attempts in enumerate(places, first)
@@ -235,7 +235,7 @@ def training_decision(first: int, places: Places, examples: Sequence[Example]) -
         "masked": [
             [place, attempt, number, why]
             for place, attempt, _, credit in numbered
-            for number, why in enumerate(credit.masked_G)
+            for number, why in enumerate(credit.mask_reasons_G)
             if why is not None
         ],
     }
@@ -282,7 +282,7 @@ def _name(step: int) -> str:
 
 
 def _line(step: int, place: int, attempt: int, group: Group, credit: Credit) -> dict[str, Any]:
-    members = zip(group.trajectories, credit.rewards_G, credit.advantages_G, credit.masked_G, strict=True)
+    members = zip(group.trajectories, credit.rewards_G, credit.advantages_G, credit.mask_reasons_G, strict=True)
     return {
         "step": step,
         "group": place,
