@@ -74,6 +74,7 @@ def _group(
         "k": largest,
         "interval": _ends(shown.pass_at[1]),
         "intervals": {f"pass@{k}": _ends(estimate) for k, estimate in sorted(shown.pass_at.items())},
+        "problems_of": {f"pass@{k}": estimate.problems for k, estimate in sorted(shown.pass_at.items())},
         "greedy": None if greedy is None else greedy.pass_at[1].value,
         "greedy_interval": None if greedy is None else _ends(greedy.pass_at[1]),
         "format_rate": shown.format_rate,
