@@ -32,7 +32,6 @@ from code_rl.preparation.text import (
 )
 from code_rl.problems.problem import Problem
 
-VERSION = 1
 SHINGLE = 5
 PERMUTATIONS = 128
 BANDS = 32
@@ -151,7 +150,7 @@ def _series(name: str) -> tuple[str, str]:
 
 def deduplicate_settings(config: PrepareConfig) -> tuple[object, ...]:
     """The settings that decide here."""
-    return (VERSION, config.similarity)
+    return (config.similarity,)
 
 
 def chained_keys(entries: Sequence[Entry], settings: tuple[object, ...]) -> Iterator[str]:

@@ -9,8 +9,6 @@ from code_rl.preparation.ledger import Decision, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.text import task_text
 
-VERSION = 2
-
 _NO_STATEMENT = re.compile(r"\bdescription is not available\b", re.IGNORECASE)
 _PICTURE = r"(?:figure|picture|image|diagram|illustration)s?"
 _EMBEDDED = re.compile(
@@ -43,7 +41,7 @@ _INTERACTIVE = re.compile(
 
 def filter_settings(config: PrepareConfig) -> tuple[object, ...]:
     """The settings that decide here."""
-    return (VERSION, config.min_tests, config.min_statement_chars, config.max_statement_chars, config.max_row_mb)
+    return (config.min_tests, config.min_statement_chars, config.max_statement_chars, config.max_row_mb)
 
 
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
