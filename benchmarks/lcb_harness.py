@@ -115,7 +115,7 @@ REASONS = {
     "stdin: sys.stdin.buffer.readline": STDIN_MOCK, "stdin: os.read(0)": STDIN_MOCK,
     "stdin: sys.stdout.buffer": STDOUT_MOCK, "stdin: os.write(1)": STDOUT_MOCK,
     "stdin: quit() at the end": "it takes the name quit away", "stdin: exit code 1 at the end": EXIT_CODE, "stdin: SystemExit with a text": EXIT_CODE,
-    "stdin: os._exit(0) at the end": OWN_PROCESS, "stdin: atexit": EXIT_BEHIND, "stdin: decimal point": RULE, "stdin: exponent": RULE,
+    "stdin: os._exit(0) at the end": OWN_PROCESS, "stdin: atexit": EXIT_BEHIND,  "stdin: exponent": RULE,
     "stdin: reads the expected output": EXPECTED_NEAR, "stdin: takes the comparison away": EXPECTED_NEAR,
     "call: future import": "it puts its imports and the program into one text", "call: always equal": "a returned object is read as plain data by known types, and compared outside",
     "call: deque for list": "a deque is right where a list is expected under lcb; lcb-official follows the utility in tuples only",
@@ -146,7 +146,7 @@ def write_programs(count: int) -> list[Program]:
     """About `count` programs: problems of both kinds in turn, each in all forms of its kind."""
     problems = [problem for split in SPLITS for problem in test_split(split)]
     printing, called = ([one for one in problems if bool(one.fn_name) is calls] for calls in (False, True))
-    each = max(1, count // (len(STDIN_FORMS) + len(CALL_FORMS)))
+    each = -(-count // (len(STDIN_FORMS) + len(CALL_FORMS)))
     found = []
     for kind, forms, chosen in (("stdin", STDIN_FORMS, printing[:each]), ("call", CALL_FORMS, called[:each])):
         for problem in chosen:

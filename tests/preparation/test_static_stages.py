@@ -66,6 +66,62 @@ def test_a_filter_drops_for_its_own_reason(text: str, reason: str) -> None:
     assert filter_entry(entry(problem("p", text)), CONFIG).reason == reason
 
 
+PICTURE = "![](https://example.org/4f2a.png)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TASK}\nExample 1:\n\n3\n1 2 3\n\nNote\n\n{PICTURE}\n\nIn the first query the fields are as shown in the picture above.",
+        f"{TASK}\nFor example, three fields may lie as shown below.\n\n{PICTURE}\n\nPrint the answer.",
+        f"{TASK}\nFields lie in a circle, as shown below.\n\n<image>\n\nIn this example, n is 3.",
+        f"{TASK}\nNote\n\n<image>\n\nSee the picture.",
+        f"The yields are strictly increasing.\n\n{PICTURE}\n\n{TASK}",
+        f"{TASK}\nThe following figure visualizes the second example.",
+    ],
+)
+def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
+    assert filter_entry(entry(problem("p", text.format(most=100))), CONFIG).keep
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let f(n) be <image> for all n. Print f(n) modulo 998244353 for the given n, where n is at most 1000.",
+        f"The rooms of the house and the doors between them are these:\n\n{PICTURE}\n\nPrint the shortest way from room a to room b.",
+        "The board looks as shown in the figure below. Print how many rooks can stand on it so that none attacks another.",
+    ],
+)
+def test_a_picture_that_holds_the_task_is_a_reason(text: str) -> None:
+    assert filter_entry(entry(problem("p", text)), CONFIG).reason == "image"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PICTURE,
+        "<img src='https://example.org/statement-17.gif' width=600>",
+        "Statement: https://example.org/problems/17/statement",
+        "The problem statement can be found [here](https://example.org/17).",
+        "Please refer to the attached PDF for the statement of this problem.",
+        "problem_17.pdf (statement in English and in Russian)",
+        "The statement of this problem is not available.",
+        "This problem's text is unavailable at the moment.",
+    ],
+)
+def test_a_statement_that_is_a_link_or_not_there_is_no_statement(text: str) -> None:
+    assert filter_entry(entry(problem("p", text)), CONFIG).reason == "no_statement"
+
+
+def test_a_statement_that_speaks_of_what_is_not_available_is_one() -> None:
+    text = TASK.format(most=100) + "A field that is not available yields nothing. Origin: https://example.org/17"
+    assert filter_entry(entry(problem("p", text)), CONFIG).keep
+    assert filter_entry(
+        entry(problem("p", f"计算给定整数列表的总和并输出结果。{PICTURE}".replace(PICTURE, "https://example.org"))),
+        CONFIG,
+    ).keep
+
+
 def test_too_few_tests_and_too_many_bytes_are_dropped() -> None:
     assert filter_entry(entry(problem("p", TASK, TESTS[:1])), CONFIG).reason == "few_tests"
     large = problem("p", TASK, [("x" * 2_000_000, "1"), ("y", "2")])

@@ -62,6 +62,28 @@ def test_a_sound_problem_is_kept_with_its_card() -> None:
     assert sum(decision.notes["kills"].values()) == card["mutants_killed"]
 
 
+EXCHANGED = tuple(StdinTest(test.expected, test.input) for test in SUMS)
+ESCAPED = "n = int(input())\nprint(sum(map(int, input().split())))\nprint(n)\n"
+LINES = tuple((f"{len(v)}\n{' '.join(map(str, v))}\n", f"{sum(v)}\n{len(v)}\n") for v in ([1, 2], [5], [3, 4, 5]))
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason", "detail"),
+    [
+        (dataclasses.replace(SUM, tests=EXCHANGED), "swapped_tests", "exchanged"),
+        (Problem("f", "f", tuple(CallTest((n * n,), n) for n in (2, 3, 5)), fn_name="f", solutions=("def f(n):\n    return {2: 4, 3: 9, 5: 25}[n]",)), "swapped_tests", "exchanged"),
+        (Problem("e", "e", tuple(StdinTest(i.replace("\n", "\\n"), o) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
+        (Problem("e", "e", tuple(StdinTest(i.replace("\n", "\\n"), o.replace("\n", "\\n")) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
+        (Problem("e", "e", tuple(StdinTest(i, o.replace("\n", "\\n")) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
+    ],
+    ids=["stdin exchanged", "call exchanged", "inputs escaped", "both escaped", "outputs escaped"],
+)  # fmt: skip
+def test_a_reference_that_fails_on_tests_written_wrongly_says_how(problem: Problem, reason: str, detail: str) -> None:
+    decision = verify(problem, mutants=0)[0]
+    assert decision.reason == reason
+    assert detail in decision.detail
+
+
 SLOW = "while True:\n    pass\n"
 
 
