@@ -1,14 +1,17 @@
-"""pass@k against brute force, and the interval's behaviour."""
+"""pass@k against brute force, and how often an interval covers what is true."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.evaluation.passk import mean_with_interval, pass_at_k
+from code_rl.evaluation.figures import Outcome, figures
+from code_rl.evaluation.passk import mean_with_interval, paired_difference, pass_at_k
+from code_rl.reward.verdict import VerdictKind
 
 PUBLISHED = [
     (6, 3, 1, 0.4999999999999999),
@@ -56,15 +59,57 @@ def test_interval_holds_the_mean_and_is_reproducible(values):
     assert mean_with_interval(values) == estimate
 
 
-def test_interval_covers_a_known_mean_about_19_times_in_20():
-    import numpy as np
+COVERED = [(n, mean) for n in (1, 4, 16) for mean in (0.05, 0.5, 0.95)]
+SIMULATED = 300
 
-    rng = np.random.default_rng(1)
+
+@pytest.mark.parametrize("problems", [16, 32, 64])
+@pytest.mark.parametrize(("n", "mean"), COVERED)
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_an_interval_covers_the_mean_in_19_of_20_evaluations_also_near_0_and_1(n, mean, problems, spread):
+    """Problems' own pass rates are Beta distributed: nearly all or nothing (0.3), or alike (3)."""
+    rng = np.random.default_rng(n * problems)
     hits = 0
-    for _ in range(200):
-        estimate = mean_with_interval((rng.random(60) < 0.3).astype(float).tolist())
-        hits += estimate.low <= 0.3 <= estimate.high
-    assert 175 <= hits <= 200
+    for _ in range(SIMULATED):
+        right_P = rng.binomial(n, rng.beta(mean * spread, (1 - mean) * spread, problems))
+        estimate = mean_with_interval((right_P / n).tolist())
+        hits += estimate.low <= mean <= estimate.high
+    assert hits >= 0.915 * SIMULATED
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.1, 0.6])
+def test_the_interval_of_a_paired_difference_covers_it(gain):
+    rng = np.random.default_rng(5)
+    hits = 0
+    for _ in range(SIMULATED):
+        rates_P = rng.beta(0.05, 0.95, 32) * (1 - gain)
+        first_P, second_P = rng.binomial(4, rates_P) / 4, rng.binomial(4, rates_P + gain) / 4
+        estimate = paired_difference(first_P.tolist(), second_P.tolist()).estimate
+        hits += estimate.low <= gain <= estimate.high
+    assert hits >= 0.915 * SIMULATED
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"), [([0.0] * 16, 0.0, 0.19), ([1.0] * 16, 0.81, 1.0), ([0.0] * 15 + [0.25], 0.0, 0.15)]
+)
+def test_few_problems_without_success_prove_no_zero(values, low, high):
+    estimate = mean_with_interval(values)
+    assert estimate.low == pytest.approx(low, abs=0.02)
+    assert estimate.high == pytest.approx(high, abs=0.06)
+
+
+def test_a_problem_with_fewer_verdicts_than_k_is_not_in_pass_at_k():
+    def outcomes(*kinds):
+        return [Outcome(kind, format_ok=True, truncated=False) for kind in kinds]
+
+    right, wrong, ours = VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.SANDBOX_ERROR
+    found = figures([outcomes(right, wrong), outcomes(wrong, ours), outcomes(ours, ours)], (1, 2, 4)).pass_at
+    assert {k: (estimate.value, estimate.problems) for k, estimate in found.items()} == {1: (0.25, 2), 2: (1.0, 1)}
+
+
+def test_values_out_of_bounds_are_refused():
+    with pytest.raises(ValueError, match="not within 0 and 1"):
+        mean_with_interval([0.5, -0.25])
 
 
 def test_no_problems_is_an_error():

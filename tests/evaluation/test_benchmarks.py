@@ -18,6 +18,7 @@ from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.evaluation.benchmarks import BENCHMARKS
 from code_rl.evaluation.fetch import Pinned, fetch
 from code_rl.evaluation.prepare import AT_ONCE, load_benchmark
+from code_rl.evaluation.replay import judge_both
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.problem import CallTest
 from code_rl.sandbox.embedded import EmbeddedSandbox
@@ -167,6 +168,35 @@ def test_livecodebench_is_asked_as_its_runner_asks_a_chat_model(tmp_path):
         "```python\n# YOUR CODE HERE\n```\n\n### Answer: (use the provided format with backticks)\n\n"
     )
     assert "5 6" not in user["content"]
+
+
+ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "own", "official"),
+    [
+        (f"assert math.gcd(4, 6) == gcd(4, 6) == 2\nrow: List[int] = list(deque([1]))\n{ADD}", "passed", "passed"),
+        (f"def depth(n):\n    return n and 1 + depth(n - 1)\nassert depth(40000) == 40000\n{ADD}", "passed", "passed"),
+        (f"{ADD}sys.exit(1)", "runtime_error", "passed"),
+        (f"{ADD}raise SystemExit('done')", "runtime_error", "passed"),
+        ("sys.exit(1)", "runtime_error", "wrong_answer"),
+        (f"{ADD}1 / 0", "runtime_error", "runtime_error"),
+        (f"{ADD}class Own(Exception):\n    pass\nraise Own", "runtime_error", "runtime_error"),
+        (f"{ADD}os.abort()", "runtime_error", "runtime_error"),
+    ],
+    ids=["names", "recursion", "exit code", "exit text", "early exit", "error", "own error", "not imported"],
+)
+def test_livecodebench_has_its_imports_before_programs_on_stdin_and_ends_them_as_its_harness_does(
+    tmp_path, program, own, official
+):
+    benchmark = load("livecodebench", write(tmp_path / "one.jsonl", livecodebench_row()))
+
+    async def verdicts():
+        async with EmbeddedSandbox(concurrency=1) as sandbox:
+            return await judge_both(only(benchmark), program, sandbox, cpu_limit_s=None)
+
+    assert [verdict.kind.value for verdict in asyncio.run(verdicts())] == [own, official]
 
 
 def test_a_file_of_another_day_is_another_native_file(tmp_path):

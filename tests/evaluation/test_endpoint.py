@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -103,6 +104,37 @@ def test_a_request_that_hangs_is_tried_again():
 
     samples, _ = ask(lambda body, attempt: hang() if attempt == 0 else RIGHT, request_timeout=0.3)
     assert samples[0].completion == RIGHT
+
+
+@pytest.mark.parametrize("patience", [0.1, 20.0])
+def test_an_answer_that_never_comes_is_one_missing_sample_however_short_the_patience(patience):
+    async def hang():
+        await asyncio.sleep(30)
+
+    with pytest.raises(AskError) as caught:
+        ask(lambda body, attempt: hang(), request_timeout=0.3, patience=patience)
+    assert caught.value.reason == "request_timeout"
+
+
+def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
+    async def hang():
+        await asyncio.sleep(30)
+
+    async def run():
+        async with chat_server(lambda body, attempt: hang()) as server:
+            asked = Endpoint(
+                server.url, "m", max_tokens=8, temperature=0.7, at_once=1, request_timeout_s=0.2, patience_s=0.1
+            )
+            question = Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
+            try:
+                for _ in range(9):
+                    with contextlib.suppress(AskError):
+                        await asked.ask(question, (0,))
+            finally:
+                await asked.aclose()
+
+    with pytest.raises(BackendError, match="did not answer"):
+        asyncio.run(run())
 
 
 def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on():

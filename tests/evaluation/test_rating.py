@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from corpus.rooms import data_file
 
-from code_rl.errors import DataError
+from code_rl.errors import ConfigError, DataError
+from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.rating import (
+    MIN_PARTICIPANTS,
     Contest,
     mean_rating,
     percentile,
@@ -17,6 +19,8 @@ from code_rl.evaluation.rating import (
     read_rating_table,
     read_standings,
 )
+from code_rl.evaluation.results import Rating, _rating
+from code_rl.reward.verdict import VerdictKind
 
 
 @pytest.mark.parametrize(("rating", "expected"), [(1936, 95.2), (963, 28.5), (1791, 92.7)])
@@ -49,6 +53,24 @@ def test_a_planted_rating_is_found_again_within_25_points(rating):
 
 def contest(points, penalties, problem_points, ratings=None):
     return Contest("1", "", problem_points, points, penalties, ratings or [1500.0] * len(points))
+
+
+def snapshot(path, **participants):
+    for number, count in enumerate(participants.values(), start=1):
+        rows = [{"points": place, "penalty": 0, "rating": 1500} for place in range(count)]
+        row = {"contest_id": number, "problems": [{"index": "A", "points": 500}], "rows": rows}
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return str(path)
+
+
+def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
+    standings = Rating(snapshot(tmp_path / "standings.jsonl", small=MIN_PARTICIPANTS, large=MIN_PARTICIPANTS + 1))
+    right = Outcome(VerdictKind.PASSED, format_ok=True, truncated=False)
+    found = _rating(standings, {"1A": [right], "2A": [right]})
+    assert (found["few_participants"], [each["contest"] for each in found["by_contest"]]) == (["1"], ["2"])
+    with pytest.raises(ConfigError, match="more than 200 participants"):
+        _rating(standings, {"1A": [right]})
 
 
 def test_every_earlier_failure_costs_50_points():

@@ -13,11 +13,13 @@ import zstandard
 from raw_rows import SAMPLES, SUM, taco
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.loading.load import find_data, load_problems, load_test_splits
+from code_rl.loading.load import READERS, find_data, load_problems, load_test_splits
+from code_rl.preparation.normalise import NORMALISERS
+from code_rl.preparation.stages import DECIDED_BY
 from code_rl.problems import dataset as datasets
 from code_rl.problems.catalogue import CATALOGUE, MIXTURES
 from code_rl.problems.dataset import open_dataset, own_test_setting
-from code_rl.problems.files import stream_rows
+from code_rl.problems.files import sources_digest, stream_rows
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import build_prompt
@@ -69,6 +71,30 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
     for skip in (1, 3, 7, 8, 20):
         assert statements(dataset, skip) == expected[skip:]
         assert [item.id for item in dataset.items(skip)] == [f"rows/{number}" for number in range(8)][skip:]
+
+
+def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
+    package = tmp_path / "code_rl"
+    for name in ("problems/files.py", "problems/sources/reader.py", "loading/pack.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("one = 1\n")
+    monkeypatch.setattr("code_rl.problems.files.__file__", str(package / "problems" / "files.py"))
+
+    def digest():
+        sources_digest.cache_clear()
+        return sources_digest(*READERS)
+
+    seen = {digest()}
+    for name in ("problems/sources/reader.py", "loading/pack.py"):
+        (package / name).write_text("one = 2\n")
+        seen.add(digest())
+    sources_digest.cache_clear()
+    assert len(seen) == 3
+
+
+def test_every_module_that_decides_in_a_stage_is_there():
+    assert all(sources_digest(f"code_rl.preparation.{name}") for names in DECIDED_BY.values() for name in names)
+    assert sources_digest(*READERS) != sources_digest(*READERS, *NORMALISERS)
 
 
 def test_shards_of_a_folder_are_one_set_by_split(tmp_path):

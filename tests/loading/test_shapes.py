@@ -113,6 +113,12 @@ def test_known_wrong_solutions_are_kept():
     assert [test.public for test in problem.tests] == [True, False]
 
 
+@pytest.mark.parametrize("name", ["code_contests", "sandboxfusion stdin"])
+def test_codecontests_rows_have_the_rule_of_the_sets_own_tester(name):
+    rule = read(next(sample for sample in SAMPLES if sample.name == name).row).compare
+    assert (rule.rule, rule.abs_tol, rule.ignore_case, rule.integers_as_floats) == ("contest", 1e-5, True, True)
+
+
 STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])}
 
 

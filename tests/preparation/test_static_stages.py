@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +14,16 @@ from hypothesis import strategies as st
 from code_rl.preparation.decontaminate import Decontaminator
 from code_rl.preparation.deduplicate import Deduplicator
 from code_rl.preparation.entries import Entry, entry_from_json, entry_to_json, make_entry
-from code_rl.preparation.evalsets import Exam
+from code_rl.preparation.evalsets import Exam, read_exams
 from code_rl.preparation.filters import filter_entry
 from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.source import open_source
 from code_rl.preparation.text import canonical, grams, jaccard, numbers, shared, words
 from code_rl.problems.native import format_problem
 from code_rl.problems.problem import Problem, StdinTest
+from code_rl.problems.sources.records import Unsettled
 
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 CONFIG = PrepareConfig(dataset="builtin", out="nowhere")
 TASK = (
     "A farmer has n fields in a row and the i-th of them yields a_i sacks of grain. Neighbouring fields must not be harvested in one year. "
@@ -62,6 +66,62 @@ def test_a_filter_drops_for_its_own_reason(text: str, reason: str) -> None:
     assert filter_entry(entry(problem("p", text)), CONFIG).reason == reason
 
 
+PICTURE = "![](https://example.org/4f2a.png)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TASK}\nExample 1:\n\n3\n1 2 3\n\nNote\n\n{PICTURE}\n\nIn the first query the fields are as shown in the picture above.",
+        f"{TASK}\nFor example, three fields may lie as shown below.\n\n{PICTURE}\n\nPrint the answer.",
+        f"{TASK}\nFields lie in a circle, as shown below.\n\n<image>\n\nIn this example, n is 3.",
+        f"{TASK}\nNote\n\n<image>\n\nSee the picture.",
+        f"The yields are strictly increasing.\n\n{PICTURE}\n\n{TASK}",
+        f"{TASK}\nThe following figure visualizes the second example.",
+    ],
+)
+def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
+    assert filter_entry(entry(problem("p", text.format(most=100))), CONFIG).keep
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let f(n) be <image> for all n. Print f(n) modulo 998244353 for the given n, where n is at most 1000.",
+        f"The rooms of the house and the doors between them are these:\n\n{PICTURE}\n\nPrint the shortest way from room a to room b.",
+        "The board looks as shown in the figure below. Print how many rooks can stand on it so that none attacks another.",
+    ],
+)
+def test_a_picture_that_holds_the_task_is_a_reason(text: str) -> None:
+    assert filter_entry(entry(problem("p", text)), CONFIG).reason == "image"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PICTURE,
+        "<img src='https://example.org/statement-17.gif' width=600>",
+        "Statement: https://example.org/problems/17/statement",
+        "The problem statement can be found [here](https://example.org/17).",
+        "Please refer to the attached PDF for the statement of this problem.",
+        "problem_17.pdf (statement in English and in Russian)",
+        "The statement of this problem is not available.",
+        "This problem's text is unavailable at the moment.",
+    ],
+)
+def test_a_statement_that_is_a_link_or_not_there_is_no_statement(text: str) -> None:
+    assert filter_entry(entry(problem("p", text)), CONFIG).reason == "no_statement"
+
+
+def test_a_statement_that_speaks_of_what_is_not_available_is_one() -> None:
+    text = TASK.format(most=100) + "A field that is not available yields nothing. Origin: https://example.org/17"
+    assert filter_entry(entry(problem("p", text)), CONFIG).keep
+    assert filter_entry(
+        entry(problem("p", f"计算给定整数列表的总和并输出结果。{PICTURE}".replace(PICTURE, "https://example.org"))),
+        CONFIG,
+    ).keep
+
+
 def test_too_few_tests_and_too_many_bytes_are_dropped() -> None:
     assert filter_entry(entry(problem("p", TASK, TESTS[:1])), CONFIG).reason == "few_tests"
     large = problem("p", TASK, [("x" * 2_000_000, "1"), ("y", "2")])
@@ -94,7 +154,7 @@ def test_renaming_variables_leaves_the_canonical_form() -> None:
 
 def test_limits_are_numbers_of_the_problem_and_examples_are_not() -> None:
     text = TASK.format(most="10^5") + "\nExample 1:\n\n3\n41 42 43\n"
-    assert numbers(text) == ("1", "100000")
+    assert set(numbers(text)[()]) == {"1", "100000"}
 
 
 @given(st.lists(st.text("abcde ", max_size=30), max_size=6))
@@ -124,6 +184,41 @@ def test_parts_of_a_series_survive_even_with_equal_text_and_tests() -> None:
         "harvest-i",
         "harvest-ii",
     ]
+
+
+@pytest.mark.parametrize(
+    "addition",
+    [
+        "\nTime limit: 2 seconds",
+        "\nTime limit per test: 2 seconds. Memory limit: 256 megabytes.",
+        " There are 30 tests.",
+    ],
+)
+def test_a_copy_with_a_number_added_is_a_duplicate(addition: str) -> None:
+    text = TASK.format(most=100)
+    assert kept(problem("a", text), problem("b", text + addition)) == ["a"]
+    assert kept(problem("b", text + addition), problem("a", text)) == ["b"]
+
+
+def test_a_limit_of_time_is_no_word_of_substance() -> None:
+    text = TASK.format(most=100)
+    other = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
+    assert kept(problem("a", text), problem("b", f"{text}\nTime limit: 2 seconds", other)) == ["a"]
+    assert kept(problem("a", text), problem("b", f"{text}\nAt most 2 fields are harvested.", other)) == ["a", "b"]
+
+
+def test_a_number_in_the_place_of_another_makes_another_problem_whatever_is_added() -> None:
+    one, other = TASK.format(most=100), TASK.format(most=1000) + "\nTime limit: 2 seconds"
+    assert kept(problem("a", one), problem("b", other)) == ["a", "b"]
+
+
+def test_a_copy_is_found_in_a_family_of_thousands() -> None:
+    family = [
+        problem(f"p{most}", TASK.format(most=most), [(f"{most}\n", "1\n"), ("1\n2\n", "2\n")])
+        for most in range(10, 1010)
+    ]
+    copy = problem("copy", f"Welcome. {TASK.format(most=1000)}", [("1000\n", "1\n"), ("1\n2\n", "2\n")])
+    assert "copy" not in kept(*family, copy)
 
 
 def test_renamed_variables_make_a_duplicate() -> None:
@@ -194,6 +289,56 @@ def test_boilerplate_is_no_overlap() -> None:
         overlap(problem("a", frame.format("Reverse the digits.")), exam(frame.format("Add the divisors.")), *others)
         == ""
     )
+
+
+LEAK = (
+    "A lighthouse keeper has a row of n lamps, and lamp i burns for a_i minutes before it goes out. She may refill one lamp every minute, "
+    "walking from lamp to lamp at a cost of one minute for each step along the row. Tell for how long she can keep at least k lamps burning "
+    "at the same time, when she starts beside the first of them and never rests.\n\nInput\n\nThe first line holds n and k, the second line holds "
+    "the burning times.\n\nOutput\n\nPrint one integer, the number of minutes, or the word forever.\n\n1 <= n <= 1000\n1 <= a_i <= 500\n"
+)
+EDITS = ("lighthouse", "minutes", "walking", "starts", "burning", "forever", "lamp", "rests")
+
+
+@pytest.mark.parametrize("times", [1, 3, 6, 20])
+def test_naming_a_set_again_changes_nothing(times: int) -> None:
+    entries = [entry(problem("leak", f"Good morning! {LEAK}")), entry(problem("clean", TASK.format(most=100)))]
+    named = [Exam(f"release {number}", "e", LEAK, (), ()) for number in range(times)]
+    found = Decontaminator(named, entries, 0.5)
+    assert [found.find(one) is not None for one in entries] == [True, False]
+
+
+def other_word(number: int) -> str:
+    return LEAK.replace(EDITS[number % len(EDITS)], ("beacon", "seconds", "moving")[number % 3], 1)
+
+
+@pytest.mark.parametrize("copies", [6, 20])
+@pytest.mark.parametrize(
+    "edited",
+    [
+        lambda number: f"{LEAK}\n(copy {number})",
+        lambda number: f"Practice round, task {number}.\n\n{LEAK}\n\nGood luck!",
+        other_word,
+        lambda number: LEAK.replace("1000", str(2000 + number)),
+    ],
+    ids=["numbered", "framed", "one word", "one limit"],
+)
+def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], str], copies: int) -> None:
+    entries = [entry(problem(f"p{number}", edited(number))) for number in range(copies)]
+    found = Decontaminator([exam(LEAK)], entries, 0.5)
+    assert all(found.find(one) for one in entries)
+
+
+@pytest.mark.parametrize("times", [1, 3, 6])
+def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
+    problems = DATA / "leetcode" / "LeetCodeDataset-v0.3.1-test.jsonl.gz"
+    prompts = DATA / "qwq_lcb_prompts" / "livecodebench_v5.jsonl"
+    if not (problems.is_file() and prompts.is_file()):
+        pytest.skip(f"{problems} or {prompts} is not here")
+    texts = [item.problem if isinstance(item, Unsettled) else item for item in open_source(str(problems)).read(0)]
+    entries = [entry(item) for item in texts if isinstance(item, Problem)]
+    found = Decontaminator([one for _ in range(times) for one in read_exams(str(prompts))], entries, 0.5)
+    assert (sum(found.find(one) is not None for one in entries), len(entries)) == (115, 228)
 
 
 def test_a_long_slug_decides_alone_and_a_short_id_does_not() -> None:

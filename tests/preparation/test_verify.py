@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from corpus.rooms import room
 
+from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.entries import make_entry
 from code_rl.preparation.ledger import Decision
 from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.source import open_source
+from code_rl.preparation.stages import run_verify
 from code_rl.preparation.verify import Verifier
-from code_rl.problems.native import format_problem
+from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
+from code_rl.sandbox.executor import Execution, Job, Status
 
 RIGHT = "a, b = map(int, input().split())\nif a > 0:\n    print(a + b)\nelse:\n    print(b)\n"
 SUMS = tuple(StdinTest(f"{a} {b}\n", f"{a + b if a > 0 else b}\n") for a, b in ((1, 2), (-3, 4), (10, 20), (0, 5)))
@@ -54,6 +60,79 @@ def test_a_sound_problem_is_kept_with_its_card() -> None:
     assert 0.5 < card["strength"] <= 1
     assert decision.notes["time_limit_s"] == 2.0
     assert sum(decision.notes["kills"].values()) == card["mutants_killed"]
+
+
+EXCHANGED = tuple(StdinTest(test.expected, test.input) for test in SUMS)
+ESCAPED = "n = int(input())\nprint(sum(map(int, input().split())))\nprint(n)\n"
+LINES = tuple((f"{len(v)}\n{' '.join(map(str, v))}\n", f"{sum(v)}\n{len(v)}\n") for v in ([1, 2], [5], [3, 4, 5]))
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason", "detail"),
+    [
+        (dataclasses.replace(SUM, tests=EXCHANGED), "swapped_tests", "exchanged"),
+        (Problem("f", "f", tuple(CallTest((n * n,), n) for n in (2, 3, 5)), fn_name="f", solutions=("def f(n):\n    return {2: 4, 3: 9, 5: 25}[n]",)), "swapped_tests", "exchanged"),
+        (Problem("e", "e", tuple(StdinTest(i.replace("\n", "\\n"), o) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
+        (Problem("e", "e", tuple(StdinTest(i.replace("\n", "\\n"), o.replace("\n", "\\n")) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
+        (Problem("e", "e", tuple(StdinTest(i, o.replace("\n", "\\n")) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
+    ],
+    ids=["stdin exchanged", "call exchanged", "inputs escaped", "both escaped", "outputs escaped"],
+)  # fmt: skip
+def test_a_reference_that_fails_on_tests_written_wrongly_says_how(problem: Problem, reason: str, detail: str) -> None:
+    decision = verify(problem, mutants=0)[0]
+    assert decision.reason == reason
+    assert detail in decision.detail
+
+
+SLOW = "while True:\n    pass\n"
+
+
+def test_a_fast_second_reference_proves_a_problem_without_the_slow_queue() -> None:
+    problem = with_solution(SUM, SLOW, RIGHT, time_limit_s=0.5)
+    entry = make_entry(problem, format_problem(problem).encode(), 0, stated_checker=False)
+
+    async def run() -> Decision | None:
+        async with room("auto") as executor:
+            return await Verifier(PrepareConfig(dataset="d", out="o", mutants=0), executor).verify(entry, problem)
+
+    decision = asyncio.run(run())
+    assert decision is not None
+    assert (decision.keep, decision.card["reference"]) == (True, 2)
+
+
+class Hung:
+    """An executor whose first runs end in time-outs, and whose later ones only begin together."""
+
+    description, places = "hung", 2
+
+    def __init__(self, together: int) -> None:
+        self.together, self.inside, self.all_here = together, 0, asyncio.Event()
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        if job.limits.cpu_s == 90.0:
+            self.inside += 1
+            if self.inside == self.together:
+                self.all_here.set()
+            await asyncio.wait_for(self.all_here.wait(), 20)
+        yield Execution(Status.TIME_LIMIT)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def test_slow_references_are_tried_again_side_by_side(tmp_path: Path) -> None:
+    problems = [dataclasses.replace(with_solution(SUM, SLOW), id=f"p{number}") for number in range(2)]
+    write_problems(tmp_path / "slow.jsonl", problems)
+    config = PrepareConfig(dataset=str(tmp_path / "slow.jsonl"), out=str(tmp_path / "out"), mutants=0)
+
+    async def run() -> list[Decision]:
+        with Bench(config, open_source(config.dataset), "key") as bench:
+            monkey = Hung(2)
+            bench.executor = lambda: monkey  # type: ignore[method-assign]
+            entries = [bench.store.add(problem, stated_checker=False) for problem in problems]
+            return await run_verify(bench, [Survivor(entry) for entry in entries], lambda: None)
+
+    assert [decision.reason for decision in asyncio.run(run())] == ["reference_time_limit"] * 2
 
 
 def test_a_broken_checker_is_named_and_a_working_one_proves_its_problem() -> None:

@@ -7,14 +7,15 @@ import importlib.util
 from collections.abc import Callable, Mapping
 
 from code_rl.errors import ConfigError
+from code_rl.loading.load import READERS
 from code_rl.preparation.bench import Bench, check_folder
 from code_rl.preparation.evalsets import exams_fingerprint, read_exams
 from code_rl.preparation.ledger import content_key
+from code_rl.preparation.normalise import NORMALISERS
 from code_rl.preparation.settings import PrepareConfig, skip_note
 from code_rl.preparation.source import Source, open_source
+from code_rl.problems.files import sources_digest
 from code_rl.settings import make_settings
-
-NORMALISE_VERSION = 1
 
 
 def prepare_command(given: Mapping[str, str]) -> int:
@@ -33,7 +34,7 @@ def run(config: PrepareConfig) -> int:
         return 0
     from code_rl.preparation.run import run_stages
 
-    key = content_key(NORMALISE_VERSION, source.fingerprint)
+    key = content_key(sources_digest(*READERS, *NORMALISERS), source.fingerprint)
     with Bench(config, source, key) as bench:
         return asyncio.run(run_stages(bench, view))
 

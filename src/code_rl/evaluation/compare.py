@@ -91,7 +91,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
                 "second": comparison.values[name][1],
                 "difference": found.estimate.value,
                 "interval": [found.estimate.low, found.estimate.high],
-                "problems": found.problems,
+                "problems": found.estimate.problems,
                 "rose": found.rose,
                 "fell": found.fell,
             }

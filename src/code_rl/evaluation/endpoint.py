@@ -1,8 +1,8 @@
 """An OpenAI Chat Completions endpoint: vLLM, SGLang, TGI, TensorRT-LLM, `transformers serve`, a hosted API.
 
 One request per sample. What may pass (no connection, time-outs, 408, 409, 425, 429, 5xx, answers that are no answer) is tried again with growing
-pauses, for as long as `patience_s` allows; what cannot pass (a wrong address, key or model) stops the evaluation at once; a request that
-the server refuses for itself (400, 413, 422) is one missing sample.
+pauses, until nothing has been answered for `patience_s`; what cannot pass (a wrong address, key or model) stops the evaluation at once; a request that
+the server refuses for itself (400, 413, 422), or leaves without an answer twice, is one missing sample.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ LONGEST_PAUSE_S = 30.0
 PASSING = frozenset({408, 409, 425, 429})
 FOR_ITSELF = frozenset({400, 413, 422})
 CONNECT_TIMEOUT_S = 30.0
+SLOW_TRIES = 2
+"""How often a request may run into its own time-out before its sample is missing: a model that never ends is no server that is away."""
 SHOWN = 200
 RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", "n")
 
@@ -53,7 +55,8 @@ class Endpoint:
         self._model = model
         self._max_tokens = max_tokens
         self._temperature = temperature
-        self._patience_s = patience_s
+        self._patience_s, self._request_timeout_s = patience_s, request_timeout_s
+        self._answered = time.monotonic()
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._extra = read_extra(extra_body)
         self._headers = _headers(api_key_env)
@@ -101,14 +104,25 @@ class Endpoint:
 
     async def _patiently(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The server's answer. Raises AskError, ConfigError, or (patience at its end) BackendError."""
-        deadline = time.monotonic() + self._patience_s
-        pause = FIRST_PAUSE_S
+        trouble_since: float | None = None
+        pause, slow = FIRST_PAUSE_S, 0
         while True:
             try:
                 return await self._once(body)
             except _PassingError as error:
+                now = time.monotonic()
+                slow += error.slow
+                trouble_since = now if trouble_since is None else trouble_since
                 wait = max(error.retry_after, pause * (0.5 + self._rng.random()))
-                if time.monotonic() + wait > deadline:
+                silent = now + wait - max(trouble_since, self._answered)
+                if (
+                    slow == SLOW_TRIES
+                    and now - self._answered <= self._patience_s + SLOW_TRIES * self._request_timeout_s
+                ):
+                    raise AskError(
+                        "request_timeout", f"no answer within {self._request_timeout_s:g} s, {slow} times"
+                    ) from error
+                if silent > self._patience_s or slow == SLOW_TRIES:
                     raise BackendError(
                         f"{self._url} did not answer for {self._patience_s:g} s ({error}); "
                         "every sample so far is kept: run the same command again to go on"
@@ -125,17 +139,21 @@ class Endpoint:
             async with self._session.post(self._url, json=body) as response:
                 text = await response.text()
                 _check_status(response.status, response.headers.get("Retry-After"), text, self._url, self._model)
-        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError) as error:
+        except (aiohttp.ClientError, UnicodeDecodeError) as error:
             raise _PassingError(f"{type(error).__name__}: {error}") from error
-        return _read_answer(text)
+        except TimeoutError as error:
+            raise _PassingError(f"no answer within {self._request_timeout_s:g} s", slow=True) from error
+        answer = _read_answer(text)
+        self._answered = time.monotonic()
+        return answer
 
 
 class _PassingError(Exception):
-    """Trouble that may pass; `retry_after` is what the server asked for, in seconds."""
+    """Trouble that may pass; `retry_after` is what the server asked for, in seconds, `slow` says that it is this one request's time-out."""
 
-    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+    def __init__(self, message: str, retry_after: float = 0.0, *, slow: bool = False) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.slow = retry_after, slow
 
 
 def _check_status(status: int, retry_after: str | None, text: str, url: str, model: str) -> None:

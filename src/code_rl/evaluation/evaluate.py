@@ -131,7 +131,7 @@ def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
             "problems": (sampled or greedy).problems,
         }
         if sampled is not None:
-            row |= {"pass@1": sampled.pass_at[1].value, f"pass@{result.k}": sampled.pass_at[result.k].value}
+            row |= {f"pass@{k}": estimate.value for k, estimate in sampled.pass_at.items()}
             row |= {"pass@1_low": sampled.pass_at[1].low, "pass@1_high": sampled.pass_at[1].high}
             row |= {"format_rate": sampled.format_rate, "truncated": sampled.truncated_rate}
         for key, value in row.items():
@@ -140,7 +140,7 @@ def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
     for key, values in columns.items():
         if not key.startswith(("pass@1_", "problems")):
             metrics[f"eval/{key}"] = sum(values) / len(values)
-    if "pass@1" in columns:
-        k = next(iter(results.values())).k
-        metrics["eval/pass@k"] = metrics[f"eval/pass@{k}"]
+    largest = f"pass@{next(iter(results.values())).k}" if results else ""
+    if largest in columns:
+        metrics["eval/pass@k"] = metrics[f"eval/{largest}"]
     return metrics

@@ -39,8 +39,8 @@ class Outcome:
 class Figures:
     """Figures of one set of problems.
 
-    `problems` counts those with at least one verdict, `samples` all completions. `pass_at` maps k to pass@k; a problem with fewer than k
-    verdicts enters with all it has. Rates are over all completions.
+    `problems` counts those with at least one verdict, `samples` all completions. `pass_at` maps k to pass@k over the problems with k verdicts
+    or more, and has no k that no problem has. Rates are over all completions.
     """
 
     problems: int
@@ -62,7 +62,11 @@ def figures(outcomes_P: Sequence[Sequence[Outcome]], ks: Iterable[int]) -> Figur
     return Figures(
         problems=len(counted_P),
         samples=len(everything),
-        pass_at={k: mean_with_interval([pass_at_k(n, c, min(k, n)) for n, c in counted_P]) for k in ks},
+        pass_at={
+            k: mean_with_interval(values_P)
+            for k in ks
+            if (values_P := [pass_at_k(n, c, k) for n, c in counted_P if n >= k])
+        },
         format_rate=sum(outcome.format_ok for outcome in everything) / len(everything),
         truncated_rate=sum(outcome.truncated for outcome in everything) / len(everything),
         verdicts=Counter(outcome.kind.value for outcome in everything),

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import code_rl.problems
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.benchmarks import (
     BENCHMARKS,
@@ -27,13 +26,14 @@ from code_rl.evaluation.benchmarks import (
 )
 from code_rl.evaluation.prompts import COURSE
 from code_rl.evaluation.settings import Choice
-from code_rl.problems.files import cache_folder
+from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.evalplus import with_expected
 from code_rl.problems.sources.humaneval import read_humaneval, read_humaneval_plus, read_humaneval_plus_origin
 from code_rl.problems.sources.livecodebench import OUTSIDE_WINDOW, parse_window, read_livecodebench
 from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus, read_mbpp_plus_origin
+from code_rl.problems.sources.prelude import LCB_PRELUDE
 from code_rl.problems.sources.records import Draft, Row, Skipped, read_rows
 from code_rl.runs.files import drop_torn_line, write_atomically
 from code_rl.sandbox.executor import Executor
@@ -220,7 +220,13 @@ def _by_layout(plus: Reader, other: Reader, *, base_only: bool) -> Callable[[lis
 def _livecodebench(paths: list[Path], choice: Choice) -> Pairs:
     window = parse_window(choice.start_date, choice.end_date)
     rows = itertools.chain.from_iterable(map(read_rows, paths))
-    return _paired(rows, lambda watched: read_livecodebench(watched, window))
+    for row, item in _paired(rows, lambda watched: read_livecodebench(watched, window)):
+        yield row, (_with_prelude(item) if isinstance(item, Problem) else item)
+
+
+def _with_prelude(problem: Problem) -> Problem:
+    """The benchmark's own imports, which it has before every program, those that read stdin too."""
+    return dataclasses.replace(problem, meta={**problem.meta, "preamble": LCB_PRELUDE})
 
 
 def _codeforces(paths: list[Path], _choice: Choice) -> Pairs:
@@ -260,13 +266,5 @@ _PAIRS: dict[str, Callable[[list[Path], Choice], Pairs]] = {
 def _key(name: str, files: list[dict[str, Any]], choice: Choice) -> str:
     """A name for the native file: the inputs' hashes, the rows chosen, and the readers' own source."""
     shape = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
-    digest = hashlib.sha256(json.dumps([*shape, readers_digest()]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([*shape, sources_digest("code_rl.problems", __name__)]).encode()).hexdigest()
     return f"{name.replace('+', 'plus')}-{digest[:24]}"
-
-
-def readers_digest() -> str:
-    """A hash of the source of `code_rl.problems` and of this file: another reader makes another native file."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted(Path(code_rl.problems.__path__[0]).rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

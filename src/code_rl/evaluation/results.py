@@ -12,7 +12,14 @@ from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.benchmarks import Benchmark, count
 from code_rl.evaluation.figures import Figures, Outcome, figures
 from code_rl.evaluation.passk import Estimate
-from code_rl.evaluation.rating import mean_rating, percentile, rate_contest, read_rating_table, read_standings
+from code_rl.evaluation.rating import (
+    MIN_PARTICIPANTS,
+    mean_rating,
+    percentile,
+    rate_contest,
+    read_rating_table,
+    read_standings,
+)
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
 from code_rl.reward.verdict import VerdictKind
@@ -74,6 +81,7 @@ def _group(
         "k": largest,
         "interval": _ends(shown.pass_at[1]),
         "intervals": {f"pass@{k}": _ends(estimate) for k, estimate in sorted(shown.pass_at.items())},
+        "problems_of": {f"pass@{k}": estimate.problems for k, estimate in sorted(shown.pass_at.items())},
         "greedy": None if greedy is None else greedy.pass_at[1].value,
         "greedy_interval": None if greedy is None else _ends(greedy.pass_at[1]),
         "format_rate": shown.format_rate,
@@ -149,15 +157,21 @@ def _rating(rating: Rating, by_problem: Mapping[str, list[Outcome]]) -> dict[str
         judged = [outcome.correct for outcome in outcomes if outcome.judged]
         attempts.setdefault(match[1], {})[match[2]] = judged
     contests = read_standings(rating.standings)
-    rated = [rate_contest(contests[name], attempts[name]) for name in sorted(attempts) if name in contests]
+    known = [contests[name] for name in sorted(attempts) if name in contests]
+    small = [contest.contest_id for contest in known if len(contest.ratings_n) <= MIN_PARTICIPANTS]
+    rated = [rate_contest(one, attempts[one.contest_id]) for one in known if one.contest_id not in small]
     if not rated:
-        raise ConfigError(f"standings={rating.standings} has none of the {len(attempts)} contests of these problems")
+        why = f" with more than {MIN_PARTICIPANTS} participants" if small else ""
+        raise ConfigError(
+            f"standings={rating.standings} has none of the {len(attempts)} contests of these problems{why}"
+        )
     value = mean_rating(rated)
     table = None if rating.ratings is None else read_rating_table(rating.ratings)
     return {
         "rating": round(value, 1),
         "percentile": None if table is None else percentile(value, table),
         "contests": len(rated),
+        "few_participants": small,
         "without_standings": sorted(set(attempts) - set(contests)),
         "without_contest": unnamed,
         "by_contest": [

@@ -109,7 +109,10 @@ class EvalConfig:
         doc="CPU seconds per test at most. A problem's own limit, times this machine's measured slowness (never below 1), wins where it is lower.",
     )
     asking: int = chz.field(default=32, doc="Requests to an endpoint, or prompts of a back end, in flight at once.")
-    request_timeout: float = chz.field(default=1800.0, doc="Seconds that one request to an endpoint may take.")
+    request_timeout: float = chz.field(
+        default=1800.0,
+        doc="Seconds that one request to an endpoint may take. After two such time-outs its sample is missing.",
+    )
     patience: float = chz.field(
         default=600.0,
         doc="Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed.",

@@ -78,7 +78,7 @@ class EvalView:
             estimate = found.estimate
             first, second = comparison.values[name]
             shown = f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
-            table.add_row(name, _percent(first), _percent(second), shown, str(found.problems), str(found.rose), str(found.fell))  # fmt: skip
+            table.add_row(name, _percent(first), _percent(second), shown, str(estimate.problems), str(found.rose), str(found.fell))  # fmt: skip
         self.console.print(table, soft_wrap=False)
         self.say(f"A: {comparison.first}")
         self.say(f"B: {comparison.second}")
@@ -88,6 +88,10 @@ class EvalView:
             self.say(f"{comparison.only_in_one} problems have verdicts in one of them only, and are left out")
 
     def _remarks(self, results: Mapping[str, Any]) -> None:
+        for name, problems in results["problems_of"].items():
+            if problems < results["problems"]:
+                few = results["problems"] - problems
+                self.say(f"{name} is over {problems} problems: {few} have fewer verdicts than it needs")
         rules = results.get("rules")
         if rules:
             self.say(
@@ -159,6 +163,8 @@ def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
             cells.append("-" if row["greedy"] is None else _percent(row["greedy"]))
         elif name in ("format", "truncated"):
             cells.append(_percent(row[f"{name}_rate"]))
+        elif name not in row:
+            cells.append("-")
         else:
             low, high = row["intervals"][name]
             cells.append(f"{100 * row[name]:.1f} [{100 * low:.1f}, {100 * high:.1f}]")

@@ -6,16 +6,19 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.loading.pack import FORMAT, PackedProblems, write_pack
+from code_rl.loading.pack import PackedProblems, write_pack
 from code_rl.loading.settle import settle_all
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_splits
-from code_rl.problems.files import cache_folder
+from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.sources.shapes import NATIVE, shape_of
 from code_rl.sandbox.executor import Executor
+
+READERS = ("code_rl.problems", "code_rl.loading")
+"""What decides which problems the rows of a data set are."""
 
 Say = Callable[[str], None]
 TRAIN, TEST = "train", "test "
@@ -93,7 +96,7 @@ async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) 
 
     Raises DataError for a malformed native file, and for a data set that holds no problem at all.
     """
-    folder = cache_folder() / "problems" / f"{dataset.fingerprint()[:32]}-{FORMAT}"
+    folder = cache_folder() / "problems" / f"{dataset.fingerprint()[:32]}-{sources_digest(*READERS)[:16]}"
     if folder.is_dir():
         problems = PackedProblems(folder)
     else:

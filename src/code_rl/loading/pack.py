@@ -1,6 +1,6 @@
 """Problems kept on disk for random access: one compressed record each, and an index. Memory is that of the problems in use, however large the set.
 
-A pack is a folder `problems.bin` + `index.json`, made once per data set and reader version in the cache (`CODE_RL_CACHE`, else
+A pack is a folder `problems.bin` + `index.json`, made once per data set and source of the readers in the cache (`CODE_RL_CACHE`, else
 `~/.cache/code-rl`), whole or not at all.
 """
 
@@ -23,9 +23,6 @@ from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.order import Selected
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
-
-FORMAT = 1
-"""Raised whenever the readers or this file change what a pack holds: older packs are then made anew."""
 
 EXAMPLES = 3
 _RECORDS, _INDEX = "problems.bin", "index.json"
@@ -121,5 +118,5 @@ async def _write(folder: Path, items: AsyncIterator[Problem | Skipped], about: M
             offset += len(record)
         stream.flush()
         os.fsync(stream.fileno())
-    index = {"format": FORMAT, "about": about, "left": counts, "examples": examples, "places": places}
+    index = {"about": about, "left": counts, "examples": examples, "places": places}
     (folder / _INDEX).write_text(json.dumps(index), encoding="ascii")

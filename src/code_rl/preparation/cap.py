@@ -11,12 +11,10 @@ from code_rl.preparation.entries import Entry
 from code_rl.preparation.ledger import Decision, drop
 from code_rl.preparation.settings import PrepareConfig
 
-VERSION = 1
-
 
 def cap_settings(config: PrepareConfig) -> tuple[object, ...]:
     """The settings that decide here."""
-    return (VERSION, config.max_test_mb, config.max_test_cpu_s, config.max_tests, config.min_tests)
+    return (config.max_test_mb, config.max_test_cpu_s, config.max_tests, config.min_tests)
 
 
 def cap_entry(entry: Entry, notes: Mapping[str, object], config: PrepareConfig) -> Decision:

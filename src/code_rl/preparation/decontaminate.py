@@ -1,7 +1,7 @@
 """Stage `decontaminate`: problems that overlap with an evaluation set, by shared 13-grams, ids, slugs and function names.
 
-A 13-gram that many problems share is boilerplate and says nothing ("the first line contains a single integer"): it is left out on both
-sides. What remains decides: half of either text found in the other is a leak. A shared name decides alone only where it names one
+A 13-gram that many distinct problems share is boilerplate and says nothing ("the first line contains a single integer"): it is left out on
+both sides. Tellings of one problem count once, however often a set is named, a release repeats it or a copy is edited. What remains decides: half of either text found in the other is a leak. A shared name decides alone only where it names one
 problem the world over (a contest task, a long slug); any other needs some shared text beside it.
 """
 
@@ -13,19 +13,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
 from code_rl.preparation.entries import Entry
 from code_rl.preparation.evalsets import Exam
 from code_rl.preparation.ledger import KEEP, Decision, drop
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.text import Hashes, among, grams, problem_text, words
+from code_rl.preparation.text import Hashes, Numbers, among, grams, jaccard, numbers, other_numbers, problem_text, words
 
-VERSION = 1
 GRAM = 13
 BOILERPLATE = (3, 6)
-"""A 13-gram in so many problems of one side is boilerplate: a twentieth of them, within these bounds."""
+"""A 13-gram in so many distinct problems of one side is boilerplate: a twentieth of them, within these bounds."""
+SAME_PROBLEM = 0.6
+"""Two texts whose 5-grams are so much alike, no number standing for another, tell one problem (Jaccard)."""
+SKETCH = 16
+"""The smallest 5-gram hashes of a text, by which its like are found: two texts just alike enough share about ten."""
+SHARED_SKETCH = 4
+MOST_ALIKE = 64
 LEAST_GRAMS = 3
 """With fewer telling 13-grams on either side, only an equal text counts."""
+WHOLE = 0.85
+"""So large a share of a text is no boilerplate, in however many problems it is found: numbers of a leak were changed."""
+LEAST_WHOLE_GRAMS = 40
 MOSTLY_BOILERPLATE = 0.5
 NEARLY_ALL = 0.95
 """Where less than half of a text tells, the few telling 13-grams must agree: a family of problems differs in a number or a word."""
@@ -50,58 +60,62 @@ class Pair:
 
 
 class Decontaminator:
-    """Holds the evaluation sets; `telling` are the 13-grams that are not boilerplate."""
+    """Holds the evaluation sets; what tells are the 13-grams that are not boilerplate."""
 
     def __init__(self, exams: Iterable[Exam], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
-        self._exams = list(exams)
-        raw = [words(exam.text) for exam in self._exams]
-        texts = [grams(tokens, GRAM) for tokens in raw]
-        self._own = {entry.digest: _entry_grams(entry) for entry in entries}
-        self._stop = _boilerplate([*_frequent(texts), *_frequent([*self._own.values()])])
-        self._sizes = [max(1, len(text)) for text in texts]
-        self._grams = [_without(text, self._stop) for text in texts]
-        self._where: dict[int, list[int]] = defaultdict(list)
+        self._exams = list(dict.fromkeys(exams))
+        texts = [grams(words(exam.text), GRAM) for exam in self._exams]
+        told = [problem_text(entry.statement, entry.starter_code) for entry in entries]
+        self._own = {entry.digest: grams(words(text), GRAM) for entry, text in zip(entries, told, strict=True)}
+        own = [self._own[entry.digest] for entry in entries]
+        self._stop = np.union1d(_frequent([exam.text for exam in self._exams], texts), _frequent(told, own))
+        self._telling = [int(np.count_nonzero(~among(text, self._stop))) for text in texts]
+        every = np.concatenate([*texts, np.empty(0, dtype=np.uint64)])
+        self._sizes = np.array([len(text) for text in texts], dtype=np.int64)
+        owner = np.repeat(np.arange(len(texts)), self._sizes)
+        order = np.argsort(every, kind="stable")
+        self._every, self._owner = every[order], owner[order]
         self._named: dict[str, list[int]] = defaultdict(list)
         self._whole: dict[bytes, int] = {}
         for number, exam in enumerate(self._exams):
-            for gram in self._grams[number].tolist():
-                self._where[gram].append(number)
             for name in _names(exam.names, exam.functions):
                 self._named[name].append(number)
             self._whole.setdefault(texts[number].tobytes(), number)
-        self._telling = np.unique(np.concatenate([*self._grams, np.empty(0, dtype=np.uint64)]))
 
     def find(self, entry: Entry) -> Pair | None:
         """The evaluation problem that `entry`, one of those given, overlaps with most, or None."""
         whole = self._own[entry.digest]
-        own = _without(whole, self._stop)
+        own = whole[~among(whole, self._stop)]
         equal = self._whole.get(whole.tobytes())
         if equal is not None and len(whole):
             return self._pair(entry, equal, "equal text", 1.0)
-        shares = self._shares(own)
-        best = max(shares, key=lambda number: (shares[number], -number), default=None)
-        if best is not None and shares[best] >= self._wanted(best, whole, own):
-            return self._pair(entry, best, "shared text", shares[best])
+        shares_E = self._common(own) / np.maximum(1, np.minimum(len(own), self._telling))
+        best = int(np.argmax(shares_E)) if len(shares_E) else None
+        if best is not None and shares_E[best] >= self._wanted(best, whole, own):
+            return self._pair(entry, best, "shared text", float(shares_E[best]))
+        whole_E = self._common(whole) / np.maximum(LEAST_WHOLE_GRAMS, np.minimum(len(whole), self._sizes))
+        if best is not None and whole_E.max() >= max(WHOLE, self._containment):
+            return self._pair(entry, int(np.argmax(whole_E)), "shared text", float(whole_E.max()))
         for name in _names((entry.id, *entry.names.values()), (entry.fn_name,) if entry.fn_name else ()):
             for number in self._named.get(name, ()):
-                if shares.get(number, 0.0) >= NAME_CONTAINMENT or _CERTAIN.fullmatch(name):
-                    return self._pair(entry, number, name, shares.get(number, 0.0))
+                if shares_E[number] >= NAME_CONTAINMENT or _CERTAIN.fullmatch(name):
+                    return self._pair(entry, number, name, float(shares_E[number]))
         return None
 
     def _wanted(self, number: int, whole: Hashes, own: Hashes) -> float:
         """The containment from which an overlap with an evaluation problem counts; above 1 where too little of either text tells."""
-        other = self._grams[number]
-        if min(len(own), len(other)) < LEAST_GRAMS:
+        telling = self._telling[number]
+        if min(len(own), telling) < LEAST_GRAMS:
             return 2.0
-        telling = min(len(own) / len(whole), len(other) / self._sizes[number])
-        return max(self._containment, NEARLY_ALL) if telling < MOSTLY_BOILERPLATE else self._containment
+        share = min(len(own) / len(whole), telling / self._sizes[number])
+        return max(self._containment, NEARLY_ALL) if share < MOSTLY_BOILERPLATE else self._containment
 
-    def _shares(self, own: Hashes) -> dict[int, float]:
-        common: Counter[int] = Counter()
-        for gram in own[among(own, self._telling)].tolist():
-            common.update(self._where[gram])
-        return {number: count / min(len(own), len(self._grams[number])) for number, count in common.items()}
+    def _common(self, own: Hashes) -> npt.NDArray[np.int64]:
+        """For each evaluation problem how many of the 13-grams `own` it has."""
+        starts, ends = (np.searchsorted(self._every, own, side=side) for side in ("left", "right"))
+        found = [self._owner[start:end] for start, end in zip(starts, ends, strict=True) if start < end]
+        return np.bincount(np.concatenate([*found, np.empty(0, dtype=np.int64)]), minlength=len(self._exams))
 
     def _pair(self, entry: Entry, number: int, why: str, containment: float) -> Pair:
         exam = self._exams[number]
@@ -115,7 +129,7 @@ def pair_to_json(pair: Pair) -> dict[str, object]:
 
 def decontaminate_settings(config: PrepareConfig) -> tuple[object, ...]:
     """The settings that decide here, besides the sets."""
-    return (VERSION, config.containment)
+    return (config.containment,)
 
 
 def decide(pair: Pair | None) -> Decision:
@@ -126,25 +140,51 @@ def decide(pair: Pair | None) -> Decision:
     return drop("contaminated", detail, pair=pair_to_json(pair))
 
 
-def _entry_grams(entry: Entry) -> Hashes:
-    return grams(words(problem_text(entry.statement, entry.starter_code)), GRAM)
-
-
-def _frequent(texts: Sequence[Hashes]) -> list[int]:
-    if not texts:
-        return []
-    values, counts = np.unique(np.concatenate(texts), return_counts=True)
+def _frequent(texts: Sequence[str], grams_of: Sequence[Hashes]) -> Hashes:
+    """The 13-grams that many of the distinct problems among `texts` share."""
+    tellings: dict[int, list[Hashes]] = defaultdict(list)
+    for problem, found in zip(distinct(texts), grams_of, strict=True):
+        tellings[problem].append(found)
+    if not tellings:
+        return np.empty(0, dtype=np.uint64)
+    values, counts = np.unique(
+        np.concatenate([np.unique(np.concatenate(one)) for one in tellings.values()]), return_counts=True
+    )
     least, most = BOILERPLATE
-    frequent: list[int] = values[counts >= min(most, max(least, len(texts) // 20))].tolist()
+    frequent: Hashes = values[counts >= min(most, max(least, len(tellings) // 20))]
     return frequent
 
 
-def _boilerplate(found: list[int]) -> Hashes:
-    return np.unique(np.array(found, dtype=np.uint64))
-
-
-def _without(text: Hashes, stop: Hashes) -> Hashes:
-    return text[~among(text, stop)]
+def distinct(texts: Sequence[str]) -> list[int]:
+    """For each text the number of the first text that tells the same problem: its own, where it is the first to do so."""
+    known: dict[str, int] = {}
+    tellings: dict[int, tuple[Hashes, Numbers]] = {}
+    by_hash: dict[int, list[int]] = defaultdict(list)
+    for number, text in enumerate(texts):
+        if text in known:
+            continue
+        own, stated = grams(words(text), SHINGLE), numbers(text)
+        near = Counter(other for key in own[:SKETCH].tolist() for other in by_hash[key])
+        for other, count in near.most_common(MOST_ALIKE):
+            shingles, all_stated = tellings[other]
+            if count < min(SHARED_SKETCH, len(own)) or other_numbers(stated, all_stated):
+                continue
+            if jaccard(own, shingles) >= SAME_PROBLEM:
+                known[text] = other
+                tellings[other] = (
+                    shingles,
+                    {
+                        place: stated.get(place, Counter()) | all_stated.get(place, Counter())
+                        for place in stated.keys() | all_stated.keys()
+                    },
+                )
+                break
+        else:
+            known[text], tellings[number] = number, (own, stated)
+            for key in own[:SKETCH].tolist():
+                if len(by_hash[key]) < MOST_CANDIDATES:
+                    by_hash[key].append(number)
+    return [known[text] for text in texts]
 
 
 def _names(given: Iterable[str], functions: Iterable[str]) -> list[str]:

@@ -1,9 +1,9 @@
 """Stage `deduplicate`: equal statements, then MinHash-LSH candidates put to an exact comparison; the first of a kind stays.
 
-Statements are compared in canonical form (variables are one placeholder, numbers stay). Two candidates with different numbers in task or
-constraints are variants (I and II), not duplicates: the numbers are part of every shingle. What is left is decided by evidence: equal
+Statements are compared in canonical form (variables are one placeholder, numbers stay). Two candidates with different numbers in one
+place of task or constraints are variants (I and II), not duplicates; a number that one merely has more is no such difference. What is left is decided by evidence: equal
 tests or reference solutions of one shape speak for a copy, one input with two answers against it; without either, no word of substance
-may differ.
+and no number may differ.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from code_rl.preparation.entries import Entry
 from code_rl.preparation.ledger import KEEP, Decision, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
@@ -21,10 +19,12 @@ from code_rl.preparation.shapes import program_shape
 from code_rl.preparation.text import (
     SMALL_WORDS,
     Hashes,
+    Numbers,
     canonical,
     grams,
     jaccard,
     numbers,
+    other_numbers,
     problem_text,
     task_text,
     variable_names,
@@ -32,7 +32,6 @@ from code_rl.preparation.text import (
 )
 from code_rl.problems.problem import Problem
 
-VERSION = 1
 SHINGLE = 5
 PERMUTATIONS = 128
 BANDS = 32
@@ -52,7 +51,8 @@ class Sketch:
     entry: Entry
     text: str
     text_key: str
-    numbers: tuple[str, ...]
+    numbers: Numbers
+    values: frozenset[str]
     shingles: Hashes
     tokens: int
     tests_key: str
@@ -102,16 +102,17 @@ class Deduplicator:
             self._index.insert(place, signature)
 
     def _candidates(self, sketch: Sketch, signature: object) -> list[int]:
-        """Places of kept sketches to look at: those with equal text or tests first, then what the index finds."""
+        """Places of kept sketches to look at: those with equal text or tests first, then what the index finds, equal numbers first."""
         nearby = [*self._by_text.get(sketch.text_key, ()), *self._by_tests.get(sketch.tests_key, ())]
-        nearby += sorted(self._index.query(signature)) if signature is not None else []
+        found = self._index.query(signature) if signature is not None else []
+        nearby += sorted(found, key=lambda place: (self._kept[place].values != sketch.values, place))
         return list(dict.fromkeys(nearby))[:MOST_CANDIDATES]
 
     def _why_same(self, new: Sketch, old: Sketch) -> str:
         """Why `new` is the same problem as `old`, or nothing."""
-        if new.numbers != old.numbers or in_series(new.entry, old.entry):
-            return ""
         same_text = new.text_key == old.text_key
+        if in_series(new.entry, old.entry) or (not same_text and other_numbers(new.numbers, old.numbers)):
+            return ""
         similarity = 1.0 if same_text else jaccard(new.shingles, old.shingles)
         if new.tests_key == old.tests_key and similarity >= SAME_TESTS_SIMILARITY:
             return f"the same tests, statements {similarity:.2f} alike"
@@ -124,7 +125,8 @@ class Deduplicator:
             return f"statements {similarity:.2f} alike, {agreeing} tests in common"
         if self._shapes(new.entry) & self._shapes(old.entry):
             return f"statements {similarity:.2f} alike, solutions of one shape"
-        return f"statements {similarity:.2f} alike, the same words" if _same_substance(new.text, old.text) else ""
+        same = new.values == old.values and _same_substance(new.text, old.text)
+        return f"statements {similarity:.2f} alike, the same words" if same else ""
 
     def _shapes(self, entry: Entry) -> frozenset[str]:
         problem = self._load(entry)
@@ -148,7 +150,7 @@ def _series(name: str) -> tuple[str, str]:
 
 def deduplicate_settings(config: PrepareConfig) -> tuple[object, ...]:
     """The settings that decide here."""
-    return (VERSION, config.similarity)
+    return (config.similarity,)
 
 
 def chained_keys(entries: Sequence[Entry], settings: tuple[object, ...]) -> Iterator[str]:
@@ -164,13 +166,13 @@ def make_sketch(entry: Entry) -> Sketch:
     text = problem_text(entry.statement, entry.starter_code)
     tokens = canonical(text, variable_names(text, entry.starter_code, (*entry.arguments, entry.fn_name or "")))
     found = numbers(text)
-    salt = grams(["numbers", *found], len(found) + 1)[0]
     return Sketch(
         entry=entry,
         text=text,
         text_key=content_key(tokens),
         numbers=found,
-        shingles=np.unique(grams(tokens, SHINGLE) ^ salt),
+        values=frozenset(found[()]),
+        shingles=grams(tokens, SHINGLE),
         tokens=len(tokens),
         tests_key=content_key(sorted(map(list, entry.test_hashes))),
     )

@@ -64,9 +64,9 @@ async def diagnose(
     )
     if found is not None:
         return found
-    if await _rewrapped(problem, code, tests, executor, cpu_limit_s):
-        return "broken_wrapping", "the reference passes when inputs are wrapped one level more or less"
-    return _mismatch(len(failing), len(given), len(tests))
+    return await _rewritten(problem, code, tests, executor, cpu_limit_s) or _mismatch(
+        len(failing), len(given), len(tests)
+    )
 
 
 def _mismatch(failing: int, answered: int, total: int) -> tuple[str, str] | None:
@@ -149,10 +149,17 @@ def _expected_from_text(test: TestCase) -> Any:
     return value
 
 
+def _expected_unescaped(test: TestCase) -> Any:
+    if not isinstance(test, StdinTest) or "\\n" not in test.expected:
+        raise _NotWrappedError
+    return _plain(test.expected)
+
+
 _EXPECTED_WRAPS: tuple[tuple[Callable[[TestCase], Any], str], ...] = (
     (_expected_unwrapped, "wrapped in a list"),
     (_expected_wrapped, "missing a list around it"),
     (_expected_from_text, "the JSON text of the value"),
+    (_expected_unescaped, "written with its line ends as \\n"),
 )
 
 
@@ -163,29 +170,57 @@ def _from_json(text: str) -> Any:
         raise _NotWrappedError from None
 
 
-async def _rewrapped(
+async def _rewritten(
     problem: Problem, code: str, tests: Sequence[TestCase], executor: Executor, cpu_limit_s: float
-) -> bool:
-    """True when the reference passes every test once its inputs are wrapped or unwrapped in one of the usual ways."""
-    for variant in _input_variants(tests):
+) -> tuple[str, str] | None:
+    """What is wrong with all tests, where the reference passes every one once it is written in another of the usual ways."""
+    for variant, reason, detail in _variants(tests):
         outcomes = await _outcomes(problem, code, variant, executor, cpu_limit_s)
         answers = [outcome.answer for outcome in outcomes]
         given = [answer for answer in answers if answer is not None]
         if len(given) != len(variant):
             continue
         if all(accepts(test, answer, problem.compare) for test, answer in zip(variant, given, strict=True)):
-            return True
+            return reason, detail
         if any(_agree_when(problem, variant, given, wrap) for wrap, _ in _EXPECTED_WRAPS):
-            return True
-    return False
+            return reason, detail
+    return None
 
 
-def _input_variants(tests: Sequence[TestCase]) -> Iterator[list[TestCase]]:
-    for rewrite in (_arguments_unwrapped, _arguments_wrapped, _input_from_text):
+def _variants(tests: Sequence[TestCase]) -> Iterator[tuple[list[TestCase], str, str]]:
+    wrapped = "the reference passes when inputs are wrapped one level more or less"
+    for rewrite, reason, detail in (
+        (_arguments_unwrapped, "broken_wrapping", wrapped),
+        (_arguments_wrapped, "broken_wrapping", wrapped),
+        (_input_from_text, "broken_wrapping", wrapped),
+        (_unescaped, "broken_wrapping", "line ends of the inputs are written as \\n"),
+        (_exchanged, "swapped_tests", "inputs and expected outputs are exchanged"),
+    ):
         try:
-            yield [rewrite(test) for test in tests]
+            yield [rewrite(test) for test in tests], reason, detail
         except _NotWrappedError:
             continue
+
+
+def _unescaped(test: TestCase) -> TestCase:
+    """Line ends that are written as two characters."""
+    if not isinstance(test, StdinTest) or "\\n" not in test.input:
+        raise _NotWrappedError
+    return dataclasses.replace(test, input=_plain(test.input), expected=_plain(test.expected))
+
+
+def _plain(text: str) -> str:
+    for written, meant in (("\\r\\n", "\n"), ("\\n", "\n"), ("\\t", "\t"), ('\\"', '"')):
+        text = text.replace(written, meant)
+    return text
+
+
+def _exchanged(test: TestCase) -> TestCase:
+    if isinstance(test, StdinTest):
+        return dataclasses.replace(test, input=test.expected, expected=test.input)
+    if not isinstance(test, CallTest) or len(test.args) != 1 or test.kwargs or test.raises is not None:
+        raise _NotWrappedError
+    return dataclasses.replace(test, args=(test.expected,), expected=test.args[0])
 
 
 def _arguments_unwrapped(test: TestCase) -> TestCase:

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from code_rl.evaluation.passk import wilson
 from code_rl.preparation.bench import Bench, ByteBudget, OnItem, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, Ledger, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verify import BROKEN_CHECKER
+from code_rl.problems.files import sources_digest
 from code_rl.reward.verdict import VerdictKind
 
 if TYPE_CHECKING:
     from code_rl.config import Config
     from code_rl.rollouts.sample import Policy, Sampling
 
-VERSION = 1
-Z95 = 1.959963984540054
 PROMPTS_IN_FLIGHT = 16
-
-
-def wilson(passed: int, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927). Raises ValueError for n = 0."""
-    if not 0 <= passed <= n or n == 0:
-        raise ValueError(f"{passed} of {n} is no rate")
-    rate, z2 = passed / n, Z95**2
-    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
@@ -55,7 +44,7 @@ async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: O
     if config.model_name is None:
         return [KEEP] * len(survivors)
     names = ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed")
-    settings = [VERSION, *(getattr(config, name) for name in names)]
+    settings = [sources_digest(__name__, "code_rl.reward"), *(getattr(config, name) for name in names)]
     keys = [content_key("difficulty", settings, s.entry.digest, s.notes) for s in survivors]
     with bench.ledger("difficulty", keys) as ledger:
         missing = [index for index, key in enumerate(keys) if ledger.get(key) is None]

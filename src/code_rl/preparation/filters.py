@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from code_rl.preparation.entries import Entry
 from code_rl.preparation.ledger import Decision, drop
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.text import task_text
-
-VERSION = 2
+from code_rl.preparation.text import problem_text, task_text
 
 _NO_STATEMENT = re.compile(r"\bdescription is not available\b", re.IGNORECASE)
+_ELSEWHERE = re.compile(
+    r"\b(?:not|no longer|un) ?available\b|\bcoming soon\b|\.?\bpdf\b|\b(?:see|refer to|open|download) (?:the )?(?:attached |attachment|file|link)",
+    re.IGNORECASE,
+)
+_LINK = re.compile(
+    r"!?\[[^\]]*\]\([^)]*\)|<(?:img|image|a|object|embed|iframe)\b[^>]*>|(?:https?://|www\.|data:image/)\S+",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[a-zA-Z]+|[^\W\d_]")
+LEAST_WORDS, LEAST_WORDS_BESIDE = 9, 25
+"""A statement with fewer words beside its links is a link; one with fewer that says where the text lies has none."""
 _PICTURE = r"(?:figure|picture|image|diagram|illustration)s?"
 _EMBEDDED = re.compile(
-    r"!\[[^\]]*\]\([^)]*\)|<img\b|<image\b|\\includegraphics|\[(?:image|figure|picture)(?:\s*:[^\]]*)?\]|data:image/",
+    r"!\[[^\]]*\]\([^)]*\)|<(?:img|image)\b[^>]*>?|\\includegraphics(?:\[[^\]]*\])?(?:\{[^}]*\})?|\[(?:image|figure|picture)(?:\s*:[^\]]*)?\]|data:image/",
     re.IGNORECASE,
 )
 _SENDS = re.compile(
@@ -32,6 +42,15 @@ _POINTS = re.compile(
 )
 _SIGHT = ("figure", "picture", "image", "diagram", "illustration", "![", "<img", "includegraphics")
 _TALK = ("interact", "flush")
+_EXAMPLE = re.compile(
+    r"\b(?:for|in) (?:example|instance)\b|\be\.g\.|\b(?:an|this|that|the|following|above|first|second|third|one) (?:possible |sample )?(?:example|sample|test ?case|instance)s?\b|\bexamples? (?:of|how)\b",
+    re.IGNORECASE,
+)
+_MENTION = re.compile(
+    rf"\b(?:{_PICTURE}|shown|below|above|following|illustrated|depicted|drawn|see|looks?|here)\b", re.IGNORECASE
+)
+_NOTE = re.compile(r"^[\s#*_]*(?:notes?|explanations?)[\s#*_:]*$", re.IGNORECASE | re.MULTILINE)
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n\s*\n")
 _EXPLANATION = re.compile(r"\bexplanation\b.*?(?=\n\s*\n|\bexample\b|\bconstraints\b|\Z)", re.IGNORECASE | re.DOTALL)
 _INTERACTIVE = re.compile(
     r"\binteractive (?:problem|task|question|version)\b|\binteractor\b|\binteraction protocol\b|\bthis (?:problem|task) is interactive\b"
@@ -43,7 +62,7 @@ _INTERACTIVE = re.compile(
 
 def filter_settings(config: PrepareConfig) -> tuple[object, ...]:
     """The settings that decide here."""
-    return (VERSION, config.min_tests, config.min_statement_chars, config.max_statement_chars, config.max_row_mb)
+    return (config.min_tests, config.min_statement_chars, config.max_statement_chars, config.max_row_mb)
 
 
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
@@ -53,8 +72,8 @@ def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
         return drop("too_short", f"statement of {length} characters")
     if length > config.max_statement_chars:
         return drop("too_long", f"statement of {length} characters")
-    if _NO_STATEMENT.search(entry.statement):
-        return drop("no_statement", "the source has no text for this problem")
+    if is_elsewhere(problem_text(entry.statement, entry.starter_code)):
+        return drop("no_statement", "the source has no text for this problem, or only a link to it")
     if entry.tests < config.min_tests:
         return drop("few_tests", f"{entry.tests} tests, {config.min_tests} wanted")
     size = sum(entry.sizes)
@@ -69,19 +88,43 @@ def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
     return Decision(keep=True)
 
 
+def is_elsewhere(text: str) -> bool:
+    """True where the text is but a link, a picture or a file, or says that there is none."""
+    if _NO_STATEMENT.search(text):
+        return True
+    rest, links = _LINK.subn(" ", text)
+    count = sum(1 for _ in islice(_WORD.finditer(rest), LEAST_WORDS_BESIDE))
+    return (links > 0 and count < LEAST_WORDS) or (count < LEAST_WORDS_BESIDE and _ELSEWHERE.search(text) is not None)
+
+
 def needs_picture(statement: str) -> str:
-    """The words that send the reader to a picture, or nothing. Pictures that only explain an example do not count."""
+    """The words that send the reader to a picture, or the picture itself; nothing where pictures only illustrate."""
     if not _mentions(statement, _SIGHT):
         return ""
-    embedded = _EMBEDDED.search(statement)
-    if embedded:
-        return _around(statement, embedded)
-    sent = _SENDS.search(_EXPLANATION.sub(" ", statement))
-    if sent:
-        return _around(sent.string, sent)
     task = task_text(statement)
-    shown = _SHOWN.search(task) or _POINTS.search(task)
-    return _around(task, shown) if shown else ""
+    note = _NOTE.search(task)
+    task = _EXPLANATION.sub(" ", task[: note.start()] if note and note.start() else task)
+    for pattern in (_EMBEDDED, _SENDS, _SHOWN, _POINTS):
+        for match in pattern.finditer(task):
+            if not _illustrates(task, match, embedded=pattern is _EMBEDDED):
+                return _around(task, match)
+    return ""
+
+
+def _illustrates(text: str, match: re.Match[str], *, embedded: bool) -> bool:
+    """Whether a mention is in a sentence about an example; an embedded picture may also stand alone, where the text never speaks of it."""
+    before = [part for part in _SENTENCE.split(text[max(0, match.start() - 600) : match.start()]) if part.strip()]
+    behind = [part for part in _SENTENCE.split(text[match.end() : match.end() + 600]) if part.strip()]
+    if embedded and text[: match.start()].rpartition("\n")[2].strip():
+        return False  # within a line: a formula, or what the sentence speaks of
+    near = " ".join(before[-2:] if embedded else before[-1:]) + match[0] + " ".join(behind[:1])
+    unmentioned = (
+        embedded
+        and bool(before)
+        and before[-1].rstrip()[-1] in ".!?)"
+        and not _MENTION.search(near.replace(match[0], " "))
+    )
+    return unmentioned or _EXAMPLE.search(near) is not None
 
 
 def _mentions(statement: str, parts: tuple[str, ...]) -> bool:

@@ -13,6 +13,9 @@ from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Item, Skipped
 from code_rl.sandbox.executor import Execution, Executor, Job, closing
 
+NORMALISERS = tuple(f"code_rl.preparation.{name}" for name in ("normalise", "entries", "store"))
+"""What, beside the readers, decides what is kept of a row."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _OnDemand:

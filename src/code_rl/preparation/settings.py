@@ -61,7 +61,8 @@ class PrepareConfig:
         doc="verify: further runs of a passing reference, to find flaky ones. One that uses randomness or the clock runs 10 times more.",
     )
     patient_limit_s: float = chz.field(
-        default=90.0, doc="verify: CPU seconds a test when a reference that ran out of time is tried again alone."
+        default=90.0,
+        doc="verify: CPU seconds a test when references of which one ran out of time, and none passed, are tried again at the end.",
     )
     mutants: int = chz.field(
         default=6, doc="verify: mutants of the reference, to measure how strong the tests are. 0: none."

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from code_rl.concurrency import default_concurrency
+from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 from code_rl.errors import SandboxError
 from code_rl.preparation.bench import Bench, ByteBudget, OnItem, Survivor
 from code_rl.preparation.cap import cap_entry, cap_settings
@@ -15,14 +15,23 @@ from code_rl.preparation.evalsets import exams_fingerprint, read_exams
 from code_rl.preparation.filters import filter_entry, filter_settings
 from code_rl.preparation.ledger import KEEP, Decision, Ledger, content_key, drop
 from code_rl.preparation.verify import SANDBOX_ERROR, UNSETTLED, Verifier, verify_settings
+from code_rl.problems.files import sources_digest
 
 Survivors = Sequence[Survivor]
+DECIDED_BY = {
+    "filter": ("filters",),
+    "deduplicate": ("deduplicate", "text", "shapes"),
+    "decontaminate": ("decontaminate", "deduplicate", "evalsets", "text"),
+    "verify": ("verify", "clock", "diagnosis", "mutation", "references", "trivial"),
+    "cap": ("cap",),
+}
+"""The modules whose source decides in a stage, so that its decisions are made anew once they have changed."""
 Stage = Callable[[Bench, Survivors, OnItem], Awaitable[list[Decision]]]
 
 
 async def run_filter(bench: Bench, survivors: Survivors, on_item: OnItem) -> list[Decision]:
     """Static filters."""
-    settings = filter_settings(bench.config)
+    settings = _decided_by("filter", filter_settings(bench.config))
     keys = [content_key("filter", settings, survivor.entry.digest) for survivor in survivors]
     return _item_by_item(
         bench, "filter", survivors, keys, lambda survivor: filter_entry(survivor.entry, bench.config), on_item
@@ -31,7 +40,11 @@ async def run_filter(bench: Bench, survivors: Survivors, on_item: OnItem) -> lis
 
 async def run_deduplicate(bench: Bench, survivors: Survivors, on_item: OnItem) -> list[Decision]:
     """Duplicates of earlier problems go."""
-    keys = list(chained_keys([survivor.entry for survivor in survivors], deduplicate_settings(bench.config)))
+    keys = list(
+        chained_keys(
+            [survivor.entry for survivor in survivors], _decided_by("deduplicate", deduplicate_settings(bench.config))
+        )
+    )
     found = Deduplicator(bench.config.similarity, bench.store.load)
     decisions = []
     with bench.ledger("deduplicate", keys) as ledger:
@@ -56,7 +69,13 @@ async def run_decontaminate(bench: Bench, survivors: Survivors, on_item: OnItem)
         return [KEEP] * len(survivors)
     everything = content_key([survivor.entry.digest for survivor in survivors])
     fingerprints = [exams_fingerprint(name) for name in sets]
-    base = content_key("decontaminate", decontaminate_settings(bench.config), sets, fingerprints, everything)
+    base = content_key(
+        "decontaminate",
+        _decided_by("decontaminate", decontaminate_settings(bench.config)),
+        sets,
+        fingerprints,
+        everything,
+    )
     keys = [content_key(base, survivor.entry.digest) for survivor in survivors]
     with bench.ledger("decontaminate", keys) as ledger:
         if all(ledger.get(key) for key in keys):
@@ -70,11 +89,17 @@ async def run_decontaminate(bench: Bench, survivors: Survivors, on_item: OnItem)
 
 async def run_cap(bench: Bench, survivors: Survivors, on_item: OnItem) -> list[Decision]:
     """Tests within the budgets."""
-    settings = cap_settings(bench.config)
+    settings = _decided_by("cap", cap_settings(bench.config))
     keys = [content_key("cap", settings, survivor.entry.digest, survivor.notes) for survivor in survivors]
     return _item_by_item(
         bench, "cap", survivors, keys, lambda survivor: cap_entry(survivor.entry, survivor.notes, bench.config), on_item
     )
+
+
+def _decided_by(stage: str, settings: tuple[object, ...]) -> tuple[object, ...]:
+    """What the decisions of a stage depend on beside the problem: settings, and what the code says."""
+    own = (f"code_rl.preparation.{name}" for name in DECIDED_BY[stage])
+    return (sources_digest(*own, *(("code_rl.reward",) if stage == "verify" else ())), *settings)
 
 
 def _item_by_item(
@@ -98,8 +123,8 @@ def _item_by_item(
 
 
 async def run_verify(bench: Bench, survivors: Survivors, on_item: OnItem) -> list[Decision]:
-    """Proof in the sandbox, many problems in flight; those whose reference ran out of time come last, alone."""
-    settings = verify_settings(bench.config)
+    """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
+    settings = _decided_by("verify", verify_settings(bench.config))
     keys = [content_key("verify", settings, s.entry.digest, s.entry.stated_checker) for s in survivors]
     with bench.ledger("verify", keys) as ledger:
         run = _Verification(bench, survivors, keys, ledger, on_item)
@@ -126,19 +151,22 @@ class _Verification:
                 self._decided(index, known)
         if waiting:
             verifier = Verifier(self._bench.config, self._bench.executor())
-            queue = iter(waiting)
             places = self._bench.config.concurrency or default_concurrency(self._bench.executor())
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(places, len(waiting))):
-                    group.create_task(self._work(verifier, queue))
-            for index in sorted(self._late):
-                await self._one(verifier, index, patient=True)
+            await self._all_of(verifier, waiting, places)
+            await self._all_of(verifier, sorted(self._late), max(1, places // IN_FLIGHT_PER_PLACE), patient=True)
         return [self._decisions[index] for index in range(len(self._survivors))]
 
-    async def _work(self, verifier: Verifier, queue: Iterator[int]) -> None:
-        for index in queue:
-            async with self._budget.take(self._survivors[index].entry.length):
-                await self._one(verifier, index)
+    async def _all_of(self, verifier: Verifier, indices: Sequence[int], places: int, *, patient: bool = False) -> None:
+        queue = iter(indices)
+
+        async def work() -> None:
+            for index in queue:
+                async with self._budget.take(self._survivors[index].entry.length):
+                    await self._one(verifier, index, patient=patient)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(places, len(indices))):
+                group.create_task(work())
 
     async def _one(self, verifier: Verifier, index: int, *, patient: bool = False) -> None:
         entry = self._survivors[index].entry

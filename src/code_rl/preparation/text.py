@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -53,6 +54,12 @@ _EXAMPLES = re.compile(
     r"|-{3,}\s*examples?\s*-{3,}|\bexample\s*1\s*:|(?:^|\n)\s*>>>",
     re.MULTILINE | re.IGNORECASE,
 )
+_ARCHIVE = re.compile(
+    r"\b(?:time|memory)[ -]limits?(?: per test(?: case)?)?\s*(?:[:=]|is|of)?\s*\d+(?:\.\d+)?\s*"
+    r"(?:milliseconds?|seconds?|secs?|ms|s|megabytes?|mi?b|kilobytes?|ki?b)\b"
+    r"|\b(?:round|task|problem|exercise|question|challenge|copy|version)\s*(?:no\.?|number|#|:)?\s*\d+\b"
+)
+"""Limits of time and memory and running numbers are the archive's, not the task's."""
 MAX_EXPONENT = 30
 SMALL_WORDS = frozenset(
     [
@@ -113,6 +120,7 @@ def simplify(text: str) -> str:
     for signs, pattern, replacement in _MARKUP:
         if any(sign in text for sign in signs):
             text = pattern.sub(replacement, text)
+    text = _ARCHIVE.sub(" ", text)
     text = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
     text = _SCIENTIFIC.sub(lambda match: _power(match[1], "10", match[2]), text)
     if "^" in text or "**" in text:
@@ -163,15 +171,36 @@ def task_text(statement: str) -> str:
     return statement[: match.start()] if match and match.start() > 0 else statement
 
 
-def numbers(statement: str) -> tuple[str, ...]:
-    """Numbers of the task and its limits, sorted: what tells I from II.
+Numbers = Mapping[tuple[str, ...], Counter[str]]
+"""The numbers of a text by the two words before and the two behind each; under `()` all of them."""
+
+
+def numbers(statement: str) -> Numbers:
+    """Numbers of the task and its limits in their places: what tells I from II.
 
     After the first worked example only lines with a comparison sign count.
     """
     body = task_text(statement)
     rest = [line for line in simplify(statement[len(body) :]).splitlines() if "<" in line or ">=" in line]
-    tokens = {*words(body), *(token for line in rest for token in _TOKEN.findall(line))}
-    return tuple(sorted(token for token in tokens if _NUMBER.match(token)))
+    found: dict[tuple[str, ...], Counter[str]] = {(): Counter()}
+    for tokens in (words(body), *(tuple(_TOKEN.findall(line)) for line in rest)):
+        kinds = ["#" if _NUMBER.match(token) else PLACEHOLDER if _looks_variable(token) else token for token in tokens]
+        for place, token in enumerate(tokens):
+            if kinds[place] == "#":
+                found[()][token] += 1
+                for context in (
+                    ("before", *kinds[max(0, place - 2) : place]),
+                    (*kinds[place + 1 : place + 3], "behind"),
+                ):
+                    if len(context) == 3 and context.count("#") < 2:
+                        found.setdefault(context, Counter())[token] += 1
+    return found
+
+
+def other_numbers(left: Numbers, right: Numbers) -> bool:
+    """True where one place holds one number in `left` and another in `right`; a number that was merely added is no difference."""
+    places = left.keys() & right.keys() - {()}
+    return any(left[place] - right[place] and right[place] - left[place] for place in places)
 
 
 @lru_cache(maxsize=1 << 17)

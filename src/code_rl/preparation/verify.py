@@ -1,7 +1,7 @@
 """Stage `verify`: each problem is proved in the sandbox and by the judge that give the reward.
 
 A reference must pass, again and again; programs that solve nothing and known wrong solutions must not; mutants of the reference measure
-how strong the tests are. A reference that runs out of time is tried again alone, later, with a larger limit.
+how strong the tests are. Where none passes and one ran out of time, they are tried again later, beside few others, with a larger limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
 
-VERSION = 1
 UNSTEADY_REPEATS = 10
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
@@ -46,7 +45,7 @@ def verify_settings(config: PrepareConfig) -> tuple[object, ...]:
         "checkers",
         "seed",
     )
-    return (VERSION, *(getattr(config, name) for name in names))
+    return tuple(getattr(config, name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Verifier:
     executor: Executor
 
     async def verify(self, entry: Entry, problem: Problem, *, patient: bool = False) -> Decision | None:
-        """The decision, or None when a reference ran out of time and is to be tried again alone (`patient`).
+        """The decision, or None when no reference passed and one ran out of time: they are to be tried again with `patient`.
 
         Raises SandboxError when the executor fails where no verdict can say so.
         """
@@ -69,16 +68,17 @@ class Verifier:
                 return drop("no_reference", "no reference solution: nothing shows that the tests are right")
             return Decision(keep=True, card={"verified": False})
         failures: list[Decision] = []
+        late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
             trial = await attempt(problem, code, self.executor, limit)
             kind = trial.verdict.kind
-            if kind is VerdictKind.TIME_LIMIT and not patient:
-                return None
             if kind is VerdictKind.PASSED:
                 return await self._proved(problem, code, trial, number)
-            failures.append(await self._failure(problem, code, trial, limit))
-        return _gravest(failures)
+            late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
+            if not late:
+                failures.append(await self._failure(problem, code, trial, limit))
+        return None if late else _gravest(failures)
 
     def _refused(self, entry: Entry, problem: Problem) -> Decision | None:
         """What is wrong without running anything."""

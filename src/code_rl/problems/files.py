@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -38,6 +39,17 @@ def cache_folder() -> Path:
     if given:
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "code-rl"
+
+
+@lru_cache
+def sources_digest(*modules: str) -> str:
+    """A hash of the source of modules and packages of ours: what they made is made anew once they have changed."""
+    digest = hashlib.sha256()
+    for name in modules:
+        place = Path(__file__).parents[1].joinpath(*name.split(".")[1:])
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else (place.with_suffix(".py"),):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def file_sha256(path: Path) -> str:

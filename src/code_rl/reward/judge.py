@@ -19,7 +19,7 @@ from code_rl.reward.checker import read_answer
 from code_rl.reward.compare import compare_printed, compare_returned
 from code_rl.reward.interaction import converse
 from code_rl.reward.plain import UnreadableError
-from code_rl.reward.reasons import Reason, status_reason, wrong
+from code_rl.reward.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.reward.submission import executions_of, limits_of, program_job
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.sandbox.executor import Converses, Execution, Executor, Limits, Status
@@ -109,7 +109,9 @@ async def _run(problem: Problem, code: str, executor: Executor, limits: Limits, 
         async for execution in executions:
             tally.spent(execution)
             test = problem.tests[tally.done]
-            if tally.note(status_reason(execution, test) or await _compared(problem, test, execution)):
+            swallowed = problem.compare.rule == "lcb-official" and left_by_itself(execution, test)
+            failed = None if swallowed else status_reason(execution, test)
+            if tally.note(failed or await _compared(problem, test, execution)):
                 return
 
 

@@ -60,6 +60,13 @@ def status_reason(execution: Execution, test: TestCase) -> Reason | None:
     return Reason(kind, kind.value.replace("_", " "), detail)
 
 
+def left_by_itself(execution: Execution, test: TestCase) -> bool:
+    """True for a program on stdin that ended with an exit code of its own, not by an exception that nothing caught."""
+    crashed = execution.exit_code == 1 and b"Traceback (most recent call last)" in execution.stderr
+    chosen = execution.exit_code is not None and execution.exit_code > 0 and not crashed
+    return isinstance(test, StdinTest) and execution.status is Status.RUNTIME_ERROR and chosen
+
+
 def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
     """The reason for a wrong answer; both sides are shown for a public test."""
     if not test.public:

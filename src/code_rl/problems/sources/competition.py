@@ -138,6 +138,7 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
             for test in tests
         ),
         source=origin.source,
+        compare=CODE_CONTESTS,
         meta=labels,
     )
 

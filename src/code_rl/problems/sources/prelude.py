@@ -1,7 +1,8 @@
 """The names that starter code of competition sites takes for granted.
 
 LeetCode's and LiveCodeBench's starter code annotates with `List` and `Optional` and imports nothing; their judges import much of the standard library first.
-Only names that shadow no builtin are brought in: LiveCodeBench's own star imports replace `pow`, among others.
+In training only calls have them, and only names that shadow no builtin: a program that reads stdin writes its own imports. The benchmark
+LiveCodeBench means more: its star imports stand before every program.
 """
 
 CALL_PRELUDE = """\
@@ -14,3 +15,14 @@ from itertools import *
 from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, prod, sqrt
 import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
 """
+
+_BEFORE_BUILTINS = (
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator",
+    "io", "sys", "json",
+)  # fmt: skip
+
+LCB_PRELUDE = (
+    "".join(f"from {name} import *\n" for name in (*_BEFORE_BUILTINS, "builtins", "typing"))
+    + f"import {', '.join(_BEFORE_BUILTINS)}\nsys.setrecursionlimit(50000)\n"
+)
+"""What LiveCodeBench has before every program: the names of these modules, a later one before an earlier, then the modules themselves."""
