@@ -1,12 +1,12 @@
 """Renderers of the Qwen3 and Qwen3.5 families."""
 
 from code_rl.renderers import (
-    Qwen35DisableThinkingRenderer,
-    Qwen35Renderer,
     Qwen3DisableThinkingRenderer,
     Qwen3InstructRenderer,
     Qwen3Renderer,
     Qwen3ThinkingRenderer,
+    Qwen35DisableThinkingRenderer,
+    Qwen35Renderer,
 )
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from dotenv import load_dotenv
+from dotenv import find_dotenv, load_dotenv
 
 from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, ResourceError, in_words, lacks_something
 from code_rl.redaction import install_hooks, redacted
@@ -108,7 +108,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         given = read_arguments(words)
-        load_dotenv()
+        load_dotenv(find_dotenv(usecwd=True))
         return verb.run(given)
     except CodeRLError as error:
         return _fail(error)

@@ -120,7 +120,7 @@ def test_unknown_model_is_refused_with_those_that_the_server_has(capsys, tmp_pat
 def test_missing_model_is_refused_with_those_that_the_server_has(capsys, tmp_path, monkeypatch, guarded):
     monkeypatch.setenv("CODE_RL_SERVER_KEY", KEY)
     line = refusal(capsys, tmp_path / "run", backend=guarded.url)
-    assert "model_name is not set" in line
+    assert "model_name=.Qwen/Qwen3-4B-Instruct-2507. is unknown" in line.replace("'", ".")
     assert "tiny" in line
 
 

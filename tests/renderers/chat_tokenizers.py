@@ -92,7 +92,9 @@ LATER = """
   {{ '<|im_start|>assistant\n' ~ OPENING }}
 {%- endif -%}
 """
-LATER_OPENING = "('<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '<think>\n')"
+LATER_OPENING = (
+    "('<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '<think>\n')"
+)
 OFF = "('<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '')"
 TEMPLATES = {
     "qwen3_instruct": INSTRUCT,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -66,17 +65,14 @@ def _compare(config: EvalConfig) -> int:
 
 
 async def _evaluate_all(config: EvalConfig, names: list[str]) -> int:
-    from code_rl.sandbox.connect import connect_executor
+    from code_rl.sandbox.connect import check_executor, connect_executor
 
     view = EvalView()
     out = _out(config)
     async with contextlib.AsyncExitStack() as stack:
-        where = config.executor if config.executor != "auto" else os.environ.get("SANDBOX_URL") or "embedded"
-        executor = connect_executor(where, isolation=config.isolation, concurrency=config.concurrency)
+        executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
         stack.push_async_callback(executor.aclose)
-        check = getattr(executor, "check", None)
-        if check is not None:
-            await check()
+        await check_executor(executor)
         asked = None if config.dry_run else await connect_asked(config, out, executor, stack)
         complete = True
         for name in names:

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from code_rl.assembly import NothingLeftError, assemble
+from code_rl.backends.capabilities import BackendKind
+from code_rl.backends.places import place_of
 from code_rl.config import (
+    FACTS,
     Config,
+    batch_shape,
     changed_settings,
     make_config,
     refuse_idle,
@@ -31,6 +35,7 @@ from code_rl.errors import (
 )
 from code_rl.objective import objective_of
 from code_rl.runs.directory import CONFIG, default_log_path, is_run, read_config
+from code_rl.runs.lock import LOCK
 from code_rl.runs.recorder import read_metrics
 from code_rl.runs.trackers import read_log_to
 from code_rl.settings import make_settings
@@ -51,7 +56,33 @@ def train_command(given: Mapping[str, Any]) -> int:
 
         print("\n".join(report(config)))
         return 0
+    confirm(config, resumes)
     return asyncio.run(train_run(config, log_path, resumes, signals=True))
+
+
+def confirm(config: Config, resumes: bool) -> None:
+    """Say what a remote back end will train, on what, until when; what spends money without an end is asked for, once.
+
+    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume.
+    """
+    if config.backend == BackendKind.EMBEDDED:
+        return
+    place = place_of(config.backend)
+    caps = [f"{name}={value:g}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
+    until = [f"{config.max_steps} steps"] if config.max_steps > 0 else []
+    print(
+        f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
+        f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
+        f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
+    )
+    if not place.paid or resumes or until or caps:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError(
+            "nothing limits what this run spends, and there is no terminal to confirm at: give max_steps=, max_tokens_total= or max_cost="
+        )
+    if input("train until it is stopped? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ConfigError("not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= limit a run")
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
@@ -63,6 +94,11 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
     earlier = settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    if log_path is not None and earlier is None and resumes and (log_path / LOCK).is_file() and not _describes(given):
+        raise ConfigError(
+            f"log_path={log_path} holds a run that was cut before its settings were written; give them again beside it, "
+            "or behavior_if_log_dir_exists=delete"
+        )
     config = make_config(given, earlier)
     refuse_idle(config)
     objective_of(config), get_environment(config.environment, config.max_turns, config.turn_discount)
@@ -76,6 +112,11 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
             "a resumed run keeps it: leave it out, or choose another log_path"
         )
     return config, log_path, True
+
+
+def _describes(given: Mapping[str, Any]) -> bool:
+    """True when settings that shape a run are given, not only where it is and how long it goes on."""
+    return any(name in FACTS and FACTS[name].fixed for name in given)
 
 
 async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
@@ -153,7 +194,7 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
         "capabilities": run.backend.capabilities.describe(),
         "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
         + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
-        "sandbox": run.executor.description,
+        "sandbox": run.executor.description + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
         "batch": f"{run.shape} × up to {run.sampling.max_tokens} tokens",
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
@@ -162,6 +203,11 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
     console.header(facts)
     if resumes:
         console.notice(f"resuming after {run.first_step} steps")
+
+
+def _why_embedded(config: Config) -> str:
+    unset = config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
+    return " (SANDBOX_URL is not set)" if unset else ""
 
 
 def _hints(config: Config, log_path: Path, stopped: bool) -> list[str]:

@@ -60,7 +60,7 @@ class Config:
     """Settings of a training run. A recipe (recipe=NAME) sets several at once; what is written beside it wins."""
 
     # fmt: off
-    recipe: str | None = setting(None, FIXED, LOOP, "Named settings to start from. On the embedded default, without a model_name, it is 'tiny'.")
+    recipe: str | None = setting(None, FIXED, LOOP, "Named settings to start from. None: tiny for the built-in model (the embedded default); qwen3-4b off the embedded engine.")
     backend: str = setting("auto", FIXED, LOOP,
         "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), or a server's http://host:port. "
         "auto: tinker if one of those two is set in the environment or in .env, else embedded.")

@@ -7,12 +7,12 @@ from typing import Any
 from code_rl.errors import ConfigError
 from code_rl.renderers.base import Message, Renderer
 from code_rl.renderers.qwen3 import (
-    Qwen35DisableThinkingRenderer,
-    Qwen35Renderer,
     Qwen3DisableThinkingRenderer,
     Qwen3InstructRenderer,
     Qwen3Renderer,
     Qwen3ThinkingRenderer,
+    Qwen35DisableThinkingRenderer,
+    Qwen35Renderer,
 )
 from code_rl.renderers.template import ChatTemplateRenderer
 
