@@ -39,6 +39,7 @@ class Console:
         )
         self._task = self._progress.add_task("training", total=total if total > 0 else None, completed=first_step)
         self._headed = False
+        self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
         """Settings worth reading, one a line."""
@@ -106,10 +107,14 @@ class Console:
 
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[None]:
-        """Say what is evaluated while it runs."""
+        """Say what is evaluated while it runs; `evaluates` is true meanwhile."""
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         self._progress.update(self._task, description=f"evaluating {sum(sizes.values())} held-out problems, {draws}")
-        yield
+        self.evaluates = True
+        try:
+            yield
+        finally:
+            self.evaluates = False
 
     def saved(self, step: int) -> None:
         """A checkpoint was written."""

@@ -7,12 +7,13 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.assembly import NothingLeftError, assemble
 from code_rl.backends.capabilities import BackendKind
+from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import place_of
 from code_rl.config import (
     FACTS,
@@ -127,7 +128,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
     # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console = Console(config.max_steps, 0)
-    stop = _Signals()
+    stop = _Signals(console, _resume_hint(log_path))
     async with contextlib.AsyncExitStack() as stack:
         try:
             run = await assemble(config, log_path, resumes, console, stop.asked, stack)
@@ -139,22 +140,26 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         _announce(console, run, resumes, log_path)
         console.start()
         stack.callback(console.stop)
-        with stop.caught(console) if signals else contextlib.nullcontext():
+        with stop.caught() if signals else contextlib.nullcontext():
             try:
                 await train_to_the_end(run)
+            except asyncio.CancelledError:
+                if not stop.cut:
+                    raise
+                cast("asyncio.Task[Any]", asyncio.current_task()).uncancel()
             except Exception as error:
                 console.stop()
                 _report(console, log_path)
                 if not isinstance(error, CodeRLError) and not lacks_something(error):
                     raise
-                failure = stopped(error, _hints(config, log_path, True)[0])
+                failure = stopped(error, stop.hint)
                 failure.exit_code = stop.code or failure.exit_code
                 raise failure from error
         console.stop()
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
-        console.farewell(metrics, wall_seconds(metrics), log_path, _hints(config, log_path, bool(stop.code)))
+        console.farewell(metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path))
         _report(console, log_path)
     return stop.code
 
@@ -210,15 +215,22 @@ def _why_embedded(config: Config) -> str:
     return " (SANDBOX_URL is not set)" if unset else ""
 
 
-def _hints(config: Config, log_path: Path, stopped: bool) -> list[str]:
-    command = f"{Path(sys.argv[0]).name}" if sys.argv[0].endswith("code-rl") else "python train.py"
-    if stopped:
-        return [f"to resume: {command} log_path={log_path}"]
+def _command() -> str:
+    return Path(sys.argv[0]).name if sys.argv[0].endswith("code-rl") else "python train.py"
+
+
+def _resume_hint(log_path: Path) -> str:
+    return f"to resume: {_command()} log_path={log_path}"
+
+
+def _hints(config: Config, log_path: Path) -> list[str]:
     more = config.max_steps * 2 if config.max_steps > 0 else ""
-    return [
-        f"to go on from here: {command} log_path={log_path} max_steps={more}",
-        f"a model of your own: {command} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl",
-    ]
+    hints = [f"to go on from here: {_command()} log_path={log_path} max_steps={more}"]
+    if config.model_name == BUILT_IN:
+        hints.append(
+            f"a model of your own: {_command()} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl"
+        )
+    return hints
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
@@ -235,29 +247,46 @@ def settings_of(log_path: Path) -> dict[str, Any]:
 
 
 class _Signals:
-    """The first SIGINT or SIGTERM asks the loop to finish its step; the second ends the process at once."""
+    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation that is under way; the second ends the process.
 
-    def __init__(self) -> None:
+    `hint` says how to resume. `cut` is true once an evaluation was cut: the run is then as if it had been killed, but for what is said.
+    """
+
+    def __init__(self, console: Console, hint: str) -> None:
         self.asked = asyncio.Event()
+        self.hint = hint
         self.code = 0
+        self.cut = False
+        self._console = console
 
     @contextlib.contextmanager
-    def caught(self, console: Console) -> Any:
-        loop = asyncio.get_running_loop()
+    def caught(self) -> Iterator[None]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
-            loop.add_signal_handler(number, self._first, number, console)
+            loop.add_signal_handler(number, self._first, number, task)
         try:
             yield
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    def _first(self, number: signal.Signals, console: Console) -> None:
+    def _first(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
         self.code = 128 + number
         self.asked.set()
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, self._second)
         # Said only now: a second signal may follow at once.
-        console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
+        if self._console.evaluates:
+            self.cut = True
+            task.cancel()
+            self._console.notice(f"{number.name}: leaving the evaluation where it is; a resume goes on there")
+        else:
+            self._console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
+
+    def _second(self, number: int, frame: object) -> None:
+        del frame
+        os.write(1, f"\n{self.hint}\n".encode())
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
