@@ -159,7 +159,9 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
-        console.farewell(metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path))
+        console.farewell(
+            metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path)
+        )
         _report(console, log_path)
     return stop.code
 
