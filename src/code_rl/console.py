@@ -131,12 +131,14 @@ class Console:
             return
         before, after = evaluated[0], evaluated[-1]
         table = Table(title=f"held-out problems, before training and after step {after['step']}", title_justify="left")
-        headings = ("split (problems)", "Pass@1 [95%]", f"Pass@{k}", "greedy", "format")
+        sampled = {f"Pass@{k}": f"pass@{k}"} if k > 1 else {}
+        shown = {**sampled, "greedy": "mean_correct", "format": "format_rate"}
+        headings = ("split (problems)", "Pass@1 [95%]", *shown)
         for index, heading in enumerate(headings):
             table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=index == 0)
         for name, size in sizes.items():
             cells = [f"{name} ({size})", f"{_interval(before, name)} → {_interval(after, name)}"]
-            keys = [f"eval/{name}/{key}" for key in (f"pass@{k}", "mean_correct", "format_rate")]
+            keys = [f"eval/{name}/{key}" for key in shown.values()]
             cells += [f"{_percent(before[key])} → {_percent(after[key])}" for key in keys]
             table.add_row(*map(Text, cells))
         self.rich.print(table, soft_wrap=False)
