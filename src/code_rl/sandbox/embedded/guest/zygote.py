@@ -155,7 +155,7 @@ def _add_site_builtins() -> None:
     builtins.help = sitebuiltins._Helper()
 
 
-def _tell(control: socket.socket, wanted: confine.Confinement, *message: object) -> None:
+def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | int) -> None:
     """Answer the host; when it has gone, so do we, without a word."""
     try:
         control.send(marshal.dumps(message))
