@@ -103,7 +103,7 @@ def test_what_spends_money_without_an_end_is_refused_where_nobody_can_confirm(tm
 def test_what_has_an_end_is_announced_and_goes_on_to_the_service(tmp_path, limit):
     proxy = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # so that no packet leaves
     result = call(tmp_path, *limit, **KEY, **proxy)
-    assert ("until 20 steps" if limit[0] == "main" else "until max_tokens_total=1e+06") in result.stdout
+    assert ("until 20 steps are done" if limit[0] == "main" else "until max_tokens_total=1000000") in result.stdout
     assert result.returncode == 2
     assert "cannot be reached" in result.stderr
 

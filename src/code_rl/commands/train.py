@@ -69,8 +69,8 @@ def confirm(config: Config, resumes: bool) -> None:
     if config.backend == BackendKind.EMBEDDED:
         return
     place = place_of(config.backend)
-    caps = [f"{name}={value:g}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
-    until = [f"{config.max_steps} steps"] if config.max_steps > 0 else []
+    caps = [f"{name}={value}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
+    until = [f"{config.max_steps} step{'s' if config.max_steps > 1 else ''} are done"] if config.max_steps > 0 else []
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
         f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
