@@ -263,7 +263,7 @@ class _Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
             loop.add_signal_handler(number, self._first, number, task)
