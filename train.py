@@ -1,4 +1,4 @@
-"""`python train.py key=value …`: the entry that students know, with the four functions of the algorithm."""
+"""`python train.py key=value …`, or `python train.py main --key value …`: the entry that students know, with the four functions of the algorithm."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ from code_rl.cli import run_verb
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train_step"]
 
 if __name__ == "__main__":
-    sys.exit(run_verb("train", sys.argv[1:], "python train.py"))
+    words = sys.argv[1:]
+    sys.exit(run_verb("train", words[1:] if words[:1] == ["main"] else words, "python train.py"))

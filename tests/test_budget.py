@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_support import rollouts, small, untimed
+from transformers import AutoTokenizer
 
+from code_rl import load_problems
+from code_rl.backends.names import source_of
 from code_rl.budget import Budget, Prices, Tokens, read_prices
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 from code_rl.config import RECIPES, make_config
+from code_rl.environments import Single
 from code_rl.errors import ConfigError, DataError
 from code_rl.forecast import assumptions, forecast
 from code_rl.planner import Plan, StageTimes, simulate
+from code_rl.renderers import get_renderer
 from code_rl.runs.recorder import read_metrics
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
@@ -66,7 +71,7 @@ def test_dry_run_prices_the_run_and_starts_nothing(tmp_path, capsys):
 def test_a_forecast_evaluates_on_the_splits_that_there_are(test_dataset, splits):
     def sampled(given):
         config = make_config({"recipe": "tiny", "max_steps": 1, "eval_samples": 1, **given})
-        return forecast(config, assumptions({"completion_share": 1.0}), None).tokens.sample
+        return forecast(config, assumptions(config, {"completion_share": 1.0}), None).tokens.sample
 
     evaluations = sampled({"eval_every": 0, "eval_limit": 5, "test_dataset": test_dataset})
     evaluations -= sampled({"eval_every": -1})
@@ -77,7 +82,11 @@ def test_a_forecast_counts_what_the_settings_say():
     config = make_config(
         {"groups_per_batch": 2, "group_size": 3, "max_steps": 5, "max_tokens": 100, "eval_every": -1, "recipe": "tiny"}
     )
-    found = forecast(config, assumptions({"prompt_tokens": 10, "completion_share": 0.5}), Prices(1.0, 2.0, 3.0))
+    found = forecast(
+        config,
+        assumptions(config, {"prompt_tokens": 10, "completion_share": 0.5, "program_cpu_s": 1}),
+        Prices(1.0, 2.0, 3.0),
+    )
     assert found.tokens == Tokens(prefill=300, sample=1500, train=1800)
     assert found.cost == pytest.approx((300 + 2 * 1500 + 3 * 1800) / 1e6)
     assert found.sandbox_cpu_s == pytest.approx(5 * 6 * 0.9)
@@ -99,9 +108,20 @@ def test_a_price_table_that_cannot_be_read_is_refused(tmp_path, text, words):
         read_prices(str(tmp_path / "p.toml"))
 
 
+def test_what_is_assumed_of_the_demo_is_what_the_built_in_problems_are():
+    config = make_config({"backend": "embedded"})
+    renderer = get_renderer("auto", AutoTokenizer.from_pretrained(source_of("tiny")))
+    problems = load_problems("builtin", limit=200)
+    prompts = [len(renderer.prompt_tokens(Single().begin(problem.view()))) for problem in problems]
+    assert assumptions(config, {})["prompt_tokens"] == pytest.approx(sum(prompts) / len(prompts), rel=0.1)
+    assert assumptions(config, {"prompt_tokens": 5.0})["prompt_tokens"] == 5
+    real = make_config({"backend": "embedded", "model_name": "/models/x"})
+    assert assumptions(real, {})["program_cpu_s"] > 10 * assumptions(config, {})["program_cpu_s"]
+
+
 def test_an_unknown_assumption_is_refused():
     with pytest.raises(DataError, match="no 'speed'"):
-        assumptions({"speed": 1.0})
+        assumptions(make_config({"backend": "embedded"}), {"speed": 1.0})
 
 
 @given(st.lists(st.integers(0, 100), max_size=30), st.integers(1, 500))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from code_rl import __version__
+from code_rl.errors import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,3 +81,49 @@ def test_help_loads_neither_torch_nor_tinker(module):
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip().endswith("[]")
+
+
+@pytest.mark.parametrize(
+    "words", [["train.py", "--help"], ["-m", "code_rl.cli", "--help"], ["-m", "code_rl.cli", "eval", "--help"]]
+)
+def test_help_for_a_reader_who_has_seen_enough_is_no_traceback(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [(["--version"], "code_rl.cli"), (["train", "--version"], "code_rl.cli"), (["--version"], "train.py")],
+)
+def test_version(words, module):
+    result = call(*words, module=module)
+    assert (result.returncode, result.stdout) == (0, f"code-rl {__version__}\n")
+
+
+def test_the_hubs_retries_are_one_line():
+    script = (
+        "import logging; from code_rl.cli import _HubRetries\n"
+        "logger = logging.getLogger('huggingface_hub.utils._http'); logger.addFilter(_HubRetries())\n"
+        "from huggingface_hub import constants; from huggingface_hub.utils import http_backoff\n"
+        "try: http_backoff('GET', 'http://127.0.0.1:9/', base_wait_time=0.01, max_wait_time=0.01)\n"
+        "except Exception: print('gone')"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.stdout == "gone\n"
+    assert result.stderr == "the Hugging Face hub does not answer; trying for about half a minute\n"
+
+
+def test_what_installs_an_extra_installs_this_package():
+    """`code-rl` on the index is another project: no page and no message may send anybody there."""
+    clone = install_command("data")
+    assert clone == f"{sys.executable} -m pip install -e '{ROOT}[data]'"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == DISTRIBUTION != "code-rl"
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("src/**/*.py"), *ROOT.glob("scripts/*.py")]
+    named = re.compile(r"install [^\n`]*code-rl(?!-grpo)\b")
+    assert not [str(file) for file in files if file.name != "CHANGELOG.md" and named.search(file.read_text())]

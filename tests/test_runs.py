@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pipeline_support import small
 
+from code_rl.commands.train import train_command
 from code_rl.errors import ConfigError
 from code_rl.runs.checkpoints import get_last_checkpoint
 from code_rl.runs.directory import check_log_dir, read_config
@@ -16,6 +19,8 @@ from code_rl.runs.files import JsonLines, keep_lines, read_lines, write_atomical
 from code_rl.runs.journal import Journal, read_journal
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.recorder import rewind
+from code_rl.runs.trackers import TRACKERS
+from tinker_utils.log import setup_logging as course_logging
 
 
 @given(cut=st.integers(0, 200))
@@ -128,3 +133,58 @@ def test_logging_keeps_settings_metrics_and_text(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text()) == {"seed": 1}
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3, "loss": 0.5}
     assert "look here" in (tmp_path / "logs.log").read_text()
+
+
+def test_logs_log_has_the_rewards_of_each_group_a_warning_for_each_degenerate_one_and_the_back_ends_answers(tmp_path):
+    assert train_command(small(tmp_path / "run", max_steps="2", save_every="0")) == 0
+    text = (tmp_path / "run" / "logs.log").read_text()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
+    for line in lines:
+        rewards = ", ".join(f"{each['reward']:g}" for each in line["completions"])
+        assert (
+            f" INFO step {line['step']} group {line['group']}, problem {line['problem_id']}: rewards {rewards}\n"
+            in text
+        )
+        warned = f" WARNING step {line['step']} group {line['group']} is degenerate" in text
+        assert warned == line["skipped"]
+    assert any(line["skipped"] for line in lines)
+    assert text.count("the back end answered optim_step: ") == len(
+        {line["step"] for line in lines if not line["skipped"]}
+    )
+    assert "the back end answered forward_backward of " in text
+    assert "'loss:sum': " in text
+
+
+def test_the_courses_logging_shows_a_step_on_the_console_too(tmp_path, capsys):
+    logger = course_logging(tmp_path, config={"seed": 1})
+    logger.log_hparams({"learning_rate": 4e-5})
+    logger.log_metrics({"mean_reward": 0.25}, step=3)
+    logger.close()
+    shown = capsys.readouterr().out
+    assert "4e-05" in shown
+    assert "step 3" in shown
+    assert "0.25" in shown
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3, "mean_reward": 0.25}
+
+
+def test_the_courses_logging_takes_a_project_of_wandb(tmp_path, monkeypatch):
+    made = []
+
+    class Project:
+        def __init__(self, log_dir, config):
+            made.append(os.environ["WANDB_PROJECT"])
+
+        def close(self):
+            pass
+
+    monkeypatch.setitem(TRACKERS, "wandb", Project)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    course_logging(tmp_path, "my-project", {"seed": 1}).close()
+    assert made == ["my-project"]
+
+
+def test_the_courses_logging_names_what_wandb_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="wandb: the library is not installed"):
+        course_logging(tmp_path, wandb_project="x")

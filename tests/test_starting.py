@@ -8,6 +8,8 @@ import io
 import json
 import re
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,11 @@ from rich.console import Console as RichConsole
 
 import code_rl.loop
 from code_rl.assembly import assemble
-from code_rl.commands.train import prepare, train_command
+from code_rl.commands.train import _hints, _why_embedded, prepare, train_command
 from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.environments import Single
-from code_rl.errors import BackendError, ConfigError, DataError
+from code_rl.errors import BackendError, ConfigError, DataError, SandboxError
 from code_rl.loading.suitable import prompt_length, refuse_prompts
 from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem, StdinTest
@@ -133,6 +135,62 @@ def test_console_and_report_count_the_same_wall_time_of_a_resumed_run(finished, 
     console.farewell(read_metrics(run), wall_seconds(read_metrics(run)), run, [])
     assert counted > 1000
     assert f"2 steps in {counted:.0f} s of wall time" in text.getvalue()
+
+
+def test_with_one_sample_pass_at_1_has_one_column():
+    name = "held"
+    evaluated = {
+        f"eval/{name}/{key}": 0.5 for key in ("pass@1", "pass@1_low", "pass@1_high", "mean_correct", "format_rate")
+    }
+    records = [{"step": step, "eval/pass@1": 0.5, **evaluated} for step in (-1, 2)]
+    Console(3, rich_console=RichConsole(file=(text := io.StringIO()), width=200)).closing_table(records, {name: 3}, 1)
+    assert text.getvalue().count("Pass@1") == 1
+
+
+def test_a_model_of_ones_own_is_suggested_to_who_has_none(tmp_path):
+    assert any("a model of your own" in hint for hint in _hints(make_config(small(tmp_path)), tmp_path))
+    assert not any(
+        "a model of your own" in hint for hint in _hints(make_config(small(tmp_path, model_name="/models/x")), tmp_path)
+    )
+
+
+class _Sandbox(BaseHTTPRequestHandler):
+    """Health is fine; programs are refused with the server's `status`."""
+
+    def do_GET(self) -> None:
+        self.answer(200)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(self.server.status)  # type: ignore[attr-defined]
+
+    def answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("status", [None, 401, 403])
+def test_a_sandbox_that_does_not_answer_or_refuses_programs_ends_the_start_before_anything_is_sampled(tmp_path, status):
+    server = HTTPServer(("127.0.0.1", 0), _Sandbox)
+    server.status = status or 200  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    if status is None:
+        server.shutdown(), server.server_close()
+    said = "no Sandbox Fusion server answers at" if status is None else f"HTTP {status}"
+    with pytest.raises(SandboxError, match=said):
+        train_command(small(tmp_path / "run", executor=f"http://127.0.0.1:{server.server_port}"))
+    server.server_close()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_run_says_which_sandbox_it_has_when_sandbox_url_is_not_set(tmp_path, monkeypatch):
+    monkeypatch.delenv("SANDBOX_URL", raising=False)
+    away = make_config({"backend": "http://localhost:1", "executor": "embedded"})
+    assert _why_embedded(away) == " (SANDBOX_URL is not set)"
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -1,8 +1,13 @@
-"""LiveCodeBench's prompts and test format, and what a Sandbox Fusion server is sent."""
+"""LiveCodeBench's prompts and test format, and the course's harness for a Sandbox Fusion server."""
+
+import inspect
 
 from code_rl.problems.course_tests import normalize_tests
 from code_rl.problems.prompts import LCB_SYSTEM_MESSAGE_GENERIC, fetch_live_code_bench_system_prompt
-from code_rl.sandbox.fusion.payload import TEST_CODE, TEST_UTIL
+from code_rl.sandbox.fusion.remote import course
+from code_rl.sandbox.fusion.remote.course import TEST_CODE
+
+TEST_UTIL = inspect.getsource(course)
 
 __all__ = [
     "LCB_SYSTEM_MESSAGE_GENERIC",

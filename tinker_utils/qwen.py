@@ -1,10 +1,19 @@
-"""Renderers of the Qwen3 family."""
+"""Renderers of the Qwen3 and Qwen3.5 families."""
 
 from code_rl.renderers import (
     Qwen3DisableThinkingRenderer,
     Qwen3InstructRenderer,
     Qwen3Renderer,
     Qwen3ThinkingRenderer,
+    Qwen35DisableThinkingRenderer,
+    Qwen35Renderer,
 )
 
-__all__ = ["Qwen3DisableThinkingRenderer", "Qwen3InstructRenderer", "Qwen3Renderer", "Qwen3ThinkingRenderer"]
+__all__ = [
+    "Qwen35DisableThinkingRenderer",
+    "Qwen35Renderer",
+    "Qwen3DisableThinkingRenderer",
+    "Qwen3InstructRenderer",
+    "Qwen3Renderer",
+    "Qwen3ThinkingRenderer",
+]

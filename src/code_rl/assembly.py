@@ -36,7 +36,7 @@ from code_rl.runs.logs import setup_logging
 from code_rl.runs.recorder import Recorder, read_metrics
 from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
 from code_rl.runs.trackers import read_log_to
-from code_rl.sandbox.connect import connect_executor
+from code_rl.sandbox.connect import check_executor, connect_executor
 
 
 class NothingLeftError(Exception):
@@ -71,6 +71,7 @@ async def assemble(
         stop=stop,
     )
     stack.push_async_callback(executor.aclose)
+    await check_executor(executor)
     train_problems = await load_train_problems(data, executor, console.notice)
     if config.difficulty is not None:
         train_problems = within_difficulty(train_problems, config.difficulty)

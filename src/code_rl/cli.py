@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from dotenv import load_dotenv
+from dotenv import find_dotenv, load_dotenv
 
+from code_rl import __version__
 from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, ResourceError, in_words, lacks_something
 from code_rl.redaction import install_hooks, redacted
 from code_rl.settings import describe, make_settings, read_arguments, suggestion
 
 HELP = ("--help", "-h", "help")
+VERSION = "--version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,10 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry of `code-rl`."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == [VERSION]:
+        return _show(f"code-rl {__version__}")
     if not words or words[0] in HELP:
-        print(overview())
-        return 0
+        return _show(overview())
     if words[0] not in VERBS:
         return _fail(
             ConfigError(f"unknown verb {words[0]!r}{suggestion(words[0], VERBS)}; there are: {', '.join(VERBS)}")
@@ -100,15 +105,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_verb(name: str, words: Sequence[str], program: str) -> int:
     """Run one verb with its command-line words, turning errors raised on purpose into one line and an exit code."""
     verb = VERBS[name]
+    if VERSION in words:
+        return _show(f"code-rl {__version__}")
     if any(word in HELP for word in words):
-        print(describe(verb.settings_class(), f"{program} key=value …"))
-        return 0
+        return _show(describe(verb.settings_class(), f"{program} key=value …"))
     install_hooks()
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_HubRetries())
     # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be had it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         given = read_arguments(words)
-        load_dotenv()
+        load_dotenv(find_dotenv(usecwd=True))
         return verb.run(given)
     except CodeRLError as error:
         return _fail(error)
@@ -117,6 +124,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
             raise
         return _fail(ResourceError(in_words(error)))
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still ending, without a traceback
         print("interrupted", file=sys.stderr)
         return 130
 
@@ -125,8 +133,7 @@ def run_script(settings: type[Any], main: Callable[[Any], int], description: str
     """Entry of a script with settings of its own (a benchmark, a build script): the same spellings, errors and exit codes."""
     words = sys.argv[1:]
     if any(word in HELP for word in words):
-        print(f"{description.strip()}\n\n{describe(settings, f'python {sys.argv[0]} key=value …')}")
-        sys.exit(0)
+        sys.exit(_show(f"{description.strip()}\n\n{describe(settings, f'python {sys.argv[0]} key=value …')}"))
     try:
         sys.exit(main(make_settings(settings, read_arguments(words))))
     except CodeRLError as error:
@@ -140,6 +147,31 @@ def overview() -> str:
     return "\n".join(
         ["usage: code-rl VERB key=value …", "", *lines, "", "code-rl VERB --help lists the settings of a verb."]
     )
+
+
+class _HubRetries(logging.Filter):
+    """What the hub's library says of every attempt and every pause, as one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the first through, in other words, and all that is about something else."""
+        if "thrown while requesting" not in record.getMessage() and "[Retry" not in record.getMessage():
+            return True
+        first, self._said = not self._said, True
+        record.msg, record.args = "the Hugging Face hub does not answer; trying for about half a minute", ()
+        return first
+
+
+def _show(text: str) -> int:
+    """Print it for a reader who may have seen enough before its end (`| head`)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _fail(error: CodeRLError) -> int:

@@ -39,6 +39,7 @@ class Console:
         )
         self._task = self._progress.add_task("training", total=total if total > 0 else None, completed=first_step)
         self._headed = False
+        self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
         """Settings worth reading, one a line."""
@@ -106,10 +107,14 @@ class Console:
 
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[None]:
-        """Say what is evaluated while it runs."""
+        """Say what is evaluated while it runs; `evaluates` is true meanwhile."""
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         self._progress.update(self._task, description=f"evaluating {sum(sizes.values())} held-out problems, {draws}")
-        yield
+        self.evaluates = True
+        try:
+            yield
+        finally:
+            self.evaluates = False
 
     def saved(self, step: int) -> None:
         """A checkpoint was written."""
@@ -126,12 +131,14 @@ class Console:
             return
         before, after = evaluated[0], evaluated[-1]
         table = Table(title=f"held-out problems, before training and after step {after['step']}", title_justify="left")
-        headings = ("split (problems)", "Pass@1 [95%]", f"Pass@{k}", "greedy", "format")
+        sampled = {f"Pass@{k}": f"pass@{k}"} if k > 1 else {}
+        shown = {**sampled, "greedy": "mean_correct", "format": "format_rate"}
+        headings = ("split (problems)", "Pass@1 [95%]", *shown)
         for index, heading in enumerate(headings):
             table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=index == 0)
         for name, size in sizes.items():
             cells = [f"{name} ({size})", f"{_interval(before, name)} → {_interval(after, name)}"]
-            keys = [f"eval/{name}/{key}" for key in (f"pass@{k}", "mean_correct", "format_rate")]
+            keys = [f"eval/{name}/{key}" for key in shown.values()]
             cells += [f"{_percent(before[key])} → {_percent(after[key])}" for key in keys]
             table.add_row(*map(Text, cells))
         self.rich.print(table, soft_wrap=False)

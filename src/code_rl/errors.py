@@ -5,6 +5,11 @@ stderr and exits with `exit_code`: 2 when the input was bad, 1 when something el
 """
 
 import re
+import sys
+from pathlib import Path
+
+DISTRIBUTION = "code-rl-grpo"
+"""This package's name on the index, where `code-rl` is a stranger's."""
 
 
 class CodeRLError(Exception):
@@ -52,6 +57,13 @@ class BackendError(CodeRLError):
 
 class CheckpointError(CodeRLError):
     """A checkpoint is missing, damaged or made by an incompatible version."""
+
+
+def install_command(extra: str) -> str:
+    """What installs this package with one of its extras, as typed anywhere: from its clone where it runs from one."""
+    clone = Path(__file__).parents[2]
+    what = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'{DISTRIBUTION}[{extra}]'"
+    return f"{sys.executable} -m pip install {what}"
 
 
 _MEMORY = re.compile(

@@ -132,12 +132,13 @@ async def train_async(**settings: Any) -> Trained:
 
     Cancelling it cuts the run, which can be resumed. Raises ConfigError for a mistake in the settings, before anything is written.
     """
-    from code_rl.commands.train import prepare, train_run
+    from code_rl.commands.train import confirm, prepare, train_run
     from code_rl.runs.recorder import read_metrics
 
     config, log_path, resumes = prepare(_plain(settings))
     if config.dry_run:
         raise ConfigError("dry_run=true trains nothing; for the forecast run: code-rl train dry_run=true")
+    confirm(config, resumes)
     await train_run(config, log_path, resumes)
     return Trained(log_path, read_metrics(log_path))
 
@@ -201,7 +202,7 @@ def _settings(
         if name not in allowed:
             raise ConfigError(f"{name}= has no effect with {with_what}; what can be given: {', '.join(allowed)}")
     if checkpoint is None:
-        return make_config(given), None
+        return make_config({"dataset": "builtin", **given}), None
     run, record = checkpoint_record(str(checkpoint))
     return make_config(given, settings_of(run)), record["state_path"]
 
@@ -228,7 +229,7 @@ async def _policy(config: Config, state_path: str | None, trained: bool) -> Asyn
     from code_rl.environments import get_environment
     from code_rl.renderers import get_renderer
     from code_rl.rollouts.sample import Policy
-    from code_rl.sandbox.connect import connect_executor
+    from code_rl.sandbox.connect import check_executor, connect_executor
 
     environment = get_environment(config.environment, config.max_turns)
     async with contextlib.AsyncExitStack() as stack:
@@ -237,6 +238,7 @@ async def _policy(config: Config, state_path: str | None, trained: bool) -> Asyn
         stack.callback(backend.close)
         executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency)
         stack.push_async_callback(executor.aclose)
+        await check_executor(executor)
         yield Policy(
             sampler=await (backend.sync_weights() if trained else backend.base_sampler()),
             renderer=get_renderer(config.renderer, backend.tokenizer),

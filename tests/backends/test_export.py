@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import pytest
 
@@ -32,6 +34,13 @@ def exported(request, tmp_path_factory):
     for form in ("peft", "merged"):
         assert export_command({"checkpoint": path, "format": form, "out": str(folder / form)}) == 0
     return folder, ours, sampler
+
+
+def test_files_are_handed_over_with_the_mode_that_any_new_file_gets(exported):
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path in exported[0].glob("[pm]e*/**/*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask, path
 
 
 def logprobs(model):

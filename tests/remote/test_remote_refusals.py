@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
 from remote_support import FaultyProxy, OtherServer, settings
 from serve_support import ServerThread
 
+from code_rl.backends.preflight import Survey, _instead
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 
@@ -117,10 +118,19 @@ def test_unknown_model_is_refused_with_those_that_the_server_has(capsys, tmp_pat
     assert "tiny" in line
 
 
+def test_a_model_that_the_service_no_longer_has_names_its_family_and_the_recipe_for_it():
+    models = dict.fromkeys(("Qwen/Qwen3-8B", "Qwen/Qwen3.5-4B", "Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B"), 32768)
+    found = Survey(models, None, True)
+    assert _instead("Qwen/Qwen3-4B-Instruct-2507", found) == (
+        "of that family it has: Qwen/Qwen3-8B, Qwen/Qwen3.5-4B; recipe=qwen3.5-4b trains Qwen/Qwen3.5-4B"
+    )
+    assert _instead("gpt-oss-20b", found).startswith("it has: Qwen/Qwen2.5-7B, ")
+
+
 def test_missing_model_is_refused_with_those_that_the_server_has(capsys, tmp_path, monkeypatch, guarded):
     monkeypatch.setenv("CODE_RL_SERVER_KEY", KEY)
     line = refusal(capsys, tmp_path / "run", backend=guarded.url)
-    assert "model_name is not set" in line
+    assert "model_name=.Qwen/Qwen3-4B-Instruct-2507. is unknown" in line.replace("'", ".")
     assert "tiny" in line
 
 

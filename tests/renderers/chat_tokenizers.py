@@ -61,14 +61,56 @@ HYBRID = """
   {{ '<|im_start|>assistant\n' ~ OPENING }}
 {%- endif -%}
 """
+# Qwen3.5: texts are trimmed, every answer after the last question has a think block, and the prompt always holds one or its beginning.
+LATER = """
+{%- set last = namespace(question=-1) -%}
+{%- for m in messages -%}
+  {%- set said = m.content|trim -%}
+  {%- if m.role == 'user' and not (said.startswith('<tool_response>') and said.endswith('</tool_response>')) -%}
+    {%- set last.question = loop.index0 -%}
+  {%- endif -%}
+{%- endfor -%}
+{%- if last.question < 0 -%}{{ raise_exception('no question') }}{%- endif -%}
+{%- for m in messages -%}
+  {%- set text = namespace(said=m.content|trim, thought='') -%}
+  {%- if m.role == 'system' and not loop.first -%}{{ raise_exception('a late system turn') }}{%- endif -%}
+  {%- if m.role == 'assistant' -%}
+    {%- if m.reasoning_content is string -%}
+      {%- set text.thought = m.reasoning_content -%}
+    {%- elif '</think>' in text.said -%}
+      {%- set text.thought = (text.said.split('</think>')|first).rstrip('\n').split('<think>')|last -%}
+      {%- set text.said = (text.said.split('</think>')|last).lstrip('\n') -%}
+    {%- endif -%}
+  {%- endif -%}
+  {{ '<|im_start|>' ~ m.role ~ '\n' }}
+  {%- if m.role == 'assistant' and loop.index0 > last.question -%}
+    {{ '<think>\n' ~ text.thought|trim ~ '\n</think>\n\n' }}
+  {%- endif -%}
+  {{ text.said ~ '<|im_end|>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{ '<|im_start|>assistant\n' ~ OPENING }}
+{%- endif -%}
+"""
+LATER_OPENING = (
+    "('<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '<think>\n')"
+)
 OFF = "('<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '')"
 TEMPLATES = {
     "qwen3_instruct": INSTRUCT,
     "qwen3": HYBRID.replace("OPENING", OFF),
     "qwen3_disable_thinking": HYBRID.replace("OPENING", OFF),
     "qwen3_thinking": HYBRID.replace("OPENING", "'<think>\n'"),
+    "qwen3_5": LATER.replace("OPENING", LATER_OPENING),
+    "qwen3_5_disable_thinking": LATER.replace("OPENING", LATER_OPENING),
 }
-PUBLISHED = {"qwen3_instruct": "qwen3_instruct_2507", "qwen3": "qwen3", "qwen3_disable_thinking": "qwen3"}
+PUBLISHED = {
+    "qwen3_instruct": "qwen3_instruct_2507",
+    "qwen3": "qwen3",
+    "qwen3_disable_thinking": "qwen3",
+    "qwen3_5": "qwen3_5_think",
+    "qwen3_5_disable_thinking": "qwen3_5_think",
+}
 
 
 @cache
@@ -96,7 +138,7 @@ def tokenizer(template: str | None) -> Any:
 
 def by_template(name: str, messages: Any, *, generate: bool = True, template: str | None = None) -> list[int]:
     """The tokens of the conversation by the chat template that belongs to the renderer called `name`."""
-    options = {"enable_thinking": False} if name == "qwen3_disable_thinking" else {}
+    options = {"enable_thinking": False} if name.endswith("disable_thinking") else {}
     found: list[int] = tokenizer(template or TEMPLATES[name]).apply_chat_template(
         messages, tokenize=True, add_generation_prompt=generate, return_dict=False, **options
     )

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from chat_tokenizers import SPECIALS, TEMPLATES, by_template, published, tokenizer
+from chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.renderers import get_renderer
@@ -69,14 +69,14 @@ def test_supervised_examples_equal_the_chat_template(name):
         text_of = renderer.tokenizer.decode
         expected = by_template(template, messages, generate=False)
         # Where an opening ends inside a run of newlines (an empty think block) the text is the same, cut as sampling cuts it.
-        if name == "qwen3_thinking" and "<think>\n\n</think>" in text_of(expected):
+        if name in ("qwen3_thinking", "qwen3_5") and "<think>\n\n</think>" in text_of(expected):
             assert text_of(tokens) == text_of(expected)
         else:
             assert tokens == expected, messages
         assert len(weights) == len(tokens)
 
 
-@pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_disable_thinking"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_rules_rewritten_here_are_those_of_the_published_templates(name):
     original = published(name)
     if original is None:
@@ -101,7 +101,7 @@ def test_special_token_text_in_messages_stays_text(name):
 
 def escaped(made, template, messages, masks):
     """The template over masked messages, cut at its real special tokens; the masks come off inside each piece."""
-    options = {"enable_thinking": False} if template == "qwen3_disable_thinking" else {}
+    options = {"enable_thinking": False} if template.endswith("disable_thinking") else {}
     masked = []
     for message in messages:
         hidden = dict(message)
@@ -120,7 +120,7 @@ def escaped(made, template, messages, masks):
     return tokens
 
 
-@pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_thinking"])
+@pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_thinking", "qwen3_5"])
 def test_general_renderer_equals_the_template_it_follows(name):
     renderer = get_renderer("chat_template", tokenizer(TEMPLATES[name]))
     for seed in range(COUNT):
@@ -128,11 +128,49 @@ def test_general_renderer_equals_the_template_it_follows(name):
         assert renderer.prompt_tokens(messages) == by_template(name, messages)
 
 
-@pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_thinking"])
+@pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_thinking", "qwen3_5"])
 def test_auto_finds_the_renderer_that_the_template_describes(name):
     assert type(get_renderer("auto", tokenizer(TEMPLATES[name]))) is type(
         get_renderer(name, tokenizer(TEMPLATES[name]))
     )
+
+
+def test_qwen3_5_writes_what_the_published_template_writes():
+    """Prompts and an answered conversation, as the template of Qwen/Qwen3.5-4B renders them, letter for letter."""
+    earlier = [
+        {"role": "system", "content": " Be brief. \n"},
+        {"role": "user", "content": "\n1 + 1? "},
+        {"role": "assistant", "content": "<think>\nEasy.\n</think>\n\n2"},
+        {"role": "user", "content": "Sure?"},
+    ]
+    opened = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n"
+        "<|im_start|>assistant\n2<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    )
+    made = tokenizer(TEMPLATES["qwen3_5"])
+    thinking, plain = get_renderer("qwen3_5", made), get_renderer("qwen3_5_disable_thinking", made)
+    assert made.decode(thinking.prompt_tokens(earlier)) == opened
+    assert made.decode(plain.prompt_tokens(earlier)) == opened + "\n</think>\n\n"
+    for answer, thought in (({"content": "Yes."}, ""), ({"content": "Yes.", "reasoning_content": " I am. "}, "I am.")):
+        tokens, weights = thinking.supervised_tokens([*earlier, {"role": "assistant", **answer}])
+        assert made.decode(tokens) == f"{opened}{thought}\n</think>\n\nYes.<|im_end|>\n"
+        said = made.decode([token for token, weight in zip(tokens, weights, strict=True) if weight])
+        assert said == f"{thought}\n</think>\n\nYes.<|im_end|>"
+    assert thinking.opens_thinking
+    assert not plain.opens_thinking
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "chat_template"])
+def test_what_the_template_of_qwen3_5_refuses_is_refused(name):
+    renderer = get_renderer(name, tokenizer(TEMPLATES["qwen3_5"]))
+    for roles in (("system",), ("user", "system"), ("assistant",)):
+        with pytest.raises(DataError):
+            renderer.prompt_tokens([{"role": role, "content": "x"} for role in roles])
+
+
+def test_an_unknown_renderer_is_a_value_error_too():
+    with pytest.raises(ValueError, match="unknown renderer 'llama9'; there are: auto, chat_template, qwen3,"):
+        get_renderer("llama9", tokenizer(None))
 
 
 def test_auto_follows_a_template_that_no_named_renderer_writes():
@@ -221,6 +259,8 @@ def test_loss_falls_on_the_last_answer_and_its_end(name):
         "qwen3": "<think>\nwhy\n</think>\n\nsecond<|im_end|>",
         "qwen3_disable_thinking": "<think>\nwhy\n</think>\n\nsecond<|im_end|>",
         "qwen3_thinking": "why\n</think>\n\nsecond<|im_end|>",
+        "qwen3_5": "why\n</think>\n\nsecond<|im_end|>",
+        "qwen3_5_disable_thinking": "<think>\nwhy\n</think>\n\nsecond<|im_end|>",
         "chat_template": "why\n</think>\n\nsecond<|im_end|>",
     }
     assert said == expected[name]

@@ -130,7 +130,7 @@ def test_names_that_cannot_be_honoured_are_refused(log_to, said, monkeypatch):
 
 def test_a_library_that_is_missing_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"log_to=mlflow: .* pip install 'code-rl\[mlflow\]'"):
+    with pytest.raises(ConfigError, match=r"log_to=mlflow: .* pip install -e '.*\[mlflow\]'"):
         read_log_to("mlflow")
 
 

@@ -14,7 +14,7 @@ from code_rl.backends.capabilities import BackendKind, Capabilities
 from code_rl.backends.places import Place, place_of
 from code_rl.backends.support import refuse_settings
 from code_rl.config import Config, loss_config
-from code_rl.errors import BackendError, CheckpointError, ConfigError
+from code_rl.errors import BackendError, CheckpointError, ConfigError, install_command
 
 if TYPE_CHECKING:
     import tinker
@@ -56,7 +56,7 @@ async def preflight(config: Config) -> Survey | None:
     if config.backend == BackendKind.EMBEDDED:
         if importlib.util.find_spec("torch") is None:
             raise ConfigError(
-                "backend=embedded needs torch, which is not installed; run: pip install 'code-rl[embedded]'"
+                f"backend=embedded needs torch, which is not installed; run: {install_command('embedded')}"
             )
         if not sdk_is_newer():
             raise ConfigError(

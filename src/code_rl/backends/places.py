@@ -18,6 +18,7 @@ from code_rl.backends.capabilities import BackendKind
 from code_rl.errors import ConfigError
 
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
+HOSTED_DOMAIN = "thinkingmachines.dev"
 KEYLESS = "tml-dummy"
 _KEY = re.compile(r"(tml-|eyJ)[A-Za-z0-9._~+/=-]+")
 _CREDENTIALS = Path("~/.tinker/credentials.json")
@@ -30,6 +31,11 @@ class Place:
     kind: BackendKind
     url: str
     key: str | None = field(repr=False)
+
+    @property
+    def paid(self) -> bool:
+        """True for the hosted service: what is asked of it costs money."""
+        return (urlsplit(self.url).hostname or "").endswith(HOSTED_DOMAIN)
 
     def redacted(self, text: str) -> str:
         """`text` on one line, without this place's key."""

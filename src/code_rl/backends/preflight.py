@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import importlib.util
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.backends.places import Place
+from code_rl.config import recipe_models
 from code_rl.errors import ConfigError
 
 CONNECT_S, ANSWER_S = 2.0, 15.0
@@ -60,8 +62,18 @@ async def survey(place: Place, model_name: str | None) -> Survey:
     if model_name is None:
         raise ConfigError(f"model_name is not set; {place.url} has: {_listed(found)}")
     if model_name not in found.models:
-        raise ConfigError(f"model_name={model_name!r} is unknown to {place.url}; it has: {_listed(found)}")
+        raise ConfigError(f"model_name={model_name!r} is unknown to {place.url}; {_instead(model_name, found)}")
     return found
+
+
+def _instead(model_name: str, found: Survey) -> str:
+    """What the server has of a model's family, and the recipes for those; all its models where it has none. Models get retired."""
+    family = re.match(r"([^/]*/)?[A-Za-z]+[0-9]*", model_name)
+    alike = sorted(name for name in found.models if family and name.startswith(family.group()))
+    if not alike:
+        return f"it has: {_listed(found)}"
+    recipes = [f"recipe={name} trains {model}" for name, model in recipe_models().items() if model in alike]
+    return "; ".join([f"of that family it has: {', '.join(alike)}", *recipes])
 
 
 def _listed(found: Survey) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from code_rl.errors import ConfigError
 from code_rl.evaluation.ask import Asked
 from code_rl.evaluation.benchmarks import Benchmark, check_name
 from code_rl.evaluation.compare import compare, comparison_json
-from code_rl.evaluation.keeping import Folder
+from code_rl.evaluation.keeping import SAMPLES, Folder
 from code_rl.evaluation.machine import measure
 from code_rl.evaluation.manifest import check_same, code_version, read_manifest, write_manifest
 from code_rl.evaluation.prepare import load_benchmark
@@ -49,7 +49,13 @@ def eval_command(given: Mapping[str, Any]) -> int:
         raise ConfigError(
             f"data={config.data} is for one benchmark, and {len(names)} are named; evaluate them one by one"
         )
-    return asyncio.run(_evaluate_all(config, names))
+    out = _out(config)
+    try:
+        return asyncio.run(_evaluate_all(config, names, out))
+    except KeyboardInterrupt:
+        if any(out.rglob(SAMPLES)):
+            print(f"what is there is kept; to go on: the same command with out={out}", file=sys.stderr)
+        raise
 
 
 def _compare(config: EvalConfig) -> int:
@@ -65,18 +71,14 @@ def _compare(config: EvalConfig) -> int:
     return 0
 
 
-async def _evaluate_all(config: EvalConfig, names: list[str]) -> int:
-    from code_rl.sandbox.connect import connect_executor
+async def _evaluate_all(config: EvalConfig, names: list[str], out: Path) -> int:
+    from code_rl.sandbox.connect import check_executor, connect_executor
 
     view = EvalView()
-    out = _out(config)
     async with contextlib.AsyncExitStack() as stack:
-        where = config.executor if config.executor != "auto" else os.environ.get("SANDBOX_URL") or "embedded"
-        executor = connect_executor(where, isolation=config.isolation, concurrency=config.concurrency)
+        executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
         stack.push_async_callback(executor.aclose)
-        check = getattr(executor, "check", None)
-        if check is not None:
-            await check()
+        await check_executor(executor)
         asked = None if config.dry_run else await connect_asked(config, out, executor, stack)
         complete = True
         for name in names:

@@ -246,14 +246,11 @@ def run(config: JudgeConfig) -> int:
 
 async def _run(config: JudgeConfig, store: ProblemStore, view: JudgingView) -> Judged:
     """Raises SandboxError before anything is written when a remote executor does not answer at all."""
-    from code_rl.sandbox.connect import connect_executor
+    from code_rl.sandbox.connect import check_executor, connect_executor
 
-    where = config.executor if config.executor != "auto" else os.environ.get("SANDBOX_URL") or "embedded"
-    executor = connect_executor(where, isolation=config.isolation, concurrency=config.concurrency)
+    executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
     try:
-        check = getattr(executor, "check", None)
-        if check is not None:
-            await check()
+        await check_executor(executor)
         with view.progress(executor.description) as on_verdict:
             return await judge_programs(
                 store,

@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 from collections.abc import Callable, Mapping
 
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, install_command
 from code_rl.loading.load import READERS
 from code_rl.preparation.bench import Bench, check_folder
 from code_rl.preparation.evalsets import exams_fingerprint, read_exams
@@ -46,7 +46,7 @@ def check(config: PrepareConfig) -> Source:
     if config.stop_after is None or config.stop_after == "write":
         check_format(config)
     if "deduplicate" in config.stages and importlib.util.find_spec("rensa") is None:
-        raise ConfigError("the stage deduplicate needs rensa: pip install 'code-rl[data]', or stop_after=filter")
+        raise ConfigError(f"the stage deduplicate needs rensa: {install_command('data')}, or stop_after=filter")
     check_folder(config)
     if config.model_name is not None and "difficulty" in config.stages:
         from code_rl.preparation.difficulty import check_model

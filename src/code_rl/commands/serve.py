@@ -14,7 +14,7 @@ from pathlib import Path
 
 import chz
 
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, install_command
 from code_rl.sandbox.serving.life import LOOPBACK, stop_signal
 from code_rl.settings import make_settings
 
@@ -81,7 +81,7 @@ def serve_command(given: Mapping[str, str]) -> int:
     token = read_token(config.host)
     for module, extra in (("torch", "embedded"), ("prometheus_client", "serve")):
         if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"serve needs {module}, which is not installed; run: pip install 'code-rl[{extra}]'")
+            raise ConfigError(f"serve needs {module}, which is not installed; run: {install_command(extra)}")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return asyncio.run(_serve(config, token, Path(config.state_dir).expanduser().absolute()))
 

@@ -7,13 +7,18 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.assembly import NothingLeftError, assemble
+from code_rl.backends.capabilities import BackendKind
+from code_rl.backends.names import BUILT_IN
+from code_rl.backends.places import place_of
 from code_rl.config import (
+    FACTS,
     Config,
+    batch_shape,
     changed_settings,
     make_config,
     refuse_idle,
@@ -31,6 +36,7 @@ from code_rl.errors import (
 )
 from code_rl.objective import objective_of
 from code_rl.runs.directory import CONFIG, default_log_path, is_run, read_config
+from code_rl.runs.lock import LOCK
 from code_rl.runs.recorder import read_metrics
 from code_rl.runs.trackers import read_log_to
 from code_rl.settings import make_settings
@@ -51,7 +57,33 @@ def train_command(given: Mapping[str, Any]) -> int:
 
         print("\n".join(report(config)))
         return 0
+    confirm(config, resumes)
     return asyncio.run(train_run(config, log_path, resumes, signals=True))
+
+
+def confirm(config: Config, resumes: bool) -> None:
+    """Say what a remote back end will train, on what, until when; what spends money without an end is asked for, once.
+
+    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume.
+    """
+    if config.backend == BackendKind.EMBEDDED:
+        return
+    place = place_of(config.backend)
+    caps = [f"{name}={value}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
+    until = [f"{config.max_steps} step{'s' if config.max_steps > 1 else ''} are done"] if config.max_steps > 0 else []
+    print(
+        f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
+        f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
+        f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
+    )
+    if not place.paid or resumes or until or caps:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError(
+            "nothing limits what this run spends, and there is no terminal to confirm at: give max_steps=, max_tokens_total= or max_cost="
+        )
+    if input("train until it is stopped? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ConfigError("not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= limit a run")
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
@@ -63,6 +95,11 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
     earlier = settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    if log_path is not None and earlier is None and resumes and (log_path / LOCK).is_file() and not _describes(given):
+        raise ConfigError(
+            f"log_path={log_path} holds a run that was cut before its settings were written; give them again beside it, "
+            "or behavior_if_log_dir_exists=delete"
+        )
     config = make_config(given, earlier)
     refuse_idle(config)
     objective_of(config), get_environment(config.environment, config.max_turns, config.turn_discount)
@@ -78,6 +115,11 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     return config, log_path, True
 
 
+def _describes(given: Mapping[str, Any]) -> bool:
+    """True when settings that shape a run are given, not only where it is and how long it goes on."""
+    return any(name in FACTS and FACTS[name].fixed for name in given)
+
+
 async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
     """Assemble a run, train, report. With `signals` the process's SIGINT and SIGTERM end it after the step in hand; returns the exit code."""
     from code_rl.commands.report import REPORT
@@ -86,7 +128,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
     # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console = Console(config.max_steps, 0)
-    stop = _Signals()
+    stop = _Signals(console, _resume_hint(log_path))
     async with contextlib.AsyncExitStack() as stack:
         try:
             run = await assemble(config, log_path, resumes, console, stop.asked, stack)
@@ -98,22 +140,28 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         _announce(console, run, resumes, log_path)
         console.start()
         stack.callback(console.stop)
-        with stop.caught(console) if signals else contextlib.nullcontext():
+        with stop.caught() if signals else contextlib.nullcontext():
             try:
                 await train_to_the_end(run)
+            except asyncio.CancelledError:
+                if not stop.cut:
+                    raise
+                cast("asyncio.Task[Any]", asyncio.current_task()).uncancel()
             except Exception as error:
                 console.stop()
                 _report(console, log_path)
                 if not isinstance(error, CodeRLError) and not lacks_something(error):
                     raise
-                failure = stopped(error, _hints(config, log_path, True)[0])
+                failure = stopped(error, stop.hint)
                 failure.exit_code = stop.code or failure.exit_code
                 raise failure from error
         console.stop()
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
-        console.farewell(metrics, wall_seconds(metrics), log_path, _hints(config, log_path, bool(stop.code)))
+        console.farewell(
+            metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path)
+        )
         _report(console, log_path)
     return stop.code
 
@@ -153,7 +201,7 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
         "capabilities": run.backend.capabilities.describe(),
         "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
         + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
-        "sandbox": run.executor.description,
+        "sandbox": run.executor.description + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
         "batch": f"{run.shape} × up to {run.sampling.max_tokens} tokens",
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
@@ -164,15 +212,27 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
         console.notice(f"resuming after {run.first_step} steps")
 
 
-def _hints(config: Config, log_path: Path, stopped: bool) -> list[str]:
-    command = f"{Path(sys.argv[0]).name}" if sys.argv[0].endswith("code-rl") else "python train.py"
-    if stopped:
-        return [f"to resume: {command} log_path={log_path}"]
+def _why_embedded(config: Config) -> str:
+    unset = config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
+    return " (SANDBOX_URL is not set)" if unset else ""
+
+
+def _command() -> str:
+    return Path(sys.argv[0]).name if sys.argv[0].endswith("code-rl") else "python train.py"
+
+
+def _resume_hint(log_path: Path) -> str:
+    return f"to resume: {_command()} log_path={log_path}"
+
+
+def _hints(config: Config, log_path: Path) -> list[str]:
     more = config.max_steps * 2 if config.max_steps > 0 else ""
-    return [
-        f"to go on from here: {command} log_path={log_path} max_steps={more}",
-        f"a model of your own: {command} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl",
-    ]
+    hints = [f"to go on from here: {_command()} log_path={log_path} max_steps={more}"]
+    if config.model_name == BUILT_IN:
+        hints.append(
+            f"a model of your own: {_command()} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl"
+        )
+    return hints
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
@@ -189,29 +249,46 @@ def settings_of(log_path: Path) -> dict[str, Any]:
 
 
 class _Signals:
-    """The first SIGINT or SIGTERM asks the loop to finish its step; the second ends the process at once."""
+    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation that is under way; the second ends the process.
 
-    def __init__(self) -> None:
+    `hint` says how to resume. `cut` is true once an evaluation was cut: the run is then as if it had been killed, but for what is said.
+    """
+
+    def __init__(self, console: Console, hint: str) -> None:
         self.asked = asyncio.Event()
+        self.hint = hint
         self.code = 0
+        self.cut = False
+        self._console = console
 
     @contextlib.contextmanager
-    def caught(self, console: Console) -> Any:
-        loop = asyncio.get_running_loop()
+    def caught(self) -> Iterator[None]:
+        loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
-            loop.add_signal_handler(number, self._first, number, console)
+            loop.add_signal_handler(number, self._first, number, task)
         try:
             yield
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    def _first(self, number: signal.Signals, console: Console) -> None:
+    def _first(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
         self.code = 128 + number
         self.asked.set()
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, self._second)
         # Said only now: a second signal may follow at once.
-        console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
+        if self._console.evaluates:
+            self.cut = True
+            task.cancel()
+            self._console.notice(f"{number.name}: leaving the evaluation where it is; a resume goes on there")
+        else:
+            self._console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
+
+    def _second(self, number: int, frame: object) -> None:
+        del frame
+        os.write(1, f"\n{self.hint}\n".encode())
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

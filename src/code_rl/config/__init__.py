@@ -2,7 +2,7 @@
 
 from code_rl.config.derived import BatchShape, batch_shape, context_schedule, loss_config, refuse_idle
 from code_rl.config.fields import FACTS, Config, parse_difficulty, refuse_buffer
-from code_rl.config.recipes import RECIPES, changed_settings, make_config, read_recipe, resolve_places
+from code_rl.config.recipes import RECIPES, changed_settings, make_config, read_recipe, recipe_models, resolve_places
 
 __all__ = [
     "FACTS",
@@ -16,6 +16,7 @@ __all__ = [
     "make_config",
     "parse_difficulty",
     "read_recipe",
+    "recipe_models",
     "refuse_buffer",
     "refuse_idle",
     "resolve_places",

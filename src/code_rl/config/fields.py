@@ -60,7 +60,7 @@ class Config:
     """Settings of a training run. A recipe (recipe=NAME) sets several at once; what is written beside it wins."""
 
     # fmt: off
-    recipe: str | None = setting(None, FIXED, LOOP, "Named settings to start from. On the embedded default, without a model_name, it is 'tiny'.")
+    recipe: str | None = setting(None, FIXED, LOOP, "Named settings to start from. None: tiny for the built-in model (the embedded default); qwen3-4b off the embedded engine.")
     backend: str = setting("auto", FIXED, LOOP,
         "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), or a server's http://host:port. "
         "auto: tinker if one of those two is set in the environment or in .env, else embedded.")
@@ -73,7 +73,7 @@ class Config:
         "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.", check=AT_LEAST_1)
     renderer: str = setting("auto", FIXED, LOOP,
         "How conversations become tokens: auto (the one that agrees with the model's chat template), qwen3_instruct, "
-        "qwen3, qwen3_thinking, qwen3_disable_thinking, or chat_template (the tokenizer's own, whatever it is).",
+        "qwen3, qwen3_thinking, qwen3_disable_thinking, qwen3_5, qwen3_5_disable_thinking, or chat_template (the tokenizer's own, whatever it is).",
         check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"))
     dataset: str = setting("builtin", FIXED, LOOP,
         "Training problems: 'builtin', a name (deepcoder, code-r1, taco, leetcode, …) or hub id as name[@revision][:split], "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +9,15 @@ from typing import Any
 
 import chz
 
+from code_rl.backends.capabilities import BackendKind
 from code_rl.backends.names import BUILT_IN as TINY
 from code_rl.backends.places import resolve_backend
 from code_rl.config.fields import FACTS, Config
 from code_rl.errors import ConfigError
+from code_rl.sandbox.connect import resolve_executor
 from code_rl.settings import make_settings, suggestion
 
+HOSTED_RECIPE = "qwen3-4b"
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -36,9 +38,7 @@ def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = No
 
 def _with_recipe(given: Mapping[str, Any]) -> Config:
     draft = resolve_places(make_settings(Config, given))
-    recipe = draft.recipe
-    if recipe is None and draft.backend == "embedded" and draft.model_name in (None, TINY):
-        recipe = TINY
+    recipe = draft.recipe or _default_recipe(draft)
     if recipe is None:
         return draft
     values = read_recipe(recipe)
@@ -47,13 +47,23 @@ def _with_recipe(given: Mapping[str, Any]) -> Config:
     return resolve_places(make_settings(Config, values, given, {"recipe": recipe}))
 
 
+def _default_recipe(config: Config) -> str | None:
+    """The built-in model's own; off the embedded engine the course's; none for a model of one's own on it."""
+    embedded = config.backend == BackendKind.EMBEDDED
+    if config.model_name == TINY or (embedded and config.model_name is None):
+        return TINY
+    return None if embedded else HOSTED_RECIPE
+
+
 def resolve_places(config: Config) -> Config:
     """Replace `auto` by what it means here, and refuse what this version cannot do, by name."""
     backend = resolve_backend(config.backend)
-    executor = config.executor
-    if executor == "auto":
-        executor = os.environ.get("SANDBOX_URL") or "embedded"
-    return chz.replace(config, backend=backend, executor=executor)
+    return chz.replace(config, backend=backend, executor=resolve_executor(config.executor))
+
+
+def recipe_models() -> dict[str, str]:
+    """The model of each recipe, by the recipe's name."""
+    return {path.stem: read_recipe(path.stem)["model_name"] for path in sorted(RECIPES.glob("*.toml"))}
 
 
 def read_recipe(name: str) -> dict[str, Any]:

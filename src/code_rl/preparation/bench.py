@@ -80,16 +80,14 @@ class Bench:
         if self._executor is None:
             from code_rl.sandbox.connect import connect_executor
 
-            where = self.config.executor
-            where = where if where != "auto" else os.environ.get("SANDBOX_URL") or "embedded"
-            self._executor = connect_executor(where, isolation=self.config.isolation)
+            self._executor = connect_executor(self.config.executor, isolation=self.config.isolation)
         return self._executor
 
     async def check_executor(self) -> None:
         """Refuse an executor that cannot be had or does not answer, before time is spent on the stages before verify."""
-        check = getattr(self.executor(), "check", None)
-        if check is not None:
-            await check()
+        from code_rl.sandbox.connect import check_executor
+
+        await check_executor(self.executor())
 
     async def aclose(self) -> None:
         """Stop the executor."""

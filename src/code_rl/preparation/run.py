@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import chz
 
+from code_rl.errors import install_command
 from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.difficulty import run_difficulty
 from code_rl.preparation.ledger import Decision
@@ -118,7 +119,7 @@ def _exit_code(report: Report, view: PrepareView) -> int:
     if reasons.get(MISSING_LIBRARY):
         view.say(
             f"{reasons[MISSING_LIBRARY]} problems were left out because the sandbox lacks a library that their reference imports "
-            "(named in dropped.jsonl); install it beside code-rl (pip install 'code-rl[solutions]') and run again"
+            f"(named in dropped.jsonl); install it beside this package ({install_command('solutions')}) and run again"
         )
     if reasons.get(SANDBOX_ERROR):
         view.say(f"{reasons[SANDBOX_ERROR]} problems got no verdict (sandbox_error); run again to try them once more")

@@ -13,7 +13,7 @@ from typing import Any
 import chz
 
 from code_rl import __version__
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, install_command
 from code_rl.preparation.bench import Bench, OnItem, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, content_key
 from code_rl.preparation.settings import PrepareConfig
@@ -109,7 +109,7 @@ def check_format(config: PrepareConfig) -> None:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise ConfigError(
-                "format=parquet needs pyarrow: pip install 'code-rl[data]', or use format=jsonl"
+                f"format=parquet needs pyarrow: {install_command('data')}, or use format=jsonl"
             ) from error
 
 

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from code_rl.errors import ConfigError, DataError
+from code_rl.errors import ConfigError, DataError, install_command
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -141,7 +141,7 @@ class _ZstdFile(io.RawIOBase):
         try:
             import zstandard
         except ImportError as error:
-            raise ConfigError(f"{name}: reading .zst needs zstandard; pip install 'code-rl[data]'") from error
+            raise ConfigError(f"{name}: reading .zst needs zstandard; {install_command('data')}") from error
         self._decoder = zstandard.ZstdDecompressor()
         self._error: type[Exception] = zstandard.ZstdError
         self._file = open(name, "rb")  # noqa: SIM115 - closed by close
@@ -233,7 +233,7 @@ def _open_parquet(path: Path) -> ParquetFile:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ConfigError(f"{path}: reading Parquet needs pyarrow; pip install 'code-rl[data]'") from error
+        raise ConfigError(f"{path}: reading Parquet needs pyarrow; {install_command('data')}") from error
     try:
         return ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     except (ArrowException, OSError) as error:

@@ -11,6 +11,8 @@ from code_rl.renderers.qwen3 import (
     Qwen3InstructRenderer,
     Qwen3Renderer,
     Qwen3ThinkingRenderer,
+    Qwen35DisableThinkingRenderer,
+    Qwen35Renderer,
 )
 from code_rl.renderers.template import ChatTemplateRenderer
 
@@ -18,6 +20,8 @@ __all__ = [
     "AUTO",
     "ChatTemplateRenderer",
     "Message",
+    "Qwen35DisableThinkingRenderer",
+    "Qwen35Renderer",
     "Qwen3DisableThinkingRenderer",
     "Qwen3InstructRenderer",
     "Qwen3Renderer",
@@ -34,6 +38,8 @@ RENDERERS: dict[str, type[Renderer]] = {
     "qwen3": Qwen3Renderer,
     "qwen3_thinking": Qwen3ThinkingRenderer,
     "qwen3_disable_thinking": Qwen3DisableThinkingRenderer,
+    "qwen3_5": Qwen35Renderer,
+    "qwen3_5_disable_thinking": Qwen35DisableThinkingRenderer,
     "chat_template": ChatTemplateRenderer,
 }
 _PROBES: tuple[tuple[Message, ...], ...] = (
@@ -42,20 +48,24 @@ _PROBES: tuple[tuple[Message, ...], ...] = (
         {"role": "system", "content": "zero"},
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "<think>\nhm\n</think>\n\ntwo"},
-        {"role": "user", "content": "three"},
+        {"role": "user", "content": " three \n"},
     ),
 )
+
+
+class UnknownRendererError(ConfigError, ValueError):
+    """No renderer has that name."""
 
 
 def get_renderer(name: str, tokenizer: Any) -> Renderer:
     """The renderer called `name`; `auto` takes the one that agrees with the tokenizer's own chat template.
 
-    Raises ConfigError for an unknown name, with those that exist, and for a renderer that the tokenizer cannot serve.
+    Raises ConfigError for an unknown name (a ValueError too), with those that exist, and for a renderer that the tokenizer cannot serve.
     """
     if name == AUTO:
         return _matching(tokenizer)
     if name not in RENDERERS:
-        raise ConfigError(f"unknown renderer {name!r}; there are: {', '.join(renderer_names())}")
+        raise UnknownRendererError(f"unknown renderer {name!r}; there are: {', '.join(renderer_names())}")
     try:
         return RENDERERS[name](tokenizer)
     except ValueError as error:
@@ -70,7 +80,7 @@ def renderer_names() -> list[str]:
 def _matching(tokenizer: Any) -> Renderer:
     """The first of the named renderers whose prompts are the template's own; else the one that follows the template."""
     general = ChatTemplateRenderer(tokenizer)
-    for kind in (Qwen3InstructRenderer, Qwen3Renderer, Qwen3ThinkingRenderer):
+    for kind in RENDERERS.values():
         try:
             candidate = kind(tokenizer)
         except ValueError:

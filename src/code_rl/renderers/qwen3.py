@@ -1,4 +1,4 @@
-"""Qwen3's ChatML: `<|im_start|>role\\ncontent<|im_end|>\\n`, as the models' own chat templates write it.
+"""ChatML of Qwen3 and Qwen3.5: `<|im_start|>role\\ncontent<|im_end|>\\n`, as the models' own chat templates write it.
 
 Token for token the same as the templates, with two differences that are meant. Text of a special token inside a message stays
 text. And what the assistant says is encoded apart from the opening that precedes it, as the sampler meets it; a template that
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from code_rl.errors import DataError
 from code_rl.renderers.base import THINK, UNTHINK, Message, Renderer
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -114,6 +115,47 @@ class Qwen3DisableThinkingRenderer(Qwen3Renderer):
     primer: ClassVar[str] = NO_THOUGHTS
 
 
+class Qwen35Renderer(_ChatML):
+    """Qwen3.5 with thinking on: the generation prompt opens the think block; texts lose the whitespace around them.
+
+    Answers after the last question have a think block, an empty one too; earlier ones lose theirs, so there is no extension property.
+    """
+
+    primer: ClassVar[str] = f"{THINK}\n"
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Every turn, trimmed. Raises DataError where the chat template does: no question, or a system turn that is not the first."""
+        return super().prompt_tokens(_trimmed(messages))
+
+    def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+        """As for every model of the family, on trimmed turns; raises as `prompt_tokens` does."""
+        return super().supervised_tokens(_trimmed(messages))
+
+    def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
+        """The block on every turn after the last question, none before."""
+        del last
+        reasoning, content = reasoning_and_answer(messages[index])
+        if index <= last_question(messages):
+            return "", content
+        whole = f"{THINK}\n{reasoning.strip()}\n{UNTHINK}\n\n{content}"
+        return (self.primer, whole.removeprefix(self.primer)) if whole.startswith(self.primer) else ("", whole)
+
+
+class Qwen35DisableThinkingRenderer(Qwen35Renderer):
+    """Qwen3.5 with thinking off: the generation prompt holds an empty think block."""
+
+    primer: ClassVar[str] = NO_THOUGHTS
+
+
+def _trimmed(messages: Sequence[Message]) -> list[Message]:
+    if any(message["role"] == "system" for message in messages[1:]):
+        raise DataError("Qwen3.5 takes a system turn at the beginning of a conversation only")
+    trimmed: list[Message] = [{**message, "content": message["content"].strip()} for message in messages]
+    if not any(_asks(message) for message in trimmed):
+        raise DataError("Qwen3.5 takes no conversation without a question of the user's")
+    return trimmed
+
+
 def reasoning_and_answer(message: Message) -> tuple[str, str]:
     """An assistant message's reasoning (its own field, or a think block inside the content) and the rest."""
     content = message["content"]
@@ -127,9 +169,10 @@ def reasoning_and_answer(message: Message) -> tuple[str, str]:
 
 def last_question(messages: Sequence[Message]) -> int:
     """Index of the last user turn that is no tool's response; the last index when there is none."""
-    for index in range(len(messages) - 1, -1, -1):
-        content = messages[index]["content"]
-        response = content.startswith("<tool_response>") and content.endswith("</tool_response>")
-        if messages[index]["role"] == "user" and not response:
-            return index
-    return len(messages) - 1
+    return next((index for index in reversed(range(len(messages))) if _asks(messages[index])), len(messages) - 1)
+
+
+def _asks(message: Message) -> bool:
+    content = message["content"]
+    response = content.startswith("<tool_response>") and content.endswith("</tool_response>")
+    return message["role"] == "user" and not response

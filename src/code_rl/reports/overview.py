@@ -8,6 +8,7 @@ from typing import Any
 from code_rl.reports.diagnostics import diagnose
 from code_rl.reports.groups import as_number, as_text
 from code_rl.reports.run import RunReader
+from code_rl.runs.smoke import STEPS, smoke_test
 
 MAX_POINTS = 2_500
 MAX_COLUMNS = 400
@@ -33,6 +34,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "splits": splits,
         "totals": totals(records, reader),
         "findings": [finding.as_dict() for finding in diagnose(records, reader.config)],
+        "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
         "settings": settings(reader.config),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -77,7 +76,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 def _from_environment() -> Executor:
     from code_rl.sandbox.connect import connect_executor
 
-    return connect_executor(os.environ.get("SANDBOX_URL") or "embedded")
+    return connect_executor("auto")
 
 
 shared_executor = SharedExecutor(_from_environment)

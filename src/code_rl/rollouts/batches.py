@@ -11,6 +11,7 @@ up to s + K − 1, sampled from weights that no longer exist, are there too: so 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import retries_of
+
+logger = logging.getLogger("code_rl")
 
 
 @dataclass(slots=True)
@@ -52,6 +55,8 @@ class Learned:
         for request in self.submitted:
             answer = await ready(request)
             outputs = getattr(answer, "loss_fn_outputs", None)
+            asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
+            logger.info("the back end answered %s: %s", asked, dict(getattr(answer, "metrics", None) or {}))
             if outputs is None:
                 self.optimizer.append(dict(getattr(answer, "metrics", None) or {}))
             else:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from code_rl.redaction import RedactingFormatter
+from code_rl.redaction import RedactingFormatter, redacted
 from code_rl.runs.directory import CONFIG, METRICS
 from code_rl.runs.files import JsonLines, open_private, write_atomically
 from code_rl.runs.trackers import open_trackers
@@ -68,6 +68,35 @@ class TextLogger:
         """Hold nothing."""
 
 
+class ConsoleLogger:
+    """A table a step on the terminal, for programs that have no display of their own."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(highlight=False, markup=False, emoji=False)
+
+    def log_hparams(self, config: Mapping[str, Any]) -> None:
+        """Show the settings."""
+        self._show("settings", config)
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Show one step's metrics."""
+        self._show("metrics" if step is None else f"step {step}", metrics)
+
+    def _show(self, title: str, values: Mapping[str, Any]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title, title_justify="left", show_header=False)
+        for name, value in values.items():
+            table.add_row(name, Text(redacted(f"{value:.6g}" if isinstance(value, float) else str(value))))
+        self._console.print(table)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
 class MultiplexLogger:
     """Forwards to several loggers."""
 
@@ -110,9 +139,9 @@ class PrivateFileHandler(logging.FileHandler):
 
 
 def setup_logging(
-    log_dir: str | Path, config: Mapping[str, Any] | None = None, log_to: Sequence[str] = ()
+    log_dir: str | Path, config: Mapping[str, Any] | None = None, log_to: Sequence[str] = (), *, console: bool = False
 ) -> MultiplexLogger:
-    """Log into `log_dir`: `config.json`, `metrics.jsonl` and `logs.log`; and to the trackers that `log_to` names."""
+    """Log into `log_dir`: `config.json`, `metrics.jsonl` and `logs.log`; to the trackers that `log_to` names, and to the console if asked."""
     directory = Path(log_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = PrivateFileHandler(directory / "logs.log", encoding="utf-8")
@@ -123,7 +152,8 @@ def setup_logging(
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    multiplex = MultiplexLogger([JsonLogger(directory), TextLogger(), *open_trackers(log_to, directory)])
+    shown = [ConsoleLogger()] if console else []
+    multiplex = MultiplexLogger([JsonLogger(directory), TextLogger(), *shown, *open_trackers(log_to, directory)])
     if config is not None:
         multiplex.log_hparams(config)
     return multiplex

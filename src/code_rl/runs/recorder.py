@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from code_rl.runs.history import History
 from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, InFlight, Slot
 from code_rl.runs.journal import JOURNAL, Journal
 from code_rl.runs.logs import MultiplexLogger
+from code_rl.runs.smoke import STEPS, smoke_lines
 from code_rl.runs.trained import TRAINED, trained_line
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     Places = Sequence[Sequence[tuple[Group, Credit]]]
 
+logger = logging.getLogger("code_rl")
 ROLLOUTS = "rollouts.jsonl"
 PATHS = ("state_path", "sampler_path")
 FALLBACKS = 2
@@ -128,6 +131,7 @@ class Recorder:
         for number, attempts in enumerate(places, first):
             for attempt, (group, credit) in enumerate(attempts):
                 self._rollouts.append(_line(step, number, attempt, group, credit))
+                _log_group(f"step {step} group {number}" + (f" attempt {attempt}" if attempt else ""), group, credit)
         decision = training_decision(first, places, examples)
         self.decided("train" if examples else "skip", step=step, substep=part, **decision)
 
@@ -151,6 +155,9 @@ class Recorder:
         self.decided("logged", step=step, metrics=metrics)
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
+        if step + 1 == STEPS:
+            for line in smoke_lines(read_metrics(self.log_path)):
+                self.console.notice(line)
 
     def evaluated(self, step: int, samples: int) -> dict[str, Any] | None:
         """The metrics of an evaluation after `step` that an earlier process finished, or None."""
@@ -275,6 +282,14 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
             call = not isinstance(test, StdinTest)
             shown.append({"test": index, "call": call, "input": texts.given, "expected": texts.expected})
     return shown
+
+
+def _log_group(where: str, group: Group, credit: Credit) -> None:
+    """The rewards of a group in `logs.log`; a WARNING for one that teaches nothing."""
+    rewards = ", ".join("masked" if reward is None else f"{reward:g}" for reward in credit.rewards_G)
+    logger.info("%s, problem %s: rewards %s", where, group.problem.id, rewards)
+    if credit.skipped:
+        logger.warning("%s is degenerate: no advantage differs from zero, it is skipped", where)
 
 
 def _name(step: int) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, install_command
 from code_rl.settings import suggestion
 
 PROJECT = "code-rl"
@@ -37,7 +37,7 @@ def read_log_to(log_to: str) -> tuple[str, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"log_to={log_to!r} names {name} twice; give it once")
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"log_to={name}: the library is not installed; pip install 'code-rl[{name}]'")
+            raise ConfigError(f"log_to={name}: the library is not installed; {install_command(name)}")
     return names
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from code_rl.errors import ConfigError
 from code_rl.sandbox.executor import Executor
 
 EMBEDDED_PATIENCE_S = 10.0
 FUSION_PATIENCE_S = 600.0
+
+
+def resolve_executor(executor: str) -> str:
+    """`executor=` without `auto`, which is SANDBOX_URL, else the embedded sandbox."""
+    return (os.environ.get("SANDBOX_URL") or "embedded") if executor == "auto" else executor
+
+
+async def check_executor(executor: Executor) -> None:
+    """Raise SandboxError when a remote sandbox does not answer, or answers that it takes no programs; before anything is spent."""
+    check = getattr(executor, "check", None)
+    if check is not None:
+        await check()
 
 
 def connect_executor(
@@ -19,12 +32,12 @@ def connect_executor(
     patience_s: float | None = None,
     stop: asyncio.Event | None = None,
 ) -> Executor:
-    """The executor that `executor` names: `embedded`, or one or several comma-separated Sandbox Fusion URLs.
+    """The executor that `executor` names: `auto`, `embedded`, or one or several comma-separated Sandbox Fusion URLs.
 
     It bridges outages of up to `patience_s` seconds (None: 10 embedded, 600 remote), unless `stop` is set meanwhile.
     Raises ConfigError for anything else, and for an `isolation` that a remote server would not hear of.
     """
-    name = executor.strip()
+    name = resolve_executor(executor.strip())
     if name == "embedded":
         from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 

@@ -75,6 +75,12 @@ function findings(view) {
   return section("findings", "Diagnostics", cards.length ? "Worst first. Each with its likely cause and what to do; more in docs/troubleshooting.md." : null, cards.length ? h("div", { class: "findings" }, cards) : calm);
 }
 
+function smokeTest(view) {
+  if (!view.smoke.length) return null;
+  return section("smoke", "Smoke test", "What a correctly wired run shows in its first steps.",
+    h("ul", { class: "notices" }, view.smoke.map(([verdict, text]) => h("li", {}, h("strong", {}, verdict), ` ${text}`))));
+}
+
 function notices(view) {
   return view.notices.length ? h("ul", { class: "notices", "aria-label": "Notices" }, view.notices.map((text) => h("li", {}, text))) : null;
 }

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.fusion.attempts import Attempts
+from code_rl.sandbox.fusion.protocol import RunRequest
 from code_rl.sandbox.fusion.servers import Ping, Server, ServerPool, run_urls
-from code_rl.sandbox.fusion.transport import allowed_run_s, open_session, ping
-from code_rl.sandbox.retries import Retries
+from code_rl.sandbox.fusion.transport import allowed_run_s, open_session, ping, post_run
+from code_rl.sandbox.retries import RefusedError, Retries
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -31,6 +32,7 @@ DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
 PATIENCE_S = 600.0
 GRACE_S = 30.0
+CHECK_S = 10.0
 CROWDING = 8.0
 """How many submissions may share a processor of a server before waiting for it counts against a submission's own seconds."""
 
@@ -114,9 +116,13 @@ class FusionClient:
                 yield execution
 
     async def check(self) -> None:
-        """Raise SandboxError, naming the addresses, when no server answers its health check."""
+        """Raise SandboxError, naming the addresses, when no server answers its health check, or one refuses to run programs."""
         attempts = (await self._room()).attempts
-        answers = await asyncio.gather(*(ping(attempts.session, server.ping_url) for server in attempts.pool.servers))
+        servers, session = attempts.pool.servers, attempts.session
+        refusals = asyncio.gather(*(_refusal(session, server) for server in servers))
+        answers = await asyncio.gather(*(ping(session, server.ping_url) for server in servers))
+        for refusal in filter(None, await refusals):
+            raise SandboxError(refusal)
         if not any(answers):
             raise SandboxError(
                 f"no Sandbox Fusion server answers at {', '.join(self.urls)}; start one (`code-rl sandbox port=8080`) "
@@ -165,6 +171,17 @@ def _local_sandbox() -> EmbeddedSandbox:
     except IsolationError as error:
         logger.warning("checkers run on this machine without isolation: %s", error)
         return EmbeddedSandbox(isolation="none")
+
+
+async def _refusal(session: ClientSession, server: Server) -> str | None:
+    """Why the server will not run a program (it wants a key, or is no such server); None where it does, or has no time for it now."""
+    try:
+        await post_run(session, server.run_url, RunRequest("pass"), CHECK_S)
+    except RefusedError as error:
+        return str(error)
+    except SandboxError:
+        return None
+    return None
 
 
 async def _ask(session: ClientSession, pool: ServerPool) -> None:

@@ -52,13 +52,13 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
         _trial(wanted)
     except OSError as error:
         step = getattr(error, "step", "") or str(error)
-        control.send(marshal.dumps((FAILED, step, error.errno or 0)))
+        _tell(control, wanted, FAILED, step, error.errno or 0)
         os._exit(1)
     _settle(wanted, config["preload"])
     # Bytes of address space in use: what a test has before its program asks for anything.
     base_bytes = int(os.pread(statm, 100, 0).split()[0]) * resource.getpagesize()
     os.close(statm)
-    control.send(marshal.dumps((READY,)))
+    _tell(control, wanted, READY)
     _serve(control, wanted, base_bytes, load)
 
 
@@ -155,6 +155,14 @@ def _add_site_builtins() -> None:
     builtins.help = sitebuiltins._Helper()
 
 
+def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | int) -> None:
+    """Answer the host; when it has gone, so do we, without a word."""
+    try:
+        control.send(marshal.dumps(message))
+    except (BrokenPipeError, ConnectionResetError):
+        _leave(wanted)
+
+
 def _leave(wanted: confine.Confinement) -> NoReturn:
     """End; the workers end with us. Where working directories lie in the host's file system, remove them first."""
     if wanted.scratch:
@@ -181,10 +189,10 @@ def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int,
             pid, directory = _fork_worker(wanted, number)
         except OSError as error:
             theirs.close()
-            control.send(marshal.dumps((FAILED, str(error), error.errno or 0)))
+            _tell(control, wanted, FAILED, str(error), error.errno or 0)
             continue
         if pid == 0:
             control.close()
             worker.start(theirs, wanted, base_bytes, load, directory)
         theirs.close()
-        control.send(marshal.dumps((SPAWNED, pid)))
+        _tell(control, wanted, SPAWNED, pid)

@@ -1,0 +1,87 @@
+"""The course's smoke test: whether the first steps of a run look as those of a correctly wired one do.
+
+Four expectations, each of a span of steps (counted from 1). A change within its standard error says nothing either way.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+STEPS = 20
+"""Steps after which it is said."""
+PASS, FAIL, OPEN = "pass", "fail", "cannot say yet"
+ADHERENT = 0.95
+Record = Mapping[str, Any]
+Line = tuple[str, str]
+
+
+def smoke_test(records: Sequence[Record]) -> list[Line]:
+    """For each expectation a verdict (pass, fail, cannot say yet) and what it rests on. `records` are those of `metrics.jsonl`."""
+    steps = {int(record["step"]): record for record in records if "step" in record}
+    tests: tuple[tuple[str, Callable[[Mapping[int, Record]], Line]], ...] = (
+        ("steps 1-5, format adherence rises sharply", _format),
+        ("steps 5-15, reward trends upward", _reward),
+        ("steps 10-30, more programs are right than at the start", _correct),
+        ("steps 20-50, held-out Pass@1 is above that before training", _held_out),
+    )
+    return [(verdict, f"{what}: {found}") for what, (verdict, found) in ((what, test(steps)) for what, test in tests)]
+
+
+def smoke_lines(records: Sequence[Record]) -> list[str]:
+    """`smoke_test` as lines for a terminal."""
+    return [f"smoke test: {verdict:<{len(OPEN)}}  {text}" for verdict, text in smoke_test(records)]
+
+
+def _format(steps: Mapping[int, Record]) -> Line:
+    """At least a quarter of what was missing at first, or nearly nothing missing."""
+    rates = _values(steps, "format_rate", range(5))
+    if len(rates) < 5:
+        return OPEN, f"{len(rates)} of 5 steps are there"
+    late = statistics.mean(rates[3:])
+    risen = late >= ADHERENT or late - rates[0] >= (1 - rates[0]) / 4
+    return PASS if risen else FAIL, f"{rates[0]:.1%} at first, {late:.1%} in steps 4-5"
+
+
+def _reward(steps: Mapping[int, Record]) -> Line:
+    """The slope of a line through the steps, in standard errors."""
+    rewards = _values(steps, "mean_reward", range(4, 15))
+    if len(rewards) < 11:
+        return OPEN, f"{len(rewards)} of 11 steps are there"
+    places = range(len(rewards))
+    slope, start = statistics.linear_regression(places, rewards)
+    rest = sum((reward - start - slope * place) ** 2 for place, reward in zip(places, rewards, strict=True))
+    spread = sum((place - statistics.mean(places)) ** 2 for place in places)
+    return _verdict(slope, math.sqrt(rest / (len(rewards) - 2) / spread)), f"{slope:+.4f} a step"
+
+
+def _correct(steps: Mapping[int, Record]) -> Line:
+    early, late = _values(steps, "mean_correct", range(3)), _values(steps, "mean_correct", range(9, 30))
+    if len(early) < 2 or len(late) < 5:
+        return OPEN, "too few steps are there"
+    error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (early, late)))
+    before, after = statistics.mean(early), statistics.mean(late)
+    return _verdict(after - before, error), f"{before:.1%} in steps 1-3, {after:.1%} since step 10"
+
+
+def _held_out(steps: Mapping[int, Record]) -> Line:
+    name = "eval/mean_correct"
+    before = _values(steps, name, [-1])
+    after = _values(steps, name, range(19, 50))
+    if not before or not after:
+        return OPEN, "no evaluation " + ("after step 20 is there" if before else "before training is there")
+    counts = [value for key, value in steps[-1].items() if key.startswith("eval/") and key.endswith("/problems")]
+    error = math.sqrt(sum(p * (1 - p) for p in (before[0], after[-1])) / max(1, sum(counts)))
+    return _verdict(after[-1] - before[0], error), f"{before[0]:.1%} before, {after[-1]:.1%} after (greedy)"
+
+
+def _verdict(change: float, error: float) -> str:
+    return OPEN if abs(change) <= error else PASS if change > 0 else FAIL
+
+
+def _values(steps: Mapping[int, Record], name: str, places: Sequence[int]) -> list[float]:
+    """A metric's finite values at these steps (0 is the first)."""
+    found = [steps[place].get(name) for place in places if place in steps]
+    return [float(value) for value in found if isinstance(value, int | float) and math.isfinite(value)]

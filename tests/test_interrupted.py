@@ -1,0 +1,117 @@
+"""Ctrl-C at any moment: over within seconds, what was done is kept, and the last line says how to go on. Real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pipeline_support import small, untimed
+
+from code_rl.commands.train import prepare, train_command
+from code_rl.errors import ConfigError
+from code_rl.runs.lock import LOCK
+
+ROOT = Path(__file__).parent.parent
+MINUTE = 60.0
+
+
+def interrupted(
+    words: Sequence[str], seen: str, *, again: str | None = None, until: Path | None = None
+) -> tuple[int, str]:
+    """Exit code and everything said by a command and its children, which get SIGINT when `seen` was said and the file `until` is there, and once more at `again`."""
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    watchdog = threading.Timer(2 * MINUTE, process.kill)
+    watchdog.start()
+    said, wanted = [], [seen, *([again] if again else [])]
+    assert process.stdout is not None
+    for line in process.stdout:
+        said.append(line)
+        if wanted and re.search(wanted[0], line):
+            wanted.pop(0)
+            while until is not None and not until.is_file() and process.poll() is None:
+                time.sleep(0.02)
+            time.sleep(0.2)
+            os.killpg(process.pid, signal.SIGINT)
+    watchdog.cancel()
+    return process.wait(MINUTE), "".join(said)
+
+
+def words_of(given: dict[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in given.items()]
+
+
+def test_ctrl_c_in_the_evaluation_before_training_leaves_it_at_once_and_a_resume_goes_on_there(tmp_path):
+    given = small(tmp_path / "run", eval_every="0", eval_samples="64", eval_limit="-1", max_steps="1", save_every="1")
+    kept = tmp_path / "run" / "inflight" / "evaluations" / "000000.jsonl"
+    code, said = interrupted(["train.py", *words_of(given)], "watch ", until=kept)
+    assert code == 130, said
+    assert "leaving the evaluation where it is" in said
+    assert said.count(f"to resume: python train.py log_path={tmp_path / 'run'}") == 1
+    assert "Traceback" not in said
+    assert not untimed(tmp_path / "run")
+    assert kept.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_run_cut_in_an_evaluation_ends_as_one_that_was_not(tmp_path):
+    changes = {"eval_every": "1", "eval_samples": "16", "eval_limit": "16", "max_steps": "2", "save_every": "1"}
+    code, said = interrupted(["train.py", *words_of(small(tmp_path / "cut", **changes))], "watch ")
+    assert code == 130, said
+    assert train_command({"log_path": str(tmp_path / "cut")}) == 0
+    assert train_command(small(tmp_path / "whole", **changes)) == 0
+    assert untimed(tmp_path / "cut") == untimed(tmp_path / "whole")
+
+
+def test_the_second_ctrl_c_says_how_to_resume_and_nothing_else(tmp_path):
+    given = small(tmp_path / "run", eval_every="-1", max_steps="1", batch_size="512", max_tokens="128")
+    code, said = interrupted(["train.py", *words_of(given)], "watch ", again="finishing this step")
+    assert code == -signal.SIGINT, said
+    assert said.rstrip().endswith(f"to resume: python train.py log_path={tmp_path / 'run'}")
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_in_code_rl_eval_keeps_what_was_done_and_says_with_which_out_to_go_on(tmp_path):
+    words = [
+        "-m",
+        "code_rl.cli",
+        "eval",
+        "benchmark=builtin",
+        "model=tiny",
+        "backend=embedded",
+        "n=64",
+        "max_tokens=128",
+    ]
+    code, said = interrupted([*words, f"out={tmp_path / 'out'}"], "samples each")
+    assert code == 130, said
+    assert f"to go on: the same command with out={tmp_path / 'out'}" in said
+    assert "Traceback" not in said
+
+
+def test_a_sandbox_whose_host_has_gone_ends_without_a_word():
+    script = "import asyncio, os; from code_rl.sandbox.embedded.pool import EmbeddedSandbox as E; from code_rl.sandbox.executor import *\n"
+    script += "async def f():\n    e = E(1)\n    asyncio.get_running_loop().call_later({after}, os._exit, 7)\n    async for _ in e.run(Job('pass', (StdinInput(b''),))): pass\n    os._exit(7)\nasyncio.run(f())"
+    for after in (0.01, 0.05, 0.1, 0.2, 0.3):
+        done = subprocess.run(
+            [sys.executable, "-c", script.format(after=after)], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_a_directory_cut_before_its_settings_were_written_is_no_run_with_default_settings(tmp_path):
+    (tmp_path / LOCK).write_text("")
+    with pytest.raises(ConfigError, match="cut before its settings were written; give them again beside it"):
+        prepare({"log_path": str(tmp_path), "max_steps": "9"})
+    assert prepare({"log_path": str(tmp_path), "recipe": "tiny", "backend": "embedded"})[2] is False
+    assert prepare({"log_path": str(tmp_path), "behavior_if_log_dir_exists": "delete"})[2] is False
