@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,7 +183,7 @@ def test_interrupt_finishes_the_step_saves_and_says_how_to_resume(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
-    assert f"to resume: python train.py log_path={tmp_path / 'run'}" in output
+    assert re.search(rf"to resume: \S+ \S+ log_path={tmp_path / 'run'}", output)
     steps = [record["step"] for record in read_metrics(tmp_path / "run")]
     saved = [json.loads(line)["step"] for line in (tmp_path / "run" / "checkpoints.jsonl").read_text().splitlines()]
     assert saved[-1] == steps[-1] + 1

@@ -285,3 +285,19 @@ def test_with_overlong_prompts_error_a_late_prompt_that_does_not_fit_ends_the_st
     given = small(tmp_path / "run", dataset=tmp_path / "problems.jsonl", eval_every=-1, overlong_prompts="error")
     with pytest.raises(DataError, match=r"1 of 100 training problems have prompts that do not fit .* 'p99'"):
         train_command(given)
+
+
+@pytest.mark.parametrize(("width", "columns"), [(140, 11), (100, 11), (80, 8), (60, 6)])
+def test_a_step_is_one_line_whatever_the_width(width, columns):
+    rich = RichConsole(
+        file=(text := io.StringIO()), width=width, force_terminal=True, highlight=False, color_system=None
+    )
+    metrics = dict.fromkeys(("mean_reward", "mean_correct", "format_rate", "loss", "eval/mean_correct"), 0.5)
+    times = dict.fromkeys(("time/sample", "time/score", "time/train"), 1.0)
+    Console(3, rich_console=rich).end_step(
+        0, {**metrics, **times, "groups_skipped": 0, "groups_total": 8, "tokens/completion": 999}
+    )
+    head, row = text.getvalue().splitlines()
+    assert max(len(head), len(row)) <= width
+    assert len(head.split()) == columns
+    assert head.split()[-1] == "held-out"

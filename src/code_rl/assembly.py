@@ -24,6 +24,7 @@ from code_rl.loading.load import find_data, load_test_splits, load_train_problem
 from code_rl.loading.suitable import cap_max_tokens, prompt_length, refuse_prompts, within_difficulty
 from code_rl.objective import Objective, objective_of
 from code_rl.problems.order import ProblemOrder
+from code_rl.problems.overlap import trained_on
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide_batch
@@ -124,7 +125,15 @@ async def assemble(
         config, [stage.max_tokens for stage in schedule.stages], "what the model's context leaves for an answer"
     )
     budget = _budget(config, log_path, lost)
-    logs = setup_logging(log_path, _kept(config, data.describe()), read_log_to(config.log_to))
+    twice = trained_on(train_problems, test_splits)
+    for name, ids in twice.items():
+        if ids:
+            shown = ", ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
+            console.notice(
+                f"{len(ids)} of the {len(test_splits[name])} held-out problems of {name} are also among those to train on, by id or text ({shown}): "
+                "their scores say little; code-rl prepare decontaminate= leaves such problems out"
+            )
+    logs = setup_logging(log_path, _kept(config, data.describe(), twice), read_log_to(config.log_to))
     stack.enter_context(console.outages_shown())
     recorder = Recorder(log_path, logs, console, history, config.keep_checkpoints)
     stack.callback(recorder.close)
@@ -190,9 +199,14 @@ def _budget(config: Config, log_path: Path, lost: Tokens) -> Budget:
     return Budget(config.max_tokens_total, config.max_cost, prices, spent)
 
 
-def _kept(config: Config, data: Mapping[str, list[str]]) -> dict[str, Any]:
+def _kept(config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]]) -> dict[str, Any]:
     shape = batch_shape(config)
-    resolved = {"prompts": shape.prompts, "completions": shape.samples_per_prompt, "data": data}
+    resolved = {
+        "prompts": shape.prompts,
+        "completions": shape.samples_per_prompt,
+        "data": data,
+        "trained_on": {name: len(ids) for name, ids in trained.items()},
+    }
     return with_checksum({**chz.asdict(config), "resolved": resolved})
 
 

@@ -18,6 +18,8 @@ from code_rl.redaction import redacted
 COLUMNS = ("step", "reward", "correct", "format", "skipped", "loss", "tokens", "sample", "score", "train", "held-out")
 PIPE_WIDTH = 120
 WIDTHS = (6, 7, 8, 7, 8, 9, 7, 7, 6, 6, 9)
+LEFT_OUT = ("score", "train", "sample", "tokens", "loss")
+"""Which columns go first where there is less room."""
 
 
 class Console:
@@ -80,7 +82,7 @@ class Console:
             return
         if not self._headed:
             self._headed = True
-            self.notice("  ".join(f"{name:>{width}}" for name, width in zip(COLUMNS, WIDTHS, strict=True)))
+            self._row(COLUMNS)
         self._progress.update(self._task, completed=step + 1)
         cells = (
             str(step),
@@ -95,7 +97,7 @@ class Console:
             f"{metrics['time/train']:.2f}s",
             _percent(metrics.get("eval/mean_correct")) if "eval/mean_correct" in metrics else "",
         )
-        self.notice("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip())
+        self._row(cells)
         if metrics.get("verdicts/sandbox_error"):
             self.notice(
                 f"        {metrics['verdicts/sandbox_error']} completions without a verdict (sandbox_error), masked out"
@@ -104,6 +106,14 @@ class Console:
             self.notice(
                 f"        {metrics['verdicts/checker_error']} completions of problems with a broken checker (checker_error), masked out"
             )
+
+    def _row(self, cells: Sequence[str]) -> None:
+        shown = dict(zip(COLUMNS, zip(cells, WIDTHS, strict=True), strict=True))
+        for name in LEFT_OUT:
+            if sum(width + 2 for _, width in shown.values()) - 2 <= self.rich.width:
+                break
+            del shown[name]
+        self.notice("  ".join(f"{cell:>{width}}" for cell, width in shown.values()).rstrip())
 
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[None]:

@@ -5,6 +5,8 @@ stderr and exits with `exit_code`: 2 when the input was bad, 1 when something el
 """
 
 import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -64,6 +66,24 @@ def install_command(extra: str) -> str:
     clone = Path(__file__).parents[2]
     what = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'{DISTRIBUTION}[{extra}]'"
     return f"{sys.executable} -m pip install {what}"
+
+
+def typed(verb: str) -> str:
+    """How a verb of this package is typed where the user stands: by a name that the shell finds, else by path."""
+    script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
+    if verb == "train" and script.suffix == ".py" and script.is_file():
+        found = shutil.which("python")
+        return f"{'python' if found and Path(found) == Path(sys.executable) else _from_here(Path(sys.executable))} {_from_here(script)}"
+    if script.name == "code-rl":
+        here = script.absolute()
+    known = shutil.which("code-rl")
+    on_path = not here.exists() or (known is not None and Path(known) == here)
+    return f"{'code-rl' if on_path else _from_here(here)} {verb}"
+
+
+def _from_here(path: Path) -> str:
+    absolute = path.absolute()
+    return shlex.quote(str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute))
 
 
 _MEMORY = re.compile(

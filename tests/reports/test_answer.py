@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console as RichConsole
 from run_folders import write_run
 
 from code_rl.reports.overview import MAX_POINTS, answer, columns, overview, split_results
 from code_rl.reports.run import open_run
-from code_rl.reports.text import clean, sparkline, summary
+from code_rl.reports.text import clean, compare_text, sparkline, summary
 
 
 def split(name, before, after, half=0.05):
@@ -15,7 +18,7 @@ def split(name, before, after, half=0.05):
         {"step": step, "score": score, "low": score - half, "high": score + half}
         for step, score in ((-1, before), (9, after))
     ]
-    return {"name": name, "problems": 64, "before": sides[0], "after": sides[1], "sampled": True}
+    return {"name": name, "problems": 64, "trained": None, "before": sides[0], "after": sides[1], "sampled": True}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_before_and_after_are_the_first_and_last_sampled_evaluations():
         at(9, 0.4),
         {"step": 12, "eval/x/mean_correct": 0.8},
     ]
-    (found,) = split_results(records)
+    (found,) = split_results(records, {})
     assert (found["before"]["score"], found["after"]["score"], found["after"]["step"]) == (0.1, 0.4, 9)
 
 
@@ -79,3 +82,44 @@ def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
 def test_text_of_a_run_cannot_command_the_terminal():
     assert clean("a\x1b[31mb\u202ec\x07") == "a [31mb c "
     assert sparkline([0, None, 1]) == "▁█"
+
+
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        (0, "on 64 problems that it never trained on;"),
+        (3, "on 64 problems, 3 of them also among those to train on;"),
+        (None, "on 64 problems;"),
+    ],
+)
+def test_what_was_never_trained_on_is_what_the_run_found(trained, said):
+    assert said in answer([{**split("a", 0.2, 0.6), "trained": trained}], [])["sentence"]
+
+
+def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
+    def view(name, seed, score, half):
+        splits = [split("a", 0.2, score, half)]
+        return {
+            "name": name,
+            "settings": [["seed", seed], ["model_name", "tiny"], ["log_path", name]],
+            "splits": splits,
+        }
+
+    def said(*views):
+        console = RichConsole(file=(text := io.StringIO()), width=100)
+        console.print(compare_text(views))
+        return text.getvalue()
+
+    apart = said(view("one", "0", 0.4, 0.05), view("two", "1", 0.7, 0.05))
+    assert "seed" in apart
+    assert "model_name" not in apart
+    assert "log_path" not in apart
+    assert "two is above, the 95% intervals lie apart" in apart
+    assert "two is above, the 95% intervals overlap" in said(view("one", "0", 0.4, 0.2), view("two", "1", 0.7, 0.2))
+
+
+def test_limits_are_no_secrets(tmp_path):
+    write_run(tmp_path, steps=1, config={"max_tokens_schedule": "8:64", "api_key": "tml-1"})
+    shown = dict(overview(open_run(tmp_path))["settings"])
+    assert shown["max_tokens_schedule"] == "8:64"
+    assert shown["api_key"] == "(not shown)"

@@ -40,6 +40,8 @@ ILL = {
     "loss-not-finite": run(loss=(float("nan"), float("nan"))),
     "sandbox-errors": run(verdicts__sandbox_error=(1, 1)),
     "checker-errors": run(verdicts__checker_error=(1, 1)),
+    "no-optimizer-step": run(n_datums=(0, 0)),
+    "no-code-blocks": run(format_rate=(0.0, 0.0)),
     "degenerate-groups": run(groups_skipped=(2, 9)),
     "reward-flat-at-zero": run(mean_correct=(0.0, 0.01)),
     "reward-flat-at-one": run(mean_correct=(0.96, 1.0)),
@@ -67,7 +69,15 @@ def test_a_healthy_run_has_no_finding():
 
 
 def test_a_run_of_few_steps_is_not_judged_by_its_trends():
-    assert diagnose(run(steps=3, mean_correct=(0, 0)), {}) == []
+    assert [finding.name for finding in diagnose(run(steps=3, mean_correct=(0, 0)), {})] == ["too-few-steps"]
+
+
+def test_a_run_of_few_steps_that_trained_nothing_is_red():
+    found = diagnose(run(steps=2, n_datums=(0, 0)), {})
+    assert [(finding.name, finding.severity) for finding in found] == [
+        ("no-optimizer-step", "bad"),
+        ("too-few-steps", "note"),
+    ]
 
 
 def test_each_illness_is_told_from_the_others():
@@ -81,9 +91,9 @@ def test_stale_samples_are_expected_to_differ_from_the_trainer():
 
 
 def test_every_rule_is_shown_here():
-    assert len(ILL) == len(ALWAYS) + len(TRENDS)
+    assert len(ILL) == len(ALWAYS) + len(TRENDS)  # but for too-few-steps, which is shown above
 
 
 def test_every_finding_has_its_section_in_the_troubleshooting_page():
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    assert set(re.findall(r"^## ([a-z-]+)$", page, re.MULTILINE)) >= set(ILL)
+    assert set(re.findall(r"^## ([a-z-]+)$", page, re.MULTILINE)) >= {*ILL, "too-few-steps"}

@@ -21,6 +21,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -306,7 +307,7 @@ def signalled(lag: int, folder: Path, whole: Facts, numbers: Sequence[signal.Sig
     said = output.read_text()
     expected = 128 + numbers[0] if len(numbers) == 1 else -numbers[-1]
     wrong = [f"ended with {code}, not with {expected}: {said[-600:]}"] if code != expected else []
-    if len(numbers) == 1 and f"to resume: python train.py log_path={log_path}" not in said:
+    if len(numbers) == 1 and not re.search(rf"to resume: \S+ \S+ log_path={log_path}", said):
         wrong.append(f"did not say how to go on: {said[-600:]}")
     if ended(fork({"log_path": str(log_path)}, ledger, output, train), time.monotonic() + PATIENCE_S) != 0:
         return [*wrong, f"could not go on: {output.read_text()[-600:]}"]

@@ -59,13 +59,16 @@ def report_command(given: Mapping[str, Any]) -> int:
         from rich.console import Console
 
         from code_rl.reports.overview import overview
-        from code_rl.reports.text import WIDTH, render_text
+        from code_rl.reports.text import WIDTH, compare_text, render_text
 
         console = Console(highlight=False)
         if not console.is_terminal:
             console = Console(highlight=False, width=WIDTH)
-        for reader in readers:
-            console.print(render_text(overview(reader)))
+        views = [overview(reader) for reader in readers]
+        for view in views:
+            console.print(render_text(view))
+        if len(views) > 1:
+            console.print(compare_text(views))
         return 0
     from code_rl.reports.page import write_report
 

@@ -33,8 +33,10 @@ from code_rl.errors import (
     in_words,
     lacks_something,
     stopped,
+    typed,
 )
 from code_rl.objective import objective_of
+from code_rl.renderers import AUTO, name_of
 from code_rl.runs.directory import CONFIG, default_log_path, is_run, read_config
 from code_rl.runs.lock import LOCK
 from code_rl.runs.recorder import read_metrics
@@ -199,13 +201,14 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
         "recipe": config.recipe or "none",
         "model": f"{config.model_name} on {run.backend.description}, LoRA rank {config.lora_rank}",
         "capabilities": run.backend.capabilities.describe(),
+        "renderer": name_of(run.renderer) + (" (auto)" if config.renderer == AUTO else ""),
         "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
         + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
         "sandbox": run.executor.description + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
         "batch": f"{run.shape} × up to {run.sampling.max_tokens} tokens",
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
-        "watch": f"code-rl report log_path={log_path} live=true",
+        "watch": f"{typed('report')} log_path={log_path} live=true",
     }
     console.header(facts)
     if resumes:
@@ -217,20 +220,16 @@ def _why_embedded(config: Config) -> str:
     return " (SANDBOX_URL is not set)" if unset else ""
 
 
-def _command() -> str:
-    return Path(sys.argv[0]).name if sys.argv[0].endswith("code-rl") else "python train.py"
-
-
 def _resume_hint(log_path: Path) -> str:
-    return f"to resume: {_command()} log_path={log_path}"
+    return f"to resume: {typed('train')} log_path={log_path}"
 
 
 def _hints(config: Config, log_path: Path) -> list[str]:
     more = config.max_steps * 2 if config.max_steps > 0 else ""
-    hints = [f"to go on from here: {_command()} log_path={log_path} max_steps={more}"]
+    hints = [f"to go on from here: {typed('train')} log_path={log_path} max_steps={more}"]
     if config.model_name == BUILT_IN:
         hints.append(
-            f"a model of your own: {_command()} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl"
+            f"a model of your own: {typed('train')} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl"
         )
     return hints
 

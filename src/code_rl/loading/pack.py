@@ -21,6 +21,7 @@ from typing import Any, overload
 from code_rl.errors import DataError
 from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.order import Selected
+from code_rl.problems.overlap import keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 
@@ -46,6 +47,8 @@ class PackedProblems(Sequence[Problem]):
         try:
             index = json.loads((folder / _INDEX).read_bytes())
             self._places: list[tuple[int, int]] = [(offset, length) for offset, length in index["places"]]
+            self.keys: list[tuple[str, str]] = [(each, text) for each, text in index["keys"]]
+            """`keys_of` each problem."""
             self._file = os.open(folder / _RECORDS, os.O_RDONLY)
         except (OSError, ValueError, KeyError) as error:
             raise DataError(f"{folder}: the kept problems cannot be read ({error}); delete that folder") from error
@@ -97,6 +100,7 @@ async def write_pack(folder: Path, items: AsyncIterator[Problem | Skipped], abou
 
 async def _write(folder: Path, items: AsyncIterator[Problem | Skipped], about: Mapping[str, Any]) -> None:
     places: list[tuple[int, int]] = []
+    keys: list[tuple[str, str]] = []
     counts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -115,8 +119,9 @@ async def _write(folder: Path, items: AsyncIterator[Problem | Skipped], about: M
             record = zlib.compress(format_problem(item).encode("ascii"), 1)
             stream.write(record)
             places.append((offset, len(record)))
+            keys.append(keys_of(item))
             offset += len(record)
         stream.flush()
         os.fsync(stream.fileno())
-    index = {"about": about, "left": counts, "examples": examples, "places": places}
+    index = {"about": about, "left": counts, "examples": examples, "places": places, "keys": keys}
     (folder / _INDEX).write_text(json.dumps(index), encoding="ascii")

@@ -35,8 +35,8 @@ class Selected(Sequence[T]):
     """Some items of a sequence, by position, fetched when they are asked for."""
 
     def __init__(self, items: Sequence[T], positions: Sequence[int]) -> None:
-        self._items = items
-        self._positions = positions
+        self.items = items
+        self.positions = positions
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -44,11 +44,11 @@ class Selected(Sequence[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return Selected(self._items, self._positions[index])
-        return self._items[self._positions[index]]
+            return Selected(self.items, self.positions[index])
+        return self.items[self.positions[index]]
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self.positions)
 
 
 def subsample(items: Sequence[T], limit: int) -> Sequence[T]:

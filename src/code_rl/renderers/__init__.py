@@ -77,6 +77,11 @@ def renderer_names() -> list[str]:
     return [AUTO, *sorted(RENDERERS)]
 
 
+def name_of(renderer: Renderer) -> str:
+    """What this renderer is called in `renderer=`."""
+    return next((name for name, kind in RENDERERS.items() if kind is type(renderer)), type(renderer).__name__)
+
+
 def _matching(tokenizer: Any) -> Renderer:
     """The first of the named renderers whose prompts are the template's own; else the one that follows the template."""
     general = ChatTemplateRenderer(tokenizer)

@@ -72,7 +72,7 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
     """Every finding about a run, the worst first. `records` are those of `metrics.jsonl`, in the order of their steps."""
     steps = [record for record in records if (as_number(record.get("step")) or 0) >= 0 and "mean_reward" in record]
     look = Look(steps, records, config)
-    rules = ALWAYS if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
+    rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
     found = [finding for rule in rules for finding in [rule(look)] if finding is not None]
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
 
@@ -121,6 +121,48 @@ def checker_errors(look: Look) -> Finding | None:
         f"{lost:.0f} completions ended as checker_error and were masked out of their groups",
         "The checker or interactor of their problem decides not even about the problem's own reference; this says nothing about the programs.",
         "The failure messages in rollouts.jsonl say how it ends. Mend the checker, or drop the problem: code-rl prepare finds it (broken_checker).",
+    )
+
+
+def no_optimizer_step(look: Look) -> Finding | None:
+    """Steps were taken, and the weights are as they were."""
+    trained = [as_number(record.get("n_datums")) for record in look.steps]
+    if not trained or any(number is None or number > 0 for number in trained):
+        return None
+    return Finding(
+        "no-optimizer-step",
+        "bad",
+        "The model was never trained",
+        f"none of {len(look.steps)} steps had a completion to train on: {look.total('groups_skipped'):.0f} of {look.total('groups_total'):.0f} groups were skipped",
+        "In every group all completions have the same reward, or none is left to compare: problems too hard or too easy, answers cut off or without a code block, no verdicts.",
+        "Look at the failures in the viewer; use easier problems, more completions per prompt, or a higher max_tokens.",
+    )
+
+
+def no_format(look: Look) -> Finding | None:
+    """Not one answer with a fenced block."""
+    rates = [as_number(record.get("format_rate")) for record in look.steps]
+    if not rates or any(rates) or None in rates:
+        return None
+    return Finding(
+        "no-code-blocks",
+        "bad",
+        "No answer has a code block",
+        f"0 of {sum(sum(_verdicts(record).values()) for record in look.steps):.0f} completions in {len(look.steps)} steps",
+        "The model does not know the answer format, the renderer does not fit the model, or answers are cut off before the block ends.",
+        "Read a few completions in the viewer. Check the renderer (renderer=), the prompt, and max_tokens.",
+    )
+
+
+def too_few_steps(look: Look) -> Finding | None:
+    """Nothing was looked for that takes a trend."""
+    return Finding(
+        "too-few-steps",
+        "note",
+        "Too few steps to judge",
+        f"{len(look.steps)} steps are there; trends are looked for from {MIN_STEPS} on",
+        "The run is short, or has just begun.",
+        "Read the completions themselves; look again later.",
     )
 
 
@@ -323,7 +365,7 @@ def compile_errors(look: Look) -> Finding | None:
 
 
 Rule = Callable[[Look], Finding | None]
-ALWAYS: tuple[Rule, ...] = (loss_not_finite, sandbox_errors, checker_errors)
+ALWAYS: tuple[Rule, ...] = (loss_not_finite, sandbox_errors, checker_errors, no_optimizer_step, no_format)
 TRENDS: tuple[Rule, ...] = (
     no_learning_signal, reward_stuck_low, reward_stuck_high, format_falling, held_out_flat, held_out_worse, loss_exploding,
     sampler_trainer_gap, entropy_collapse, truncation, time_limits, compile_errors,

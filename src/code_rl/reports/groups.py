@@ -187,6 +187,7 @@ def _sample(sample: Mapping[str, Any], flagged: Sequence[str], pieces: Pieces | 
             "test": as_number(failure.get("test")),
             "public": bool(failure.get("public")),
             "message": as_text(failure.get("message"), 2_000),
+            "got": as_text(failure.get("got")) or None,
         }
     tokens = _ids(sample.get("tokens"))
     logprobs = [

@@ -14,6 +14,7 @@ MAX_POINTS = 2_500
 MAX_COLUMNS = 400
 SECRET = ("key", "token", "password", "secret")
 NOT_SECRET = ("max_tokens",)
+"""Beginnings of names."""
 
 Record = Mapping[str, Any]
 
@@ -22,7 +23,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
     """Everything but the rollouts, as JSON."""
     records = [_merged(reader, step) for step in sorted(reader.metrics)]
     steps = [record for record in records if record["step"] >= 0]
-    splits = split_results(records)
+    splits = split_results(records, trained_on(reader.config))
     return {
         "name": as_text(reader.log_path.name, 400),
         "path": as_text(str(reader.log_path), 2_000),
@@ -51,7 +52,14 @@ def _merged(reader: RunReader, step: int) -> dict[str, Any]:
     return {**reader.metrics[step], **(tally.metrics() if tally else {}), "step": step}
 
 
-def split_results(records: Sequence[Record]) -> list[dict[str, Any]]:
+def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How many problems of each held-out split are among those to train on, as the run found at its start; empty where it did not look."""
+    resolved = config.get("resolved")
+    found = resolved.get("trained_on") if isinstance(resolved, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Per held-out split: before and after, each with what was measured (Pass@1 with its interval, Pass@k, greedy, format)."""
     found = []
     for name in _split_names(records):
@@ -66,6 +74,7 @@ def split_results(records: Sequence[Record]) -> list[dict[str, Any]]:
             {
                 "name": as_text(name, 200),
                 "problems": as_number(shown[-1].get(f"eval/{name}/problems")),
+                "trained": as_number(trained.get(name)),
                 "before": _evaluated(before, name),
                 "after": _evaluated(after, name),
                 "sampled": bool(full),
@@ -82,7 +91,7 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
     before, after = (sum(pair[side]["score"] for pair in pairs) / len(pairs) for side in (1, 2))
     what = "Pass@1" if all(split["sampled"] for split, _, _ in pairs) else "greedy Pass@1"
     n = sum(int(split["problems"] or 0) for split, _, _ in pairs)
-    means = f"Mean held-out {what} went from {_percent(before)} to {_percent(after)}" + (f" on {n} problems that it never trained on" if n else "")  # fmt: skip
+    means = f"Mean held-out {what} went from {_percent(before)} to {_percent(after)}" + (f" on {n} problems{_seen([split for split, _, _ in pairs])}" if n else "")  # fmt: skip
     risen = [split["name"] for split, b, a in pairs if _above(a, b)]
     fallen = [split["name"] for split, b, a in pairs if _above(b, a)]
     if risen and not fallen:
@@ -225,7 +234,7 @@ def settings(config: Mapping[str, Any]) -> list[list[str]]:
     """The settings as text, in order; anything that looks like a secret is not shown."""
     shown = []
     for name, value in list(config.items())[:500]:
-        hidden = any(word in name.lower() for word in SECRET) and name not in NOT_SECRET
+        hidden = any(word in name.lower() for word in SECRET) and not name.startswith(NOT_SECRET)
         shown.append([as_text(name, 200), "(not shown)" if hidden and value else as_text(value, 2_000)])
     return shown
 
@@ -279,6 +288,15 @@ def _running(records: Sequence[Record], names: Sequence[str]) -> list[float]:
 def _chunk_mean(chunk: Sequence[Record], name: str) -> float | None:
     values = [value for record in chunk for value in [as_number(record.get(name))] if value is not None]
     return float(f"{sum(values) / len(values):.6g}") if values else None
+
+
+def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
+    """Whether these problems were trained on, as far as that is known."""
+    trained = [split["trained"] for split in splits]
+    if None in trained:
+        return ""
+    total = sum(trained)
+    return f", {total:.0f} of them also among those to train on" if total else " that it never trained on"
 
 
 def _where(risen: Sequence[str], pairs: Sequence[Any]) -> str:

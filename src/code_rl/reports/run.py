@@ -28,6 +28,8 @@ from code_rl.runs.directory import CONFIG, METRICS
 from code_rl.runs.recorder import ROLLOUTS
 
 MAX_INDEXED = 120_000
+ATTEMPT = 2**16
+"""What the number of a group grows by with each time that its place was filled anew."""
 FLAGS_EVERY_UNDER = 2_000
 """Groups that are looked at for flags one by one; past it only kept groups and those with a telling word are."""
 
@@ -162,7 +164,9 @@ class RunReader:
         if step != state.last_step:
             state.last_step, state.last = step, {}
         group = record.get("group")
-        group = group if isinstance(group, int) and 0 <= group < 2**31 else len(state.last)
+        group = group if isinstance(group, int) and 0 <= group < ATTEMPT else len(state.last)
+        attempt = record.get("attempt")
+        group += ATTEMPT * attempt if isinstance(attempt, int) and 0 <= attempt < ATTEMPT else 0
         samples = samples_of(record)
         letters = letters_of(samples)
         name = as_text(record.get("problem_id"), 400) or "unnamed"

@@ -16,6 +16,7 @@ from rich.text import Text
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
 BARS = "▁▂▃▄▅▆▇█"
+_OF_EACH_RUN = ("log_path", "resolved", "checksum")
 
 
 def summary(view: Mapping[str, Any], width: int = WIDTH) -> str:
@@ -40,6 +41,39 @@ def render_text(view: Mapping[str, Any]) -> RenderableType:
     parts += [Text(f"smoke test: {verdict}: {text}") for verdict, text in view["smoke"]]
     parts += [Text(f"note: {clean(notice)}", style="dim") for notice in view["notices"]]
     return Group(*parts)
+
+
+def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Several runs side by side: settings that differ, and by split where each ended and which is above."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="what differs", title_justify="left")
+    for heading in ("setting", *(clean(view["name"]) for view in views)):
+        table.add_column(heading, overflow="fold")
+    settings = [dict(view["settings"]) for view in views]
+    names = [name for name in dict.fromkeys(name for each in settings for name in each) if name not in _OF_EACH_RUN]
+    for name in names:
+        values = [each.get(name, "-") for each in settings]
+        if len(set(values)) > 1:
+            table.add_row(*(Text(clean(value)) for value in (name, *values)))
+    splits = dict.fromkeys(split["name"] for view in views for split in view["splits"])
+    return Group(table, *(Text(_won(name, views)) for name in splits))
+
+
+def _won(name: str, views: Sequence[Mapping[str, Any]]) -> str:
+    ends = [
+        (clean(view["name"]), split["after"] or split["before"])
+        for view in views
+        for split in view["splits"]
+        if split["name"] == name
+    ]
+    ends.sort(key=lambda end: -end[1]["score"])
+    if len(ends) < 2:
+        return f"{clean(name)}: measured in one run only"
+    (first, best), (second, next_best) = ends[:2]
+    shown = f"{clean(name)}: {first} {_interval(best)}, {second} {_interval(next_best)}"
+    if best["score"] == next_best["score"]:
+        return f"{shown}: level"
+    apart = "low" in best and "high" in next_best and best["low"] > next_best["high"]
+    return f"{shown}: {first} is above, the 95% intervals {'lie apart' if apart else 'overlap'}"
 
 
 def clean(text: str) -> str:

@@ -189,7 +189,7 @@ def _verdict(problem: Problem, tally: _Tally) -> Verdict:
     transcript: tuple[tuple[str, str], ...] = ()
     if tally.reason is not None:
         public = problem.tests[tally.failed].public
-        failure = Failure(tally.failed, public, tally.reason.shown(public))
+        failure = Failure(tally.failed, public, tally.reason.shown(public), tally.reason.got if public else None)
         kind, transcript = tally.reason.kind, tally.reason.transcript
     total = len(problem.tests)
     return Verdict(kind, tally.passed, total, _rule(problem), failure, tally.cpu_s, tally.wall_s, transcript)

@@ -13,6 +13,7 @@ from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Execution, Status
 
 MAX_MESSAGE = 240
+MAX_GOT = 2_000
 
 _KINDS = {
     Status.RUNTIME_ERROR: VerdictKind.RUNTIME_ERROR,
@@ -34,6 +35,7 @@ class Reason:
     message: str
     public_message: str = ""
     transcript: tuple[tuple[str, str], ...] = ()
+    got: str | None = None
 
     def shown(self, public: bool) -> str:
         """The failure's message, short and printable."""
@@ -72,7 +74,11 @@ def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
     if not test.public:
         return Reason(VerdictKind.WRONG_ANSWER, message)
     expected = test.raises if isinstance(test, CallTest) and test.raises else test.expected
-    return Reason(VerdictKind.WRONG_ANSWER, message, f"expected {_clip_repr(expected)}, got {_got(execution)}")
+    raw = execution.stdout if execution.value is None else execution.value
+    got = raw[:MAX_GOT].decode("utf-8", "replace") + ("…" if len(raw) > MAX_GOT else "")
+    said = repr(raw[:80].decode("utf-8", "replace")) + ("…" if len(raw) > 80 else "")
+    shown = f"expected {_clip_repr(expected)}, got {said}"
+    return Reason(VerdictKind.WRONG_ANSWER, message, shown, got=got)
 
 
 def last_lines(execution: Execution, lines: int = 2) -> str:
@@ -102,8 +108,3 @@ def _unanswered(execution: Execution, test: TestCase, detail: str) -> Reason | N
 def _clip_repr(value: object) -> str:
     text = repr(value[:80]) if isinstance(value, str) else dumps(value, -ENVELOPE)
     return text[:80] + ("…" if len(text) > 80 else "")
-
-
-def _got(execution: Execution) -> str:
-    raw = execution.stdout if execution.value is None else execution.value
-    return repr(raw[:80].decode("utf-8", "replace")) + ("…" if len(raw) > 80 else "")

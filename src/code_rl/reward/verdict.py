@@ -30,11 +30,12 @@ class VerdictKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first failing test: its index, whether it is public, and a short message for people."""
+    """The first failing test: its index, whether it is public, and a short message for people; `got`: the beginning of a wrong answer to a public test."""
 
     test: int
     public: bool
     message: str
+    got: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -337,7 +337,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "total": verdict.total,
         "failure": None
         if failure is None
-        else {"test": failure.test, "public": failure.public, "message": failure.message},
+        else {name: value for name, value in asdict(failure).items() if value is not None},
         "truncated": turn.truncated,
         "tokens": list(turn.tokens),
         "logprobs": list(turn.logprobs),

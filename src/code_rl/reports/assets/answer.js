@@ -25,7 +25,8 @@ function stats(view) {
 
 /* Before and after as two dots on one line, with their intervals. */
 function heldOut(views) {
-  const rows = views.flatMap((view) => view.splits.map((split) => ({ view, split })));
+  const names = [...new Set(views.flatMap((view) => view.splits.map((split) => split.name)))];
+  const rows = names.flatMap((name) => views.flatMap((view) => view.splits.filter((split) => split.name === name).map((split) => ({ view, split }))));
   if (!rows.length) return null;
   const many = views.length > 1;
   const body = rows.map(({ view, split }) => h("tr", {},
@@ -37,12 +38,37 @@ function heldOut(views) {
     h("td", { class: "num optional" }, pair(split, "pass_k"), (split.after || split.before).k ? h("span", { class: "small" }, `of ${(split.after || split.before).k} samples`) : null),
     h("td", { class: "num optional" }, pair(split, "greedy")),
     h("td", { class: "num optional" }, pair(split, "format"))));
+  const won = many ? winners(views) : [];
   const last = Math.max(...rows.map(({ split }) => (split.after || split.before).step));
-  return section("held-out", "Held-out problems", "Pass@1 on problems that are never trained on. Bars are 95% intervals over problems.",
+  const trained = rows.map(({ split }) => split.trained), twice = trained.reduce((sum, number) => sum + (number || 0), 0);
+  const what = trained.includes(null) ? "Pass@1 on held-out problems." : twice ? `Pass@1 on held-out problems; ${count(twice)} of them are also among those to train on.` : "Pass@1 on problems that are never trained on.";
+  return section("held-out", "Held-out problems", `${what} Bars are 95% intervals over problems.`,
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Held-out results" }, h("table", { class: "table held-out" },
       h("thead", {}, h("tr", {}, ["Split", "", "Before", last >= 0 ? `After ${plural(last + 1, "step")}` : "After", "Points", "Pass@k", "Greedy", "Format"].map((name, at) =>
         h("th", { scope: "col", class: at > 4 ? "num optional" : at > 1 ? "num" : null }, name || h("span", { class: "scale" }, h("span", {}, "0%"), h("span", {}, "50%"), h("span", {}, "100%")))))),
-      h("tbody", {}, body))));
+      h("tbody", {}, body))), won.length ? h("ul", { class: "won" }, won.map((line) => h("li", {}, line))) : null);
+}
+
+/* Which run ended higher on a split, and whether its interval lies apart from the next one's. */
+function winners(views) {
+  const splits = [...new Set(views.flatMap((view) => view.splits.map((split) => split.name)))];
+  return splits.map((name) => {
+    const ends = views.flatMap((view) => view.splits.filter((split) => split.name === name && (split.after || split.before)).map((split) => ({ run: view.name, end: split.after || split.before }))).sort((a, b) => b.end.score - a.end.score);
+    if (ends.length < 2) return `${name}: measured in one run only`;
+    const [first, second] = ends, apart = first.end.low !== undefined && second.end.high !== undefined && first.end.low > second.end.high;
+    return first.end.score === second.end.score ? `${name}: level at ${percent(first.end.score)}` : `${name}: ${first.run} is ${points(first.end.score - second.end.score)} points above ${second.run}${apart ? ", the 95% intervals lie apart" : ", the 95% intervals overlap"}`;
+  });
+}
+
+/* Settings in which the runs differ. */
+function differences(views) {
+  if (views.length < 2) return null;
+  const names = [...new Set(views.flatMap((view) => view.settings.map(([name]) => name)))].filter((name) => !["log_path", "resolved", "checksum"].includes(name));
+  const of = (view, name) => (view.settings.find(([each]) => each === name) || [name, "–"])[1];
+  const rows = names.filter((name) => new Set(views.map((view) => of(view, name))).size > 1);
+  return section("differences", "What differs", rows.length ? null : "Their settings are the same.", rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Settings that differ" }, h("table", { class: "table settings" },
+    h("thead", {}, h("tr", {}, ["Setting", ...views.map((view) => view.name)].map((text) => h("th", { scope: "col" }, text)))),
+    h("tbody", {}, rows.map((name) => h("tr", {}, h("th", { scope: "row" }, name), views.map((view) => h("td", {}, of(view, name)))))))) : null);
 }
 
 const side = (each) => (each ? [percent(each.score), each.low !== undefined ? h("span", { class: "small" }, `${(100 * each.low).toFixed(0)}–${(100 * each.high).toFixed(0)}`) : null] : "–");

@@ -10,8 +10,8 @@ const CHARTS = [
   { id: "pass", title: "Held-out Pass@1", note: "Bands: 95% intervals. Dashed: greedy.", ...SHARE, kind: "evals" },
   { id: "groups", title: "Groups by outcome", kind: "stack", note: "Only mixed groups teach.", keys: [["rollouts/all_solved", "all pass", "--v-passed"], ["rollouts/some_solved", "mixed", "--c1"], ["rollouts/none_solved", "none pass", "--v-wrong"]] },
   { id: "loss", title: "Loss", keys: [["loss", "loss per token"]] },
-  { id: "kl", title: "Sampler against trainer", note: "Near 0 when samples are on-policy.", keys: [["kl_sample_train", "KL estimate"]] },
-  { id: "ratio", title: "Largest |ratio − 1|", keys: [["ratio_max", "largest |p/q − 1|"]] },
+  { id: "kl", title: "Sampler against trainer", note: "Near 0 when samples are on-policy.", zero: 1e-6, keys: [["kl_sample_train", "KL estimate"]] },
+  { id: "ratio", title: "Largest |ratio − 1|", zero: 1e-6, keys: [["ratio_max", "largest |p/q − 1|"]] },
   { id: "clip", title: "Tokens clipped", ...SHARE, keys: [["clip_fraction", "clipped"]] },
   { id: "reference", title: "KL to the first model", keys: [["kl_reference", "KL estimate"]] },
   { id: "entropy", title: "Entropy estimate", note: "Mean surprise per sampled token, in nats.", keys: [["entropy", "entropy"], ["rollouts/entropy", "surprise of samples"]] },
@@ -125,6 +125,14 @@ function drawnStack(chart, table) {
   return { x: axisOf(table), columns: columns.reverse(), own: own.reverse(), series: keys.map(([, label, line]) => ({ label, color: line, fill: true })).reverse() };
 }
 
+/* What a chart would show as level lines, in words; null where something moves, or there is too little to tell. */
+function constant(chart, data, format) {
+  if (data.x.length < 3 || chart.kind === "evals" || chart.tall || data.series.some((each) => each.fill)) return null;
+  const levels = data.columns.map((column) => [...new Set(column.filter((value) => value !== null && value !== undefined))]);
+  if (levels.some((level) => level.length !== 1)) return null;
+  return `${chart.title.toLowerCase()}: ${data.series.map((each, at) => [each, levels[at][0]]).filter(([each]) => !each.faint).map(([each, level]) => `${each.label} ${format(level)}`).join(", ")}`;
+}
+
 class Chart {
   constructor(chart) {
     this.chart = chart;
@@ -137,9 +145,12 @@ class Chart {
   /* New data: the same plot when its series are the same, else a new one. */
   show(runs, chosen, fresh) {
     const data = drawn(this.chart, runs, chosen);
-    if (data) data.columns = data.columns.map((column) => column.map((value) => (Math.abs(value) < 1e15 ? value : null)));
-    this.node.hidden = !data;
+    const zero = this.chart.zero || 0; /* below it a figure is rounding, and a curve of it says nothing */
+    if (data) data.columns = data.columns.map((column) => column.map((value) => (value === null || value === undefined ? value : Math.abs(value) < zero ? 0 : Math.abs(value) < 1e15 ? value : null)));
+    this.flat = data ? constant(this.chart, data, this.format) : null;
+    this.node.hidden = !data || Boolean(this.flat);
     if (!data) return false;
+    if (this.flat) return true;
     this.data = data;
     const shape = JSON.stringify(data.series);
     if (!fresh && this.uplot && shape === this.shape) this.uplot.setData([data.x, ...data.columns]);
@@ -209,8 +220,9 @@ class Charts {
     this.time = h("div", {});
     this.health = h("div", {});
     this.note = h("p", { class: "section-note" });
+    this.level = h("p", { class: "small level" });
     this.nodes = {
-      curves: section("curves", "Curves", "Hover to read all charts at one place; drag to zoom, double-click to zoom out.", h("div", { class: "toolbar" }, axis, smooth), this.note, this.curves, this.more),
+      curves: section("curves", "Curves", matchMedia("(hover: hover)").matches ? "Hover to read all charts at one place; drag to zoom, double-click to zoom out." : "Touch a chart to read all of them at that place.", h("div", { class: "toolbar" }, axis, smooth), this.note, this.curves, this.level, this.more),
       time: section("time", "Where the time went", null, this.time),
       health: section("verdicts", "Verdicts and sandbox", null, this.health),
     };
@@ -223,6 +235,8 @@ class Charts {
     const wanted = others.join("\n");
     if (!this.all.length || wanted !== this.names) this.build(others, wanted);
     for (const chart of this.all) chart.show(this.runs, this.chosen, fresh);
+    const flat = this.all.filter((chart) => chart.flat).map((chart) => chart.flat);
+    fill(this.level, flat.length ? `Constant over the run: ${flat.join(" · ")}.` : "");
     const every = this.runs[this.chosen].steps.every;
     fill(this.note, every > 1 ? `Each point is the mean of ${every} steps.` : "");
     this.note.hidden = every <= 1;

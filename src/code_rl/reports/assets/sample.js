@@ -4,12 +4,16 @@ const MATRIX_ROWS = 40;
 
 function showGroup(viewer, row, samples, problem) {
   const name = viewer.index.names[row.problem];
-  const head = h("header", { class: "detail-head" }, h("div", {}, h("p", { class: "eyebrow" }, `Step ${row.step}, group ${row.group}`), h("h3", { class: "problem-name" }, name)),
+  const head = h("header", { class: "detail-head" }, h("div", {}, h("p", { class: "eyebrow" }, `Step ${row.step}, ${groupName(row.group)}`), h("h3", { class: "problem-name" }, name)),
     h("button", { type: "button", class: "button", id: "follow", on: { click: () => viewer.follow(row.problem) } }, "Follow this problem"));
   if (!samples) return fill(viewer.detail, head, historyOf(viewer, row), h("p", { class: "empty" }, "The texts of this group are not in the page: it carries a sample. Its verdicts: ", dots(row.letters)), h("p", { class: "small" }, "Filled marks above can be opened."));
   fill(viewer.detail, head, historyOf(viewer, row), problemText(problem), matrix(viewer, row, samples, problem), h("div", { class: "sample", id: "sample" }));
   showSample(viewer, row, samples, problem);
 }
+
+/* A place that was filled anew has a number for each time. */
+const ATTEMPT = 65536;
+const groupName = (group) => `group ${group % ATTEMPT}${group < ATTEMPT ? "" : `, drawn anew${group < 2 * ATTEMPT ? "" : ` for the ${Math.floor(group / ATTEMPT)}th time`}`}`;
 
 /* How this problem went over the run: one mark per appearance. */
 function historyOf(viewer, row) {
@@ -86,7 +90,7 @@ function failure(sample, problem, asked) {
   return h("div", { class: `failure ${state === "passed" ? "fine" : state === "not run" ? "unknown" : ""}`, id: "test-detail" },
     h("p", {}, h("b", {}, `Test ${test}`), open ? " (public): " : " (hidden): ", state === "not run" ? "not run, an earlier test failed" : words(state)),
     failed && failed.test === test ? h("p", { class: "mono" }, failed.message) : null,
-    shown ? h("div", { class: "io" }, h("div", {}, h("span", { class: "small" }, "input"), h("pre", {}, shown.input)), h("div", {}, h("span", { class: "small" }, "expected"), h("pre", {}, shown.expected))) : open ? null : h("p", { class: "small" }, "Inputs and outputs of hidden tests are not logged."));
+    shown ? h("div", { class: "io" }, h("div", {}, h("span", { class: "small" }, "input"), h("pre", {}, shown.input)), h("div", {}, h("span", { class: "small" }, "expected"), h("pre", {}, shown.expected)), failed && failed.test === test && failed.got ? h("div", {}, h("span", { class: "small" }, "got"), h("pre", {}, failed.got)) : null) : open ? null : h("p", { class: "small" }, "Inputs and outputs of hidden tests are not logged."));
 }
 
 /* The turns before the last: each answer, and what was said to it. */

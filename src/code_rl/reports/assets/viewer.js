@@ -93,7 +93,7 @@ class Viewer {
     const visible = rows.slice(0, shown);
     fill(this.list, visible.map((row) => h("li", {}, h("button", { type: "button", class: `group-row${row.kept ? "" : " absent"}`, data: { at: row.at }, "aria-pressed": "false", on: { click: () => this.open(row, 0) } },
       h("span", { class: "group-name" }, h("b", {}, this.index.names[row.problem]), row.flagged ? h("span", { class: "flag", title: "a program is flagged" }, "⚑") : null),
-      h("span", { class: "group-meta" }, `step ${row.step} · ${solved(row.letters)}${row.kept ? "" : " · text not in page"}`), dots(row.letters)))),
+      h("span", { class: "group-meta" }, `step ${row.step} · ${row.group < ATTEMPT ? "" : "drawn anew · "}${solved(row.letters)}${row.kept ? "" : " · text not in page"}`), dots(row.letters)))),
       rows.length > shown ? h("li", {}, h("button", { type: "button", class: "link", on: { click: () => this.filter2(shown) } }, `show ${Math.min(PAGE * 4, rows.length - shown)} more`)) : null,
       rows.length ? null : h("li", { class: "empty" }, "Nothing matches."));
     this.mark();
