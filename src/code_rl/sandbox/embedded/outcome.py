@@ -53,12 +53,18 @@ class Streams:
     def close(self) -> None:
         """Give the descriptors back. Idempotent."""
         self.sent()
-        for fd in self._fds:
-            os.close(fd)
-        self._fds.clear()
+        self._release()
+
+    def _release(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
 
     def _memory(self, name: str) -> int:
-        fd = os.memfd_create(name)
+        try:
+            fd = os.memfd_create(name)
+        except OSError:  # no descriptors are left: keep none of those that there were
+            self._release()
+            raise
         self._fds.append(fd)
         return fd
 
