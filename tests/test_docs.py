@@ -165,6 +165,7 @@ def test_what_a_snippet_takes_from_the_library_is_there(page):
                     assert hasattr(code_rl, node.attr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["library.md"])
 def test_the_snippets_of_a_page_run_as_in_a_notebook(page, tmp_path):
     notebook = [sys.executable, str(ROOT / "tests" / "notebook.py"), str(ROOT / "docs" / page)]

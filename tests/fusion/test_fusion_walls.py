@@ -164,6 +164,7 @@ def test_threads_that_come_and_go_hold_no_place(server: ServerProcess):
     assert execution.wall_s < 8 * 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["os.getppid()", "-1"])
 def test_a_program_that_stops_the_harness_is_to_blame(server: ServerProcess, victim):
     code = f"import os, signal, time\nos.kill({victim}, signal.SIGSTOP)\ntime.sleep(3600)"
