@@ -56,7 +56,7 @@ function winners(views) {
     const ends = views.flatMap((view) => view.splits.filter((split) => split.name === name && (split.after || split.before)).map((split) => ({ run: view.name, end: split.after || split.before }))).sort((a, b) => b.end.score - a.end.score);
     if (ends.length < 2) return `${name}: measured in one run only`;
     const [first, second] = ends, apart = first.end.low !== undefined && second.end.high !== undefined && first.end.low > second.end.high;
-    return first.end.score === second.end.score ? `${name}: level at ${percent(first.end.score)}` : `${name}: ${first.run} is ${points(first.end.score - second.end.score)} points above ${second.run}${apart ? ", the 95% intervals lie apart" : ", the 95% intervals overlap"}`;
+    return first.end.score === second.end.score ? `${name}: level at ${percent(first.end.score)}` : `${name}: ${first.run} is ${(100 * (first.end.score - second.end.score)).toFixed(1)} points above ${second.run}${apart ? ", the 95% intervals lie apart" : ", the 95% intervals overlap"}`;
   });
 }
 

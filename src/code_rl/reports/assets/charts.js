@@ -11,7 +11,7 @@ const CHARTS = [
   { id: "groups", title: "Groups by outcome", kind: "stack", note: "Only mixed groups teach.", keys: [["rollouts/all_solved", "all pass", "--v-passed"], ["rollouts/some_solved", "mixed", "--c1"], ["rollouts/none_solved", "none pass", "--v-wrong"]] },
   { id: "loss", title: "Loss", keys: [["loss", "loss per token"]] },
   { id: "kl", title: "Sampler against trainer", note: "Near 0 when samples are on-policy.", zero: 1e-6, keys: [["kl_sample_train", "KL estimate"]] },
-  { id: "ratio", title: "Largest |ratio − 1|", zero: 1e-6, keys: [["ratio_max", "largest |p/q − 1|"]] },
+  { id: "ratio", title: "Largest |ratio − 1|", zero: 1e-5, keys: [["ratio_max", "largest |p/q − 1|"]] },
   { id: "clip", title: "Tokens clipped", ...SHARE, keys: [["clip_fraction", "clipped"]] },
   { id: "reference", title: "KL to the first model", keys: [["kl_reference", "KL estimate"]] },
   { id: "entropy", title: "Entropy estimate", note: "Mean surprise per sampled token, in nats.", keys: [["entropy", "entropy"], ["rollouts/entropy", "surprise of samples"]] },
