@@ -47,20 +47,27 @@ class Model:
             return self._tokenizer
 
 
-def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
-    """Load a model; raises ConfigError, in one line, when it cannot be had or is not supported."""
+def model_config(name: str) -> tuple[str, Any, Architecture]:
+    """Where a model comes from, its configuration, and its shape; raises ConfigError when it cannot be had or is not supported."""
     source = source_of(name)
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(source)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error
-    arch = read_architecture(config)
+    return source, config, read_architecture(config)
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
+    """Load a model; raises ConfigError, in one line, when it cannot be had or is not supported."""
+    source, config, arch = model_config(name)
     try:
         plain = _plain_source(Path(source), config, arch)
         if plain is not None:
             return _model(name, source, plain, _ends(Path(source), config), device, dtype)
+        from transformers import AutoModelForCausalLM
+
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error

@@ -20,7 +20,7 @@ from .lora import Lora
 from .models import Model
 from .passes import TEMPERATURE, Pass, read_pass
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
-from .state import Saved, checkpoint_path, read_state, write_state
+from .state import Saved, check_name, read_state, write_state
 from .worker import Inline, Worker
 
 T = TypeVar("T")
@@ -65,9 +65,17 @@ class EmbeddedTrainingClient:
     def forward_backward(
         self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float | str] | None = None
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """The same, adding the gradient of the summed loss to what has accumulated since the last optim_step."""
-        how, given = read_pass(loss_fn, loss_fn_config), list(data)
-        return self._submit_backward(lambda: self._learner.forward_backward(self._read(given, how), how))
+        """The same, adding the gradient of the summed loss to what has accumulated since the last optim_step.
+
+        The future raises ConfigError for an unknown loss or setting.
+        """
+        given = list(data)
+
+        def run() -> types.ForwardBackwardOutput:
+            how = read_pass(loss_fn, loss_fn_config)
+            return self._learner.forward_backward(self._read(given, how), how)
+
+        return self._submit_backward(run)
 
     def forward_backward_custom(
         self,
@@ -82,13 +90,16 @@ class EmbeddedTrainingClient:
         As in the SDK, `loss:sum` is the custom loss and `surrogate_loss:sum` that of the cross-entropy which has its gradient.
         `temperature`, which the SDK has not, is that of the log-probabilities.
         """
-        if loss_type_input not in (None, "logprobs"):
-            raise ConfigError(f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs")
-        if not callable(loss_fn):
-            raise ConfigError("loss_fn must be a function of (data, logprobs); this engine has no create_custom_loss")
-        how, given = read_pass("cross_entropy", {TEMPERATURE: temperature}), list(data)
+        given = list(data)
 
         def run() -> types.ForwardBackwardOutput:
+            if loss_type_input not in (None, "logprobs"):
+                raise ConfigError(f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs")
+            if not callable(loss_fn):
+                raise ConfigError(
+                    "loss_fn must be a function of (data, logprobs); this engine has no create_custom_loss"
+                )
+            how = read_pass("cross_entropy", {TEMPERATURE: temperature})
             forward = self._learner.forward(self._read(unweighted(given), how), how)
             linear = linearised(given, loss_fn, forward)
             output = self._learner.forward_backward(self._read(linear.data, how), how)
@@ -154,7 +165,7 @@ class EmbeddedTrainingClient:
         path = self._path(name, "state", ttl_seconds)
 
         def run() -> types.SaveWeightsResponse:
-            write_state(path, self._tensors(training=True), self._meta("state", user_metadata), overwrite)
+            self.write(path, True, overwrite, user_metadata)
             return types.SaveWeightsResponse(path=str(path))
 
         return self._worker.submit(run)
@@ -178,7 +189,7 @@ class EmbeddedTrainingClient:
         path = self._path(name, "sampler", ttl_seconds)
 
         def run() -> types.SaveWeightsForSamplerResponse:
-            write_state(path, self._tensors(training=False), self._meta("sampler", user_metadata), overwrite=True)
+            self.write(path, False, metadata=user_metadata)
             return types.SaveWeightsForSamplerResponse(path=str(path))
 
         return self._worker.submit(run)
@@ -192,9 +203,16 @@ class EmbeddedTrainingClient:
             raise ConfigError(f"kind={kind!r} is not supported by the embedded engine, only 'snapshot'")
         return self._worker.submit(lambda: EmbeddedSamplingClient(self._sampler, self.snapshot()))
 
-    def write(self, path: Path, training: bool) -> None:
-        """Write the model as it is now to a file, with its optimizer and gradient or (`training` false) for sampling; not queued."""
-        write_state(path, self._tensors(training), self._meta("state" if training else "sampler", None), overwrite=True)
+    def write(
+        self, path: Path, training: bool, overwrite: bool = True, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the model as it is now, with its optimizer and gradient or (`training` false) for sampling; not queued."""
+        meta = self._meta("state" if training else "sampler", metadata)
+        write_state(path, self._tensors(training), meta, overwrite)
+
+    def spoil(self, error: BaseException) -> None:
+        """A forward_backward was refused before it came here: the next optim_step fails; not queued."""
+        self._failure = error
 
     def snapshot(self) -> Snapshot:
         """The weights as they are now, for sampling; not queued."""
@@ -279,7 +297,8 @@ class EmbeddedTrainingClient:
             )
         if self._state_dir is None:
             raise ConfigError("this embedded service has no state_dir: pass one to EmbeddedService to save checkpoints")
-        return checkpoint_path(self._state_dir, name, kind)
+        check_name(name)
+        return self._state_dir / f"{name}.{kind}.safetensors"
 
     def _tensors(self, training: bool) -> dict[str, torch.Tensor]:
         found = _named(self._lora, self._lora.flat, "")
