@@ -23,7 +23,7 @@ from code_rl.backends.embedded.adam import check_adam
 from code_rl.backends.embedded.datums import read_datums
 from code_rl.backends.embedded.ending import start_thread
 from code_rl.backends.embedded.lora import Lora, LoraSettings
-from code_rl.backends.embedded.models import Model, load_model, model_config
+from code_rl.backends.embedded.models import Model, context_of, load_model
 from code_rl.backends.embedded.passes import loss_settings, read_pass
 from code_rl.backends.embedded.sampling import MAX_ROWS, EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
 from code_rl.backends.embedded.service import lora_settings
@@ -54,7 +54,7 @@ class EmbeddedHost:
 
     def context_of(self, name: str) -> int:
         """Tokens of context, from the model's configuration; raises ConfigError where it cannot be had or run."""
-        return model_config(name)[2].max_context
+        return context_of(name)
 
 
 @dataclass(frozen=True, eq=False)
