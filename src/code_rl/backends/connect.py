@@ -113,11 +113,7 @@ async def _connect_embedded(config: Config, state_dir: Path, state_path: str | N
         trainer=trainer,
         tokenizer=trainer.get_tokenizer(),
         context=trainer.max_context_length(),
-        capabilities=Capabilities(
-            BackendKind.EMBEDDED,
-            losses=loss_settings(),
-            scaled_logprobs=True,
-        ),
+        capabilities=Capabilities(BackendKind.EMBEDDED, losses=loss_settings(), scaled_logprobs=True),
         base_sampler=lambda: ready(service.create_sampling_client(base_model=name)),
         close=service.close,
     )

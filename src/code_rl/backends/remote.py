@@ -312,7 +312,7 @@ class RemoteSamplingClient:
         return self._link.submit(
             lambda: self._client.sample(
                 prompt=prompt, num_samples=num_samples, sampling_params=sampling_params, **options
-            ),
+            )
         )
 
     async def sample_async(self, *args: Any, **kwargs: Any) -> types.SampleResponse:

@@ -27,7 +27,7 @@ from .models import Model
 from .passes import check_temperature
 from .picking import Choice
 from .weights import Weights
-from .worker import run_into
+from .worker import awaited, run_into
 
 MAX_ROWS = 256
 LINGER_S = 0.002
@@ -243,10 +243,6 @@ class EmbeddedSamplingClient:
         request = self.request(prompt, num_samples, sampling_params, include_prompt_logprobs, prompt_logprobs_last_n)
         return self._sampler.submit(request)
 
-    async def sample_async(self, *args: Any, **kwargs: Any) -> types.SampleResponse:
-        """`sample`, awaited."""
-        return await self.sample(*args, **kwargs).result_async()
-
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
     ) -> AwaitableConcurrentFuture[list[float | None]]:
@@ -261,11 +257,8 @@ class EmbeddedSamplingClient:
         response.add_done_callback(hand_over)
         return AwaitableConcurrentFuture(result)
 
-    async def compute_logprobs_async(
-        self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
-    ) -> list[float | None]:
-        """`compute_logprobs`, awaited."""
-        return await self.compute_logprobs(prompt, prompt_logprobs_last_n).result_async()
+    sample_async = awaited(sample)
+    compute_logprobs_async = awaited(compute_logprobs)
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""

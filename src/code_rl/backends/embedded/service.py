@@ -6,7 +6,6 @@ import itertools
 import secrets
 import threading
 from pathlib import Path
-from typing import Any
 
 import torch
 from tinker import types
@@ -19,7 +18,7 @@ from .models import BUILT_IN, Model, built_in_context, load_model
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, read_state
 from .training import EmbeddedTrainingClient
-from .worker import Worker, finished
+from .worker import Worker, awaited, finished
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -35,11 +34,7 @@ class EmbeddedService:
     """
 
     def __init__(
-        self,
-        device: str = "auto",
-        dtype: str = "auto",
-        threads: int | None = None,
-        state_dir: str | Path | None = None,
+        self, device: str = "auto", dtype: str = "auto", threads: int | None = None, state_dir: str | Path | None = None
     ) -> None:
         self.device = resolve_device(device)
         self.dtype = resolve_dtype(dtype, self.device)
@@ -90,10 +85,6 @@ class EmbeddedService:
 
         return self._loader.submit(create)
 
-    async def create_lora_training_client_async(self, *args: Any, **kwargs: Any) -> EmbeddedTrainingClient:
-        """`create_lora_training_client`, awaited."""
-        return await self.create_lora_training_client(*args, **kwargs).result_async()
-
     def create_training_client_from_state(
         self, path: str, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
@@ -105,18 +96,6 @@ class EmbeddedService:
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
         """A future of a client that continues bit for bit where `save_state` left off; it raises CheckpointError."""
         return self._loader.submit(lambda: self._restored(path, base_model, optimizer=True))
-
-    async def create_training_client_from_state_async(
-        self, path: str, base_model: str | None = None
-    ) -> EmbeddedTrainingClient:
-        """`create_training_client_from_state`, awaited."""
-        return await self.create_training_client_from_state(path, base_model).result_async()
-
-    async def create_training_client_from_state_with_optimizer_async(
-        self, path: str, base_model: str | None = None
-    ) -> EmbeddedTrainingClient:
-        """`create_training_client_from_state_with_optimizer`, awaited."""
-        return await self.create_training_client_from_state_with_optimizer(path, base_model).result_async()
 
     def create_sampling_client(
         self, model_path: str | None = None, base_model: str | None = None
@@ -135,11 +114,10 @@ class EmbeddedService:
 
         return self._loader.submit(create)
 
-    async def create_sampling_client_async(
-        self, model_path: str | None = None, base_model: str | None = None
-    ) -> EmbeddedSamplingClient:
-        """`create_sampling_client`, awaited."""
-        return await self.create_sampling_client(model_path, base_model).result_async()
+    create_lora_training_client_async = awaited(create_lora_training_client)
+    create_training_client_from_state_async = awaited(create_training_client_from_state)
+    create_training_client_from_state_with_optimizer_async = awaited(create_training_client_from_state_with_optimizer)
+    create_sampling_client_async = awaited(create_sampling_client)
 
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
         """The models known by name: the built-in one and those already loaded; local folders and hub ids work besides."""

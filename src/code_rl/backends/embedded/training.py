@@ -21,7 +21,7 @@ from .models import Model
 from .passes import TEMPERATURE, Pass, read_pass
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, read_state, write_state
-from .worker import Inline, Worker
+from .worker import Inline, Worker, awaited, submitted
 
 T = TypeVar("T")
 _PREFIX = "base_model.model."
@@ -130,26 +130,6 @@ class EmbeddedTrainingClient:
 
         return self._worker.submit(run)
 
-    async def forward_async(self, *args: Any, **kwargs: Any) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward` for callers that await the submission."""
-        return self.forward(*args, **kwargs)
-
-    async def forward_backward_async(
-        self, *args: Any, **kwargs: Any
-    ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward_backward` for callers that await the submission."""
-        return self.forward_backward(*args, **kwargs)
-
-    async def forward_backward_custom_async(
-        self, *args: Any, **kwargs: Any
-    ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward_backward_custom` for callers that await the submission."""
-        return self.forward_backward_custom(*args, **kwargs)
-
-    async def optim_step_async(self, *args: Any, **kwargs: Any) -> AwaitableConcurrentFuture[types.OptimStepResponse]:
-        """`optim_step` for callers that await the submission."""
-        return self.optim_step(*args, **kwargs)
-
     def save_state(
         self,
         name: str,
@@ -169,10 +149,6 @@ class EmbeddedTrainingClient:
             return types.SaveWeightsResponse(path=str(path))
 
         return self._worker.submit(run)
-
-    async def save_state_async(self, *args: Any, **kwargs: Any) -> AwaitableConcurrentFuture[types.SaveWeightsResponse]:
-        """`save_state` for callers that await the submission."""
-        return self.save_state(*args, **kwargs)
 
     def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
         """Replace the adapter by a saved one and start the optimizer afresh; the future raises CheckpointError."""
@@ -218,9 +194,12 @@ class EmbeddedTrainingClient:
         """The weights as they are now, for sampling; not queued."""
         return Snapshot(self._model, self._learner.sampler_weights())
 
-    async def save_weights_and_get_sampling_client_async(self, name: str | None = None) -> EmbeddedSamplingClient:
-        """`save_weights_and_get_sampling_client`, awaited."""
-        return await self.save_weights_and_get_sampling_client(name).result_async()
+    forward_async = submitted(forward)
+    forward_backward_async = submitted(forward_backward)
+    forward_backward_custom_async = submitted(forward_backward_custom)
+    optim_step_async = submitted(optim_step)
+    save_state_async = submitted(save_state)
+    save_weights_and_get_sampling_client_async = awaited(save_weights_and_get_sampling_client)
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
