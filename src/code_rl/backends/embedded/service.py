@@ -13,7 +13,7 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import CheckpointError, ConfigError
 
-from .lora import Lora, LoraSettings
+from .lora import LoraSettings
 from .models import BUILT_IN, Model, built_in_context, load_model
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, read_state
@@ -77,13 +77,7 @@ class EmbeddedService:
             )
         chosen = seed if seed is not None else secrets.randbits(63)
         settings = LoraSettings(rank, chosen, train_mlp, train_attn, train_unembed)
-
-        def create() -> EmbeddedTrainingClient:
-            client, lora = self._client(base_model, settings)
-            lora.initialise()
-            return client
-
-        return self._loader.submit(create)
+        return self._loader.submit(lambda: self._client(base_model, settings))
 
     def create_training_client_from_state(
         self, path: str, base_model: str | None = None
@@ -149,16 +143,13 @@ class EmbeddedService:
                 self._models[name] = load_model(name, self.device, self.dtype)
             return self._models[name]
 
-    def _client(self, base_model: str, settings: LoraSettings) -> tuple[EmbeddedTrainingClient, Lora]:
-        model = self._model(base_model)
-        lora = Lora(model.weights.arch, settings, self.device)
+    def _client(self, base_model: str, settings: LoraSettings) -> EmbeddedTrainingClient:
         model_id = f"embedded-{next(self._ids)}"
-        return EmbeddedTrainingClient(model, lora, self._sampler, model_id, self.state_dir), lora
+        return EmbeddedTrainingClient(self._model(base_model), settings, self._sampler, model_id, self.state_dir)
 
     def _restored(self, path: str, base_model: str | None, optimizer: bool) -> EmbeddedTrainingClient:
         saved = read_state(Path(path))
-        settings = lora_settings(saved, path)
-        client, _ = self._client(base_model or str(saved.meta["base_model"]), settings)
+        client = self._client(base_model or str(saved.meta["base_model"]), lora_settings(saved, path))
         client.restore(saved, path, optimizer)
         return client
 

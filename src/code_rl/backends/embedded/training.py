@@ -13,10 +13,10 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.errors import BackendError, CheckpointError, ConfigError
 
 from .adam import AdamState, check_adam
-from .custom import CustomLoss, linearised, unweighted
+from .custom import CustomLoss, differentiated, reweighted
 from .datums import Example, read_datums
 from .learner import Learner
-from .lora import Lora
+from .lora import Lora, LoraSettings
 from .models import Model
 from .passes import TEMPERATURE, Pass, read_pass
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
@@ -37,7 +37,7 @@ class EmbeddedTrainingClient:
     def __init__(
         self,
         model: Model,
-        lora: Lora,
+        settings: LoraSettings,
         sampler: Sampler,
         model_id: str,
         state_dir: Path | None,
@@ -45,8 +45,9 @@ class EmbeddedTrainingClient:
     ) -> None:
         self.model_id = model_id
         self._model = model
-        self._lora = lora
-        self._learner = Learner(model.weights, lora)
+        self._lora = Lora(model.weights.arch, settings, model.weights.device)
+        self._lora.initialise()
+        self._learner = Learner(model.weights, self._lora)
         self._sampler = sampler
         self._state_dir = state_dir
         self._failure: BaseException | None = None
@@ -100,11 +101,11 @@ class EmbeddedTrainingClient:
                     "loss_fn must be a function of (data, logprobs); this engine has no create_custom_loss"
                 )
             how = read_pass("cross_entropy", {TEMPERATURE: temperature})
-            forward = self._learner.forward(self._read(unweighted(given), how), how)
-            linear = linearised(given, loss_fn, forward)
-            output = self._learner.forward_backward(self._read(linear.data, how), how)
+            forward = self._learner.forward(self._read(reweighted(given), how), how)
+            weights, value, metrics = differentiated(given, loss_fn, forward)
+            output = self._learner.forward_backward(self._read(reweighted(given, weights), how), how)
             surrogate = output.metrics.pop("loss:sum")
-            output.metrics.update(linear.metrics, **{"loss:sum": linear.value, "surrogate_loss:sum": surrogate})
+            output.metrics.update(metrics, **{"loss:sum": value, "surrogate_loss:sum": surrogate})
             return output
 
         return self._submit_backward(run)

@@ -14,7 +14,7 @@ from code_rl.errors import CodeRLError
 
 from .names import Names
 from .promises import Promise, Promises, unchanged
-from .refusals import bad, busy, closing, gone, unknown
+from .refusals import Refusal, bad, busy, gone, unknown
 from .seam import Engine, Facts, Host
 from .store import RunRecord, SamplerRecord, Store, now
 
@@ -297,6 +297,6 @@ class Core:
         return [run for run in list(self.runs.values()) if run.run_id.startswith(f"{session_id}:")]
 
     def refuse_when_draining(self) -> None:
-        """Raise a Refusal when the server is shutting down."""
+        """Raise a Refusal, which the SDK retries until it reaches the successor, when the server is shutting down."""
         if self.draining:
-            raise closing()
+            raise Refusal(503, "the server is shutting down", retry_after_s=2)

@@ -22,7 +22,7 @@ from tinker import types
 from code_rl.backends.embedded.adam import check_adam
 from code_rl.backends.embedded.datums import read_datums
 from code_rl.backends.embedded.ending import start_thread
-from code_rl.backends.embedded.lora import Lora, LoraSettings
+from code_rl.backends.embedded.lora import LoraSettings
 from code_rl.backends.embedded.models import Model, context_of, load_model
 from code_rl.backends.embedded.passes import loss_settings, read_pass
 from code_rl.backends.embedded.sampling import MAX_ROWS, EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
@@ -108,13 +108,9 @@ class EmbeddedEngine:
             saved = read_state(file) if lora is None and file is not None else None
             settings = lora_settings(saved, str(file)) if saved is not None else lora
             assert settings is not None
-            model = self._model()
-            adapter = Lora(model.weights.arch, settings, model.weights.device)
-            client = EmbeddedTrainingClient(model, adapter, self._sampler, run, None, Inline())
+            client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
             if saved is not None:
                 client.restore(saved, str(file), optimizer)
-            else:
-                adapter.initialise()
             self._clients[run] = client
             return settings
 
@@ -248,8 +244,8 @@ class EmbeddedEngine:
         _, found = self._snapshots.get(sample.key, (None, None))
         if found is None:
             saved, name = read_state(sample.weights), str(sample.weights)
-            lora = Lora(model.weights.arch, lora_settings(saved, name), model.weights.device)
-            client = EmbeddedTrainingClient(model, lora, self._sampler, name, None, Inline())
+            settings = lora_settings(saved, name)
+            client = EmbeddedTrainingClient(model, settings, self._sampler, name, None, Inline())
             client.restore(saved, name, optimizer=False)
             found = client.snapshot()
         self._remember(sample.weights, sample.key, found)

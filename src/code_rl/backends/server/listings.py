@@ -113,7 +113,9 @@ class Listings:
         """The file behind such an address; a Refusal when it was not made by this server, or its time is over."""
         expires = query.get("expires", "")
         whole = expires.isascii() and expires.isdigit() and len(expires) < 12
-        if not whole or not hmac.compare_digest(self._sign(path, int(expires)), query.get("signature", "")):
+        if not whole or not hmac.compare_digest(
+            self._sign(path, int(expires)).encode(), query.get("signature", "").encode()
+        ):
             raise Refusal(403, "this address was not made by this server as it runs now")
         run_id, name, file = path.split("/")
         self._core.store.find_in_run(run_id, f"external_weights/{name}")

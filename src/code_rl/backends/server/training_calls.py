@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from tinker import types
@@ -18,11 +19,15 @@ from .core import Core, Run
 from .promises import Promise
 from .refusals import Refusal, bad, gone
 from .requests import PassRequest, checked_seq, validated
-from .store import Kind, RunRecord, SamplerRecord, now
+from .seam import Engine
+from .store import Checkpoint, Kind, RunRecord, SamplerRecord, now
 
 MAX_RANK = 1024
 MIN_TTL_S, MAX_TTL_S = 3600, 10 * 365 * 24 * 3600
 SMALL_PASS = 64 << 10
+_SAVE: Mapping[Kind, Any] = {
+    "state": "save_weights", "sampler": "save_weights_for_sampler", "external": "save_weights_external",
+}  # fmt: skip
 
 
 class TrainingCalls:
@@ -151,17 +156,14 @@ class TrainingCalls:
                 await asyncio.to_thread(engine.check_pass, *what)
         except InputError as error:
             fault = error
+
+        def start(engine: Engine) -> Future[Any]:
+            if fault is not None:
+                return engine.refuse(run.run_id, fault, backward)
+            return engine.run_pass(run.run_id, *what, backward)
+
         promise = core.accept(
-            run,
-            request.seq_id,
-            "forward_backward" if backward else "forward",
-            request.fingerprint,
-            lambda engine: (
-                engine.run_pass(run.run_id, *what, backward)
-                if fault is None
-                else engine.refuse(run.run_id, fault, backward)
-            ),
-            size=size,
+            run, request.seq_id, "forward_backward" if backward else "forward", request.fingerprint, start, size=size
         )
         if fault is not None:
             # The numbers that follow go on, and the step behind it fails, as in process.
@@ -185,22 +187,20 @@ class TrainingCalls:
         request = validated(types.SaveWeightsRequest, data)
         if request.path is None:
             raise bad("save_weights needs a path: the checkpoint's name")
-
-        def answer(path: str, _size: int) -> types.SaveWeightsResponse:
-            return types.SaveWeightsResponse(path=path, type="save_weights")
-
-        return self._save(request, "state", fingerprint, answer, request.user_metadata, request.overwrite)
+        return self._save(
+            request, "state", fingerprint, lambda made: types.SaveWeightsResponse(path=made.tinker_path, type=_SAVE["state"]),
+            request.user_metadata, request.overwrite,
+        )  # fmt: skip
 
     def save_external(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """The adapter in peft's form, to be downloaded."""
         request = validated(types.SaveWeightsExternalRequest, data)
         if request.age_encryption_recipients:
             raise bad("age_encryption_recipients is not supported: this server does not encrypt")
-
-        def answer(path: str, size: int) -> _ExternalSaved:
-            return _ExternalSaved(path=path, type="save_weights_external", size_bytes=size)
-
-        return self._save(request, "external", fingerprint, answer)
+        return self._save(
+            request, "external", fingerprint,
+            lambda made: _ExternalSaved(path=made.tinker_path, type=_SAVE["external"], size_bytes=made.size_bytes),
+        )  # fmt: skip
 
     def save_for_sampler(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their own."""
@@ -208,11 +208,10 @@ class TrainingCalls:
         if request.kind != "snapshot":
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
-
-            def answer(path: str, _size: int) -> _SamplerSaved:
-                return _SamplerSaved(path=path, type="save_weights_for_sampler")
-
-            return self._save(request, "sampler", fingerprint, answer, request.user_metadata)
+            return self._save(
+                request, "sampler", fingerprint, lambda made: _SamplerSaved(path=made.tinker_path, type=_SAVE["sampler"]),
+                request.user_metadata,
+            )  # fmt: skip
         if request.ttl_seconds is not None or request.user_metadata:
             raise bad("ttl_seconds and user_metadata need a name: weights without one live as long as their session")
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
@@ -236,7 +235,7 @@ class TrainingCalls:
         request: types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest,
         kind: Kind,
         fingerprint: bytes,
-        answer: Callable[[str, int], object],
+        answer: Callable[[Checkpoint], object],
         metadata: dict[str, str] | None = None,
         overwrite: bool | None = True,
     ) -> Promise:
@@ -250,11 +249,10 @@ class TrainingCalls:
             if kind == "external":
                 write_peft(read_embedded(written), self._created(run).base_model, file)
                 written.unlink()
-            made = core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata)
-            return answer(made.tinker_path, made.size_bytes)
+            return answer(core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata))
 
         return core.accept(
-            run, checked_seq(request.seq_id), f"save {kind}", fingerprint,
+            run, checked_seq(request.seq_id), _SAVE[kind], fingerprint,
             lambda engine: engine.save(run.run_id, written, kind == "state", bool(overwrite)), then,
         )  # fmt: skip
 
