@@ -234,8 +234,6 @@ class Application:
         if found is None:
             waiting = {"type": "try_again", "request_id": data["request_id"], "queue_state": "active"}
             return web.json_response(waiting, status=408)
-        if isinstance(found, dict):
-            return found
         if found.error is not None:
             return {"error": found.error, "category": found.error_category}
         if has_protobuf(found.result) and PROTOBUF in request.headers.get("Accept", ""):

@@ -75,7 +75,6 @@ class Run:
     held: dict[int, Accepted] = field(default_factory=dict)
     held_since: float = 0.0
     queued: int = 0
-    unnumbered: int = 0
     last_used: float = field(default_factory=time.monotonic)
 
 
@@ -189,7 +188,7 @@ class Core:
     def accept(
         self,
         run: Run,
-        seq: int | None,
+        seq: int,
         kind: str,
         fingerprint: bytes,
         start: Start,
@@ -201,27 +200,21 @@ class Core:
         Raises:
             Refusal: the number was used for something else or is long over, or the queues are full.
         """
-        if seq is None:
-            run.unnumbered += 1
-        request_id = f"{run.run_id}:{seq if seq is not None else f'unnumbered-{run.unnumbered}'}"
+        request_id = f"{run.run_id}:{seq}"
         seen = self.promises.seen(request_id, kind, fingerprint)
         if seen is not None:
             return seen
         self.refuse_when_draining()
-        if seq is not None and seq < run.next_seq:
+        if seq < run.next_seq:
             raise gone(f"request {seq} of model {run.run_id} was answered before, and its result is no longer kept")
-        if seq is not None and seq >= run.next_seq + MAX_HELD:
+        if seq >= run.next_seq + MAX_HELD:
             raise bad(f"seq_id={seq} of model {run.run_id} is far ahead of {run.next_seq}, which is expected next")
         # The one that all others wait for is always let in: the queue could not empty without it.
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
         session_id = run.run_id.partition(":")[0]
         promise = self.promises.add(Promise(request_id, kind, session_id, fingerprint, size, run.run_id))
-        accepted = Accepted(promise, start, then)
-        if seq is None:
-            self._dispatch(run, accepted)
-            return promise
-        run.held[seq] = accepted
+        run.held[seq] = Accepted(promise, start, then)
         run.held_since = time.monotonic()
         while (ready := run.held.pop(run.next_seq, None)) is not None:
             self._dispatch(run, ready)

@@ -37,7 +37,7 @@ class PassRequest:
     """One forward or forward_backward request. `fault` is what is wrong with its data: the request takes its turn all the same."""
 
     model_id: str
-    seq_id: int | None
+    seq_id: int
     data: list[types.Datum]
     loss_fn: str
     loss_fn_config: dict[str, float | str] | None
@@ -90,9 +90,9 @@ def validated(kind: type[Model], data: Mapping[str, Any]) -> Model:
         raise bad(f"{kind.__name__}: {str(error)[:200]}") from None
 
 
-def checked_seq(seq_id: int | None, name: str = "seq_id") -> int | None:
-    """A sequence number that a client may choose."""
-    if seq_id is not None and not 0 <= seq_id <= MAX_SEQ_ID:
+def checked_seq(seq_id: int | None, name: str = "seq_id") -> int:
+    """A sequence number that a client may choose; every request has one."""
+    if seq_id is None or not 0 <= seq_id <= MAX_SEQ_ID:
         raise bad(f"{name}={str(seq_id)[:40]} must be from 0 to {MAX_SEQ_ID}")
     return seq_id
 

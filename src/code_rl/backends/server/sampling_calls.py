@@ -96,8 +96,8 @@ class SamplingCalls:
             raise bad(f"sampling_params: unknown setting {', '.join(map(repr, surplus))[:200]}")
         request = validated(types.SampleRequest, data)
         seq = checked_seq(request.seq_id)
-        if request.sampling_session_id is None or seq is None:
-            raise bad("asample needs sampling_session_id and seq_id; create a sampling session first")
+        if request.sampling_session_id is None:
+            raise bad("asample needs sampling_session_id; create a sampling session first")
         if request.base_model is not None or request.model_path is not None:
             raise bad("asample with a sampling_session_id takes neither base_model nor model_path")
         for name, instead in _REFUSED.items():

@@ -85,8 +85,6 @@ class TrainingCalls:
                 run, checked_seq(request.seq_id), "load_weights", fingerprint,
                 lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run),
             )  # fmt: skip
-        if request.session_id is None or request.model_seq_id is None:
-            raise bad("load_weights with session_id needs model_seq_id")
         run_id = self._new_id(request.session_id, request.model_seq_id)
         origin = core.store.read_run(checkpoint.run_id)
         asked = request.base_model or (origin.base_model if origin is not None else None)
@@ -103,8 +101,8 @@ class TrainingCalls:
             run_id, local, "load_weights", fingerprint, lambda e: e.create(run_id, None, file, optimizer), then
         )
 
-    def _new_id(self, session_id: str, number: int | None) -> str:
-        session = self._core.session(session_id)
+    def _new_id(self, session_id: str | None, number: int | None) -> str:
+        session = self._core.session(session_id or "")
         return f"{session.session_id}:train:{checked_seq(number, 'model_seq_id')}"
 
     def _recording(
@@ -215,8 +213,6 @@ class TrainingCalls:
         if request.ttl_seconds is not None or request.user_metadata:
             raise bad("ttl_seconds and user_metadata need a name: weights without one live as long as their session")
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
-        if number is None:
-            raise bad("save_weights_for_sampler needs path or sampling_session_seq_id")
         core, run = self._core, self._core.run(request.model_id)
         sampler_id = f"{run.run_id.partition(':')[0]}:sample:{number}"
         file = core.store.sampler_file(sampler_id)
