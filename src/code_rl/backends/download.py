@@ -36,11 +36,11 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
     with tinker.ServiceClient(base_url=place.url, api_key=place.key) as service:
         client: Any = link.submit(lambda: service.create_training_client_from_state(path)).result()
         base_model = str(client.get_info().model_data.model_name)
-        saved = link.submit(lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S)).result()
+        saved: Any = link.submit(lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S)).result()
         rest = rest_client(base_url=place.url, api_key=place.key)
         try:
-            urls = link.submit(lambda: rest.get_external_weights_urls(saved.path)).result().urls
-            for name, url in urls.items():
+            found: Any = link.submit(lambda: rest.get_external_weights_urls(saved.path)).result()
+            for name, url in found.urls.items():
                 _fetch(name, url, folder)
         finally:
             _forget(link, rest, saved.path)

@@ -73,7 +73,7 @@ def context_of(name: str) -> int:
     # The hub's own client repeats a request for half a minute where there is no network.
     import httpx
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils._headers import build_hf_headers
     from transformers import AutoConfig
 
     try:

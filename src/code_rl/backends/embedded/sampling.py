@@ -78,8 +78,9 @@ class Sampler:
 
     def _take_up(self) -> None:
         """Answer the oldest request and those that share its snapshot; there is nothing left where an earlier turn took it along."""
-        if not self._waiting:
-            return
+        with self._lock:  # a request is queued before it is seen to wait
+            if not self._waiting:
+                return
         # Callers submit a batch one by one: wait until no more arrive.
         time.sleep(LINGER_S)
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ class EmbeddedHost:
     """Engines on one device; each keeps the snapshots that were used last in memory, `max_snapshots` of them."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, max_snapshots: int) -> None:
-        self.losses = loss_settings()
+        self.losses: Mapping[str, frozenset[str]] = loss_settings()
         self._settings = device, dtype, max_snapshots
 
     def start(self, name: str) -> EmbeddedEngine:
