@@ -18,9 +18,8 @@ import httpx
 import pytest
 from pipeline_support import rollouts, small, untimed
 
-from code_rl.backends.capabilities import BackendKind
-from code_rl.backends.link import Link, RemoteFuture
-from code_rl.backends.places import Place
+from code_rl.backends.places import BackendKind, Place
+from code_rl.backends.remote import Link, RemoteFuture
 from code_rl.errors import BackendError, OutageError, SandboxError
 from code_rl.runs.journal import read_journal
 from code_rl.sandbox.executor import Execution, Job, Status, StdinInput

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import chz
 
-from code_rl.backends.capabilities import BackendKind
 from code_rl.backends.names import BUILT_IN
+from code_rl.backends.places import BackendKind
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule
 from code_rl.errors import DataError

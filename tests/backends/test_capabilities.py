@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.backends.capabilities import BackendKind, Capabilities
+from code_rl.backends.places import BackendKind, Capabilities
 from code_rl.errors import ConfigError
 
 LIMITED = Capabilities(BackendKind.SERVER, {"ppo": frozenset({"clip_low_threshold"})}, scaled_logprobs=True)

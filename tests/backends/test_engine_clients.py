@@ -340,7 +340,7 @@ def test_saving_is_refused_where_it_cannot_be_honoured(tmp_path):
 def test_unknown_losses_are_refused_by_name(name):
     _, trainer = client()
     with pytest.raises(ConfigError, match="loss_fn"):
-        trainer.forward_backward(data(), name)
+        trainer.forward_backward(data(), name).result()
 
 
 def test_unknown_loss_settings_are_refused_by_name():

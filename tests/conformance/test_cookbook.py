@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-from serve_support import ServeProcess
+from serve_support import Raw, ServeProcess
 
 import code_rl.backends.embedded
 
@@ -34,18 +34,32 @@ def server(tmp_path_factory):
         yield running
 
 
+# Fewer would mean that a program went through its batches and trained nothing.
+STEPS = {"quickstart": 12, "sl_loop": 5, "rl_loop": 2, "rl_train": 3}
+
+
+def done(server: ServeProcess, kind: str) -> float:
+    """How many requests of a kind the server has carried out."""
+    lines = Raw(server.port).send("GET", "/metrics")[1].decode().splitlines()
+    name = f'code_rl_serve_promises_total{{kind="{kind}",outcome="done"}} '
+    return next((float(line.removeprefix(name)) for line in lines if line.startswith(name)), 0.0)
+
+
 def run(python: str, program: str, server: ServeProcess, log: Path) -> str:
     environment = {**os.environ, "TINKER_BASE_URL": server.url, "TINKER_API_KEY": "tml-dummy", "TINKER_TELEMETRY": "0"}
-    done = subprocess.run(
+    before = {kind: done(server, kind) for kind in ("forward_backward", "optim_step")}
+    ended = subprocess.run(
         [python, str(PROGRAMS), program, str(log), str(TINY)],
         capture_output=True,
         text=True,
         env=environment,
         timeout=500,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert f"completed {program}" in done.stdout
-    return done.stdout + done.stderr
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert f"completed {program}" in ended.stdout
+    for kind, count in before.items():
+        assert done(server, kind) - count >= STEPS[program]
+    return ended.stdout + ended.stderr
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ def test_a_run_over_http_gives_the_metrics_of_a_run_in_process(tmp_path):
             code, output = train(tmp_path / name, backend, "max_steps=4")
             assert code == 0, output
     assert metrics(tmp_path / "there") == metrics(tmp_path / "here")
+    assert sum(bool(line.get("optim/grad_norm")) for line in metrics(tmp_path / "here")) == 4
 
 
 @pytest.mark.slow

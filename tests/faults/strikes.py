@@ -248,9 +248,8 @@ def _never() -> Any:
     """A request of a real remote client, whose server is well and does not answer it."""
     import httpx
 
-    from code_rl.backends.capabilities import BackendKind
-    from code_rl.backends.link import Link, RemoteFuture
-    from code_rl.backends.places import Place
+    from code_rl.backends.places import BackendKind, Place
+    from code_rl.backends.remote import Link, RemoteFuture
 
     httpx.get = lambda *_, **__: None  # type: ignore[assignment]
     return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.2, 0.5), lambda value: value)

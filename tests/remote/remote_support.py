@@ -146,26 +146,11 @@ class OtherServer(Loopback):
         return answer
 
 
-class ExportingProxy(FaultyProxy):
-    """Adds what hosted Tinker has and our server lacks: weights saved in peft's form, their signed addresses, their deletion."""
-
-    def __init__(self, upstream: str, folder: Path, names: tuple[str, ...]) -> None:
-        super().__init__(upstream, {})
-        self._folder = folder
-        self._names = names
-        self.deleted: list[str] = []
+class EscapingProxy(FaultyProxy):
+    """Names a file outside the folder among the addresses of a checkpoint's files."""
 
     async def _own(self, request: web.Request) -> web.StreamResponse | None:
-        if request.path.startswith("/signed/"):
-            return web.FileResponse(self._folder / request.path.removeprefix("/signed/"))
-        if request.path.endswith("save_weights_external"):
-            return web.json_response({"request_id": "external", "model_id": "m"})
-        if request.path.endswith("retrieve_future") and b"external" in await request.read():
-            return web.json_response({"path": "tinker://run/external_weights/x", "type": "save_weights_external"})
-        if request.path.endswith("external_weights_urls"):
-            urls = {name: f"{self.url}/signed/{name}" for name in self._names}
-            return web.json_response({"urls": urls, "expires": "2100-01-01T00:00:00Z"})
-        if request.method == "DELETE":
-            self.deleted.append(request.path)
-            return web.json_response({})
-        return None
+        if not request.path.endswith("external_weights_urls"):
+            return None
+        urls = {"../escaped": f"{self.url}/file"}
+        return web.json_response({"urls": urls, "expires": "2100-01-01T00:00:00Z"})

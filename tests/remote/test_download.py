@@ -6,61 +6,83 @@ import json
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+import tinker
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import ExportingProxy, settings
+from remote_support import EscapingProxy, settings
 from serve_support import ServerThread
 
-from code_rl.backends.adapters import read_embedded, read_folder, write_peft
+from code_rl.backends.adapters import read_embedded, read_folder
 from code_rl.backends.download import download_adapter
-from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.places import KEYLESS, Place
 from code_rl.commands.export import export_command
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
 
-FILES = ("adapter_config.json", "adapter_model.safetensors")
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of one step on a server, and some adapter as the service would hand it out."""
+    """A run of one step on a server."""
     folder = tmp_path_factory.mktemp("trained")
-    with ServerThread(folder / "server") as server:
+    with ServerThread(folder / "server", token="tml-secret") as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CODE_RL_SERVER_KEY", "tml-secret")
         assert train_command(settings(server.url, folder / "run", max_steps="1")) == 0
-        service = EmbeddedService(device="cpu", state_dir=folder / "state")
-        client = service.create_lora_training_client("tiny", rank=4, seed=3).result()
-        handed = read_embedded(Path(client.save_state("x").result().path))
-        (folder / "handed").mkdir()
-        write_peft(handed, "tiny", folder / "handed")
-        yield server, folder / "run", folder / "handed", handed
+        path = json.loads((folder / "run" / "checkpoints.jsonl").read_text().splitlines()[-1])["state_path"]
+        yield server, folder / "run", path
 
 
-def test_run_on_a_server_exports_through_the_services_own_export(trained, tmp_path):
-    server, run, handed_folder, handed = trained
-    with ExportingProxy(server.url, handed_folder, FILES) as proxy:
-        given = {"checkpoint": str(run), "backend": proxy.url, "format": "peft", "out": str(tmp_path / "out")}
-        assert export_command(given) == 0
-        assert len(proxy.deleted) == 1
+def external(server):
+    return [c for c in server.core.store.checkpoints() if c.kind == "external"]
+
+
+def test_run_on_a_server_exports_the_adapter_of_its_checkpoint_and_leaves_nothing_there(trained, tmp_path):
+    server, run, path = trained
+    given = {"checkpoint": str(run), "backend": server.url, "format": "peft", "out": str(tmp_path / "out")}
+    assert export_command(given) == 0
     found = read_folder(tmp_path / "out", "tiny")
-    assert found.pairs.keys() == handed.pairs.keys()
-    for name, (a, b) in handed.pairs.items():
+    saved = server.core.store.find(path, "state")
+    expected = read_embedded(server.core.store.checkpoint_file(saved.run_id, saved.name, "state"))
+    assert (found.rank, found.alpha) == (expected.rank, expected.alpha)
+    assert found.pairs.keys() == expected.pairs.keys()
+    for name, (a, b) in expected.pairs.items():
         assert torch.equal(found.pairs[name][0], a)
         assert torch.equal(found.pairs[name][1], b)
+    assert any(b.any() for _, b in expected.pairs.values())
     assert "after 1 steps" in (tmp_path / "out" / "README.md").read_text()
+    assert not external(server)
+
+
+def test_address_of_a_file_opens_that_file_for_its_time_and_without_a_key(trained, monkeypatch):
+    server, _, path = trained
+    with tinker.ServiceClient(base_url=server.url, api_key="tml-secret") as service:
+        client = service.create_training_client_from_state(path)
+        client = client.result() if hasattr(client, "result") else client
+        saved = client.save_weights_external("kept", ttl_seconds=3600).result().path
+        rest = tinker.RestClient(base_url=server.url, api_key="tml-secret")
+        url = rest.get_external_weights_urls(saved).result().urls["adapter_model.safetensors"]
+        assert httpx.get(url).status_code == 200
+        assert httpx.get(url.replace("adapter_model.safetensors", "adapter_config.json")).status_code == 403
+        assert httpx.get(url.replace("expires=1", "expires=2")).status_code == 403
+        with pytest.raises(Exception, match="weights/NAME"):
+            service.create_training_client_from_state(saved).result()
+        monkeypatch.setattr("code_rl.backends.server.listings.URLS_S", -1)
+        late = rest.get_external_weights_urls(saved).result().urls["adapter_model.safetensors"]
+        assert httpx.get(late).status_code == 403
+        rest.delete_checkpoint_from_tinker_path(saved).result()
+    assert httpx.get(url).status_code == 404
 
 
 def test_service_cannot_write_outside_the_folder(trained, tmp_path):
-    server, run, handed_folder, _ = trained
-    path = json.loads((run / "checkpoints.jsonl").read_text().splitlines()[-1])["state_path"]
-    with ExportingProxy(server.url, handed_folder, ("../escaped",)) as proxy:
-        place = Place("server", proxy.url, KEYLESS)
+    server, _, path = trained
+    with EscapingProxy(server.url, {}) as proxy:
+        place = Place("server", proxy.url, "tml-secret")
         with pytest.raises(BackendError, match="names a file outside the checkpoint"):
             download_adapter(place, path, tmp_path / "in")
-        assert len(proxy.deleted) == 1
     assert not (tmp_path / "escaped").exists()
+    assert not external(server)
 
 
 def test_sampler_weights_are_refused_with_what_to_give(tmp_path):

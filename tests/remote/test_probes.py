@@ -19,11 +19,10 @@ from serve_support import ServerThread
 
 from code_rl.backends.connect import logprobs_of
 from code_rl.backends.embedded import EmbeddedService
-from code_rl.backends.link import Link
 from code_rl.backends.names import BUILT_IN_FOLDER
 from code_rl.backends.places import KEYLESS, Place
-from code_rl.backends.probes import context_of, load_tokenizer, probe_scaling
-from code_rl.backends.remote import RemoteSamplingClient
+from code_rl.backends.preflight import context_of, load_tokenizer, probe_scaling
+from code_rl.backends.remote import Link, RemoteSamplingClient
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import FaultyProxy, records, sampled, settings
+from remote_support import FaultyProxy, OtherServer, records, sampled, settings
 from serve_support import ServerThread
 
+from code_rl.backends.names import BUILT_IN_FOLDER, built_in_context
+from code_rl.backends.places import KEYLESS, Place
+from code_rl.backends.preflight import survey
 from code_rl.commands.train import train_command
+from code_rl.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +49,28 @@ def test_run_on_a_server_trains_and_logs_session_and_the_services_metrics(whole)
     log = (whole / "logs.log").read_text()
     assert "session " in log
     assert log.count("optim_step {'grad_norm:mean'") == len(trained)
+
+
+def test_model_that_only_the_servers_disk_has_under_that_name_is_found_and_trained(server, tmp_path):
+    folder = shutil.copytree(BUILT_IN_FOLDER, tmp_path / "mine")
+    given = settings(server.url, tmp_path / "run", model_name=str(folder), max_steps="1")
+    assert train_command(given) == 0
+    assert records(tmp_path / "run")
+
+
+def test_model_of_the_hub_is_found_by_its_configuration_there(server, monkeypatch):
+    async def hub(request):
+        found = request.path == "/org/model"
+        return web.json_response(
+            json.loads((BUILT_IN_FOLDER / "config.json").read_text()), status=200 if found else 404
+        )
+
+    with OtherServer(hub) as other:
+        monkeypatch.setattr("huggingface_hub.hf_hub_url", lambda name, _file: f"{other.url}/{name}")
+        place = Place("server", server.url, KEYLESS)
+        assert asyncio.run(survey(place, "org/model")).models["org/model"] == built_in_context()
+        with pytest.raises(ConfigError, match="'org/other' is unknown to"):
+            asyncio.run(survey(place, "org/other"))
 
 
 def test_stopped_and_resumed_run_equals_the_uninterrupted_one(server, whole, tmp_path):

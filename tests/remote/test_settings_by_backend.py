@@ -13,18 +13,18 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
 from remote_support import settings
 from serve_support import ServerThread
 
-from code_rl.backends.capabilities import BackendKind
 from code_rl.backends.connect import _connect_remote
 from code_rl.backends.embedded.learner import Learner
 from code_rl.backends.embedded.sampling import Request
 from code_rl.backends.embedded.training import EmbeddedTrainingClient
+from code_rl.backends.places import BackendKind, kind_of
 from code_rl.backends.preflight import Survey
-from code_rl.backends.support import BEGIN, END, REACHING, kind_of, table
 from code_rl.commands.train import train_command
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
 from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import Recorder
+from scripts.write_settings import BEGIN, END, REACHING, backend_table
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {
@@ -170,7 +170,7 @@ def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, mon
 
 def test_docs_show_the_table_as_it_is():
     page = (ROOT / "docs" / "backends.md").read_text()
-    assert page.partition(BEGIN)[2].partition(END)[0].strip() == table()
+    assert page.partition(BEGIN)[2].partition(END)[0].strip() == backend_table()
 
 
 def test_expiry_is_refused_on_a_server_of_the_older_generation(monkeypatch):

@@ -13,16 +13,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from code_rl.backends.server.application import Application
 from code_rl.backends.server.core import Core, Limits
+from code_rl.backends.server.engine import EmbeddedHost
 from code_rl.backends.server.names import Names
 from code_rl.backends.server.store import Store
 
 API = "/api/v1"
 KEY = "tml-dummy"
 LIMITS = {
-    "max_models": 16,
-    "max_samplers": 16,
+    "max_models": 64,
     "max_queue": 4096,
     "max_queued_bytes": 1 << 30,
     "max_result_bytes": 1 << 30,
@@ -35,11 +37,18 @@ class ServerThread:
     """The application on loopback, in a thread. `core` may be looked at from tests."""
 
     def __init__(
-        self, folder: Path, token: str | None = None, models: dict[str, str] | None = None, **limits: Any
+        self,
+        folder: Path,
+        token: str | None = None,
+        models: dict[str, str] | None = None,
+        host: Any = None,
+        max_samplers: int = 16,
+        **limits: Any,
     ) -> None:
         self.folder = folder
         self._token = token
         self._models = models or {}
+        self._host = host or EmbeddedHost(torch.device("cpu"), torch.float32, max_samplers)
         self._limits = Limits(**{**LIMITS, **limits})
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -47,7 +56,7 @@ class ServerThread:
 
     async def _serve(self) -> None:
         store = Store(self.folder)
-        self.core = Core(store, Names(self._models), self._limits, "cpu", "float32")
+        self.core = Core(store, Names(self._models), self._limits, self._host)
         self.application = Application(self.core, self._token, self.max_request_bytes, status=False)
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("torch")
@@ -85,11 +87,47 @@ def test_gradients_accumulate_until_the_step(raw):
     assert norm([[a], [b]]) != pytest.approx(norm([[a]]), rel=1e-3)
 
 
-def test_a_refused_pass_takes_its_turn_and_spoils_the_step(raw, model):
-    status, answer = raw.post("forward_backward", json_pass(model, 1, [json_datum([5, 10**6, 7])]))
+IMAGE = {"model_input": {"chunks": [{"type": "image_asset_pointer", "location": "x", "format": "png", "tokens": 3}]}}
+
+
+@pytest.mark.parametrize(
+    ("refused", "named"),
+    [
+        ({"data": [json_datum([5, 10**6, 7])], "loss": "cross_entropy"}, "vocabulary"),
+        ({"data": [json_datum(TOKENS)], "loss": "gspo"}, "gspo.*cross_entropy, importance_sampling, ppo, cispo"),
+        ({"data": [json_datum(TOKENS, **IMAGE)], "loss": "cross_entropy"}, ""),
+        ({"data": [{"nonsense": 1}], "loss": "cross_entropy"}, "loss_fn_inputs"),
+    ],
+    ids=["data", "loss", "image", "shape"],
+)
+def test_a_refused_pass_takes_its_turn_and_the_step_behind_it_is_not_taken(raw, model, refused, named):
+    before = loss(raw, model, 1)
+    raw.post("forward_backward", json_pass(model, 2, [json_datum(TOKENS)]))
+    status, answer = raw.post("forward_backward", json_pass(model, 3, **refused))
     assert status == 400
-    assert "vocabulary" in answer["detail"]
-    failed = raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 2})[1]["request_id"])
+    assert re.search(named, answer["detail"])
+    failed = raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 4})[1]["request_id"])
     assert "no step was taken" in failed["error"]
-    raw.post("forward_backward", json_pass(model, 3, [json_datum(TOKENS)]))
-    assert raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 4})[1]["request_id"])["metrics"]
+    assert loss(raw, model, 5) == before
+    raw.post("forward_backward", json_pass(model, 6, [json_datum(TOKENS)]))
+    assert raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 7})[1]["request_id"])["metrics"]
+
+
+def test_after_a_number_that_never_comes_no_step_is_taken_with_what_was_before_it(server, raw, model):
+    raw.post("forward_backward", json_pass(model, 1, [json_datum(TOKENS)]))
+    late = raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 3})[1]["request_id"]
+    server.call(lambda: server.core.close_gap(server.core.runs[model]))
+    assert "never came" in raw.result(late)["error"]
+    raw.post("forward_backward", json_pass(model, 4, [json_datum(TOKENS)]))
+    failed = raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 5})[1]["request_id"])
+    assert "no step was taken" in failed["error"]
+
+
+def test_stability_info_is_refused_with_its_loss_and_what_to_choose(raw):
+    body = {"session_id": raw.session(), "sampling_session_seq_id": 0, "base_model": "tiny"}
+    sampler = raw.post("create_sampling_session", body)[1]["sampling_session_id"]
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    asked = {"sampling_session_id": sampler, "seq_id": 0, "prompt": prompt, "record_stability_info": True}
+    status, answer = raw.post("asample", {**asked, "sampling_params": {"max_tokens": 1}})
+    assert status == 400
+    assert re.search("record_stability_info.*stable_reinforce.*importance_sampling", answer["detail"])

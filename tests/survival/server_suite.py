@@ -121,7 +121,7 @@ def facts_of(log_path: Path, state: Path) -> Facts:
 
     store = Store.__new__(Store)  # only its paths: the folder's lock is the server's
     store.folder = state
-    saved = store.find(read_checkpoints(log_path)[-1]["state_path"])
+    saved = store.find(read_checkpoints(log_path)[-1]["state_path"], "state")
     found = read_state(store.checkpoint_file(saved.run_id, saved.name, saved.kind))
     lines = [json.loads(line) for line in (log_path / "rollouts.jsonl").read_text().splitlines()]
     return Facts(
@@ -230,7 +230,7 @@ def main(words: list[str]) -> int:
     folder = Path(given["folder"]).absolute()
     until = time.monotonic() + float(given.get("seconds", "inf"))
     preload(
-        ("tinker", "code_rl.backends.remote", "code_rl.backends.server.application", "code_rl.backends.server.core")
+        ("tinker", "code_rl.backends.remote", "code_rl.backends.server.application", "code_rl.backends.server.engine")
     )
     whole, size = undisturbed(folder / "whole", lag)
     for seed in range(first, first + cases):

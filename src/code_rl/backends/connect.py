@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import chz
+
 from code_rl.algorithm.losses import POLICY_LOSSES
-from code_rl.backends.capabilities import BackendKind, Capabilities
-from code_rl.backends.places import Place, place_of
-from code_rl.backends.support import refuse_settings
-from code_rl.config import Config, loss_config
+from code_rl.backends.places import BackendKind, Capabilities, Place, kind_of, place_of
+from code_rl.config import FACTS, Config, loss_config
 from code_rl.errors import BackendError, CheckpointError, ConfigError, install_command
 
 if TYPE_CHECKING:
@@ -42,6 +42,17 @@ class Backend:
         """A sampling client that holds the weights as they are now."""
         sampler: tinker.SamplingClient = await ready(self.trainer.save_weights_and_get_sampling_client())
         return sampler
+
+
+def refuse_settings(config: Config) -> None:
+    """Raise ConfigError, by name, for a setting that the run's kind of back end would not hear of."""
+    kind, fields = kind_of(config.backend), chz.chz_fields(Config)
+    for name, facts in FACTS.items():
+        value: Any = getattr(config, name)
+        if facts.reach.note and kind not in facts.reach.honoured and value != fields[name]._default:
+            raise ConfigError(
+                f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"
+            )
 
 
 async def preflight(config: Config) -> Survey | None:
@@ -102,18 +113,14 @@ async def _connect_embedded(config: Config, state_dir: Path, state_path: str | N
         trainer=trainer,
         tokenizer=trainer.get_tokenizer(),
         context=trainer.max_context_length(),
-        capabilities=Capabilities(
-            BackendKind.EMBEDDED,
-            losses=loss_settings(),
-            scaled_logprobs=True,
-        ),
+        capabilities=Capabilities(BackendKind.EMBEDDED, losses=loss_settings(), scaled_logprobs=True),
         base_sampler=lambda: ready(service.create_sampling_client(base_model=name)),
         close=service.close,
     )
 
 
 async def _connect_remote(config: Config, state_path: str | None, found: Survey) -> Backend:
-    from code_rl.backends.probes import context_of
+    from code_rl.backends.preflight import context_of
     from code_rl.backends.remote import RemoteService
 
     place = place_of(config.backend)
@@ -139,7 +146,7 @@ async def _connect_remote(config: Config, state_path: str | None, found: Survey)
 async def _begin(
     config: Config, state_path: str | None, found: Survey, place: Place, service: RemoteService, context: int
 ) -> Backend:
-    from code_rl.backends.probes import load_tokenizer, probe_loss, probe_scaling
+    from code_rl.backends.preflight import load_tokenizer, probe_loss, probe_scaling
 
     name = config.model_name or ""
     if state_path is not None:

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from code_rl.backends.link import Link
 from code_rl.backends.places import Place
+from code_rl.backends.remote import Link
 from code_rl.errors import BackendError, ConfigError
 
 logger = logging.getLogger("code_rl.backends")
@@ -34,13 +34,13 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
     if rest_client is None:
         raise ConfigError("fetching a checkpoint needs a newer SDK; run: pip install 'tinker>=0.38'")
     with tinker.ServiceClient(base_url=place.url, api_key=place.key) as service:
-        client: Any = link.submit(lambda: service.create_training_client_from_state(path), _same).result()
+        client: Any = link.submit(lambda: service.create_training_client_from_state(path)).result()
         base_model = str(client.get_info().model_data.model_name)
-        saved = link.submit(lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S), _same).result()
+        saved: Any = link.submit(lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S)).result()
         rest = rest_client(base_url=place.url, api_key=place.key)
         try:
-            urls = link.submit(lambda: rest.get_external_weights_urls(saved.path), _same).result().urls
-            for name, url in urls.items():
+            found: Any = link.submit(lambda: rest.get_external_weights_urls(saved.path)).result()
+            for name, url in found.urls.items():
                 _fetch(name, url, folder)
         finally:
             _forget(link, rest, saved.path)
@@ -67,10 +67,6 @@ def _fetch(name: str, url: str, folder: Path) -> None:
 
 def _forget(link: Link, rest: Any, path: str) -> None:
     try:
-        link.submit(lambda: rest.delete_checkpoint_from_tinker_path(path), _same).result()
+        link.submit(lambda: rest.delete_checkpoint_from_tinker_path(path)).result()
     except BackendError as error:
         logger.warning("%s was not deleted and stays for an hour: %s", path, error)
-
-
-def _same(value: Any) -> Any:
-    return value

@@ -1,7 +1,7 @@
 """Asking a remote back end who it is, before the SDK (which retries for minutes) meets it: seconds, and nothing is spent.
 
 Five small requests of Tinker's protocol: configuration, the key's exchange where the server wants one, the generation of the
-protocol, and the models.
+protocol, and the models. Then, once there is a session, small experiments: its loss, what its sampled log-probabilities are.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
+from code_rl.algorithm.datums import make_datum
+from code_rl.backends.names import source_of
 from code_rl.backends.places import Place
 from code_rl.config import recipe_models
-from code_rl.errors import ConfigError
+from code_rl.errors import BackendError, ConfigError
+
+if TYPE_CHECKING:
+    from code_rl.backends.remote import RemoteSamplingClient, RemoteTrainingClient
 
 CONNECT_S, ANSWER_S = 2.0, 15.0
 # A server that is busy for a moment is asked again.
@@ -26,6 +32,9 @@ _PAUSES_S = (0.3, 0.7)
 _API = "/api/v1/"
 # Released servers of the older generation (SkyRL 0.3) were made for this line of the SDK.
 OLDER_SDK = "0.24.1"
+# Drawn so hot that a tempered log-probability is far from the policy's own; in bfloat16 the same number computed twice differs
+# by a few hundredths.
+_PROBE_TOKENS, _PROBE_TEMPERATURE, _APART = 16, 3.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,7 @@ async def survey(place: Place, model_name: str | None) -> Survey:
         ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or not this SDK's generation of it,
             or does not have the model.
     """
-    found = await asyncio.to_thread(_survey, place)
+    found = await asyncio.to_thread(_survey, place, model_name)
     if model_name is None:
         raise ConfigError(f"model_name is not set; {place.url} has: {_listed(found)}")
     if model_name not in found.models:
@@ -80,7 +89,7 @@ def _listed(found: Survey) -> str:
     return ", ".join(sorted(found.models)) or "no models"
 
 
-def _survey(place: Place) -> Survey:
+def _survey(place: Place, model_name: str | None) -> Survey:
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -88,7 +97,9 @@ def _survey(place: Place) -> Survey:
         with httpx.Client(timeout=timeout) as client:
             asked = _Asked(client, place)
             asked.configure()
-            reply = asked.ask("GET", "get_server_capabilities")
+            # A server that loads folders and hub ids lists this one too, if it could; others do not read the query.
+            wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
+            reply = asked.ask("GET", f"get_server_capabilities{wanted}")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = place.redacted(str(error)) or type(error).__name__
         raise ConfigError(
@@ -172,3 +183,65 @@ def _read(place: Place, reply: _Reply, newer: bool) -> Survey:
             f"{place.url} does not say which models it has ({reply.said()}); is it a Tinker server?"
         ) from None
     return Survey(models, known, newer)
+
+
+def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
+    """The model's tokenizer, by its own name or the one that the server gives. Raises ConfigError when neither can be had.
+
+    Loaded here, not through the SDK, which misreads local folders.
+    """
+    from transformers import AutoTokenizer
+
+    failures = []
+    for name in dict.fromkeys(each for each in (model_name, tokenizer_id) if each):
+        try:
+            return AutoTokenizer.from_pretrained(source_of(name))
+        except (OSError, ValueError, ConfigError) as error:
+            failures.append(" ".join(str(error).split())[:200])
+    raise ConfigError(f"model {model_name!r} has no usable tokenizer here: {'; '.join(failures)}")
+
+
+def context_of(model_name: str, told: int | None) -> int:
+    """Tokens of context: what the server says, else what the model's configuration says. Raises ConfigError without either."""
+    if told is not None:
+        return told
+    try:
+        source = source_of(model_name)
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(Path(source) if Path(source).is_dir() else source)
+        return int(config.max_position_embeddings)
+    except (OSError, ValueError, ConfigError, AttributeError) as error:
+        raise ConfigError(
+            f"the server does not say how long the context of {model_name!r} is, and its configuration cannot be read here: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+async def probe_loss(trainer: RemoteTrainingClient, loss: str, settings: Mapping[str, float], token: int) -> None:
+    """Run one forward pass over two tokens with the run's loss. Raises ConfigError, naming the loss, when it is refused."""
+    datum = make_datum([token, token], [-1.0], 1, 1.0)
+    try:
+        await trainer.forward([datum], loss, settings)
+    except BackendError as error:
+        named = f"loss={loss}" + "".join(f" {key}={value:g}" for key, value in settings.items())
+        raise ConfigError(f"{named} is not honoured by this back end: {error}") from error
+
+
+async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
+    """True when sampled log-probabilities belong to the tempered distribution, False when they are the policy's own.
+
+    Draws a few tokens at a high temperature and has the same tokens scored at temperature 1.
+    """
+    from tinker import types
+
+    prompt = [token, token]
+    parameters = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=_PROBE_TEMPERATURE, seed=0)
+    response = await sampler.sample(types.ModelInput.from_ints(prompt), 1, parameters)
+    sequence = response.sequences[0]
+    drawn = list(sequence.logprobs or [])
+    scored = await sampler.compute_logprobs(types.ModelInput.from_ints([*prompt, *sequence.tokens]))
+    gaps = [abs(a - b) for a, b in zip(drawn, scored[len(prompt) :], strict=True) if b is not None]
+    if not gaps:
+        raise BackendError("the back end returned no log-probabilities to compare; train at temperature=1")
+    return sum(gaps) / len(gaps) > _APART

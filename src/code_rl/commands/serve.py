@@ -29,9 +29,7 @@ class ServeConfig:
     host: str = chz.field(
         default="127.0.0.1", doc=f"Address to bind. Anything but loopback needs a token in {TOKEN_VARIABLE}."
     )
-    state_dir: str = chz.field(
-        default="~/.code-rl/serve", doc="Folder for sessions, checkpoints and models that are not in memory."
-    )
+    state_dir: str = chz.field(default="~/.code-rl/serve", doc="Folder for sessions, checkpoints and sampler weights.")
     models: str | None = chz.field(
         default=None,
         doc="A TOML file that maps names of base models to local ones: a table [models] with lines\n"
@@ -41,18 +39,22 @@ class ServeConfig:
     dtype: str = chz.field(default="auto", doc="Weights and activations: auto, float32 or bfloat16.")
     threads: int | None = chz.field(default=None, doc="torch's threads (None: torch decides).")
     preload: str | None = chz.field(default=None, doc="A base model to load before the first client comes.")
-    max_models: int = chz.field(default=16, doc="Models in training that stay in memory; others wait on the disk.")
-    max_samplers: int = chz.field(default=16, doc="Sampler snapshots that stay in memory; others wait on the disk.")
+    max_models: int = chz.field(
+        default=64, doc="Models in training at a time; one more is answered 429, which the SDK retries."
+    )
+    max_samplers: int = chz.field(
+        default=16, doc="Sampler snapshots of a base model that stay in memory; others wait on the disk."
+    )
     max_queue: int = chz.field(
         default=4096, doc="Requests that may wait; one more is answered 429, which the SDK retries."
     )
     max_request_mb: int = chz.field(default=256, doc="Largest request body; a larger one is answered 413.")
     max_queued_mb: int = chz.field(default=1024, doc="Request bodies that may wait; beyond it the answer is 429.")
     max_result_mb: int = chz.field(default=1024, doc="Results that wait to be fetched; beyond it the answer is 429.")
-    idle_s: float = chz.field(default=900.0, doc="A model that nobody uses for so long moves from memory to the disk.")
+    idle_s: float = chz.field(default=900.0, doc="A base model that nobody uses for so long leaves the memory.")
     session_timeout_s: float = chz.field(
         default=180.0,
-        doc="A client without a sign of life for so long loses its place in memory and its queued samples.",
+        doc="A client without a sign of life for so long loses its queued requests, and idle_s later its models.",
     )
     shutdown_grace_s: float = chz.field(
         default=60.0, doc="How long queued requests may take to end after SIGTERM or SIGINT."
@@ -102,8 +104,10 @@ def read_token(host: str) -> str | None:
 async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int:
     import torch
 
+    from code_rl.backends.embedded.service import resolve_device, resolve_dtype
     from code_rl.backends.server.application import Application
     from code_rl.backends.server.core import Core, Limits
+    from code_rl.backends.server.engine import EmbeddedHost
     from code_rl.backends.server.names import Names
     from code_rl.backends.server.store import Store
 
@@ -114,14 +118,15 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
     try:
         limits = Limits(
             max_models=config.max_models,
-            max_samplers=config.max_samplers,
             max_queue=config.max_queue,
             max_queued_bytes=config.max_queued_mb << 20,
             max_result_bytes=config.max_result_mb << 20,
             idle_s=config.idle_s,
             session_timeout_s=config.session_timeout_s,
         )
-        core = Core(store, names, limits, config.device, config.dtype)
+        device = resolve_device(config.device)
+        host = EmbeddedHost(device, resolve_dtype(config.dtype, device), config.max_samplers)
+        core = Core(store, names, limits, host)
         if config.preload is not None:
             await asyncio.wrap_future(core.engine(names.local(config.preload)).loaded)
         application = Application(core, token, config.max_request_mb << 20, config.status)
@@ -129,9 +134,9 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         try:
             async with application.listening(config.host, config.port) as port:
                 shown = f"[{config.host}]" if ":" in config.host else config.host
-                print(f"serving http://{shown}:{port} ({core.device}, state in {store.folder})", flush=True)
+                print(f"serving http://{shown}:{port} ({device}, state in {store.folder})", flush=True)
                 await stop.wait()
-                print("stopping: ending what is queued, saving models", file=sys.stderr, flush=True)
+                print("stopping: ending what is queued", file=sys.stderr, flush=True)
                 if not await application.drain(config.shutdown_grace_s):
                     print(f"stopped what took longer than {config.shutdown_grace_s:g} s", file=sys.stderr)
                     return 1

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.assembly import NothingLeftError, assemble
-from code_rl.backends.capabilities import BackendKind
 from code_rl.backends.names import BUILT_IN
-from code_rl.backends.places import place_of
+from code_rl.backends.places import BackendKind, place_of
 from code_rl.config import (
     FACTS,
     Config,

@@ -65,7 +65,7 @@ class Config:
         "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), or a server's http://host:port. "
         "auto: tinker if one of those two is set in the environment or in .env, else embedded.")
     model_name: str | None = setting(None, FIXED,
-        everywhere("embedded: a folder, a hub id or tiny; else one of the names that the server lists, checked at the start"),
+        everywhere("embedded: a folder, a hub id or tiny; else a name that the server lists, or a folder or hub id that it could load, asked at the start"),
         "'tiny' (built in), a local folder, or a hub id of a Qwen2, Qwen3 or Llama causal LM.")
     device: str = setting("auto", FREE, embedded("where the engine computes", "the server has its own"),
         "Device of the embedded engine: auto, cpu, cuda or mps.")

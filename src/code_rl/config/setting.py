@@ -13,7 +13,7 @@ from typing import Any
 
 import chz
 
-from code_rl.backends.capabilities import BackendKind
+from code_rl.backends.places import BackendKind
 from code_rl.errors import ConfigError
 
 Check = Callable[[Any, str], None]

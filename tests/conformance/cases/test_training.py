@@ -102,6 +102,18 @@ def test_bad_data_fails_its_request_and_the_step_behind_it_and_no_more(backend):
     assert loss_of(forward(trainer, [supervised(A)])) < before
 
 
+@pytest.mark.parametrize("arguments", [("no_such_loss",), ("ppo", {"no_such_setting": 1.0})], ids=["loss", "setting"])
+def test_no_step_is_taken_with_what_came_before_a_refused_pass(backend, arguments):
+    trainer = backend.trainer()
+    before = loss_of(forward(trainer, [supervised(A)]))
+    trainer.forward_backward([supervised(A)], "cross_entropy").result()
+    with pytest.raises(Exception, match="no_such"):
+        trainer.forward_backward([supervised(A)], *arguments).result()
+    with pytest.raises(Exception, match="step"):
+        trainer.optim_step(ADAM).result()
+    assert loss_of(forward(trainer, [supervised(A)])) == pytest.approx(before, rel=1e-6)
+
+
 def test_a_step_without_a_gradient_is_an_error(backend):
     with pytest.raises(Exception, match="gradient"):
         backend.trainer().optim_step(ADAM).result()

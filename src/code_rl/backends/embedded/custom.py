@@ -6,7 +6,6 @@ With C the function and lp the log-probabilities, cross-entropy with the weights
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,22 +16,10 @@ from code_rl.errors import DataError
 CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, float]]]
 
 
-@dataclass(frozen=True)
-class Linear:
-    """A custom loss at one point: data whose cross-entropy has its gradient, its value, and its metrics."""
-
-    data: list[types.Datum]
-    value: float
-    metrics: Mapping[str, float]
-
-
-def unweighted(data: Sequence[types.Datum]) -> list[types.Datum]:
-    """The data for the forward pass: targets alone. Raises DataError where they are missing."""
-    return [_reweighted(datum, i, None) for i, datum in enumerate(data)]
-
-
-def linearised(data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.ForwardBackwardOutput) -> Linear:
-    """Call `loss_fn(data, logprobs)` on the forward pass's log-probabilities (one tensor per datum, fp32, on the CPU).
+def differentiated(
+    data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.ForwardBackwardOutput
+) -> tuple[list[torch.Tensor], float, Mapping[str, float]]:
+    """The weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is called with one fp32 tensor per datum.
 
     Raises DataError when the loss does not depend on a datum's log-probabilities; what `loss_fn` raises comes through.
     """
@@ -40,20 +27,20 @@ def linearised(data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.
     with torch.enable_grad():
         loss, metrics = loss_fn(list(data), list(logprobs))
         loss.backward()
-    weighted = []
-    for i, (datum, lp) in enumerate(zip(data, logprobs, strict=True)):
+    for i, lp in enumerate(logprobs):
         if lp.grad is None:
             raise DataError(f"datum {i}: the custom loss has no gradient with respect to its log-probabilities")
-        weighted.append(_reweighted(datum, i, -lp.grad))
-    return Linear(weighted, float(loss.detach().sum()), metrics)
+    return [-lp.grad for lp in logprobs if lp.grad is not None], float(loss.detach().sum()), metrics
 
 
-def _reweighted(datum: types.Datum, index: int, weights: torch.Tensor | None) -> types.Datum:
-    targets = datum.loss_fn_inputs.get("target_tokens")
-    if targets is None:
-        raise DataError(f"datum {index}: a custom loss needs target_tokens")
-    values = torch.zeros(targets.to_numpy().shape) if weights is None else weights
-    return types.Datum(
-        model_input=datum.model_input,
-        loss_fn_inputs={"target_tokens": targets, "weights": types.TensorData.from_torch(values)},
-    )
+def reweighted(data: Sequence[types.Datum], weights: Sequence[torch.Tensor] | None = None) -> list[types.Datum]:
+    """The data for a cross-entropy pass with these weights (None: zeros). Raises DataError where targets are missing."""
+    made = []
+    for i, datum in enumerate(data):
+        targets = datum.loss_fn_inputs.get("target_tokens")
+        if targets is None:
+            raise DataError(f"datum {i}: a custom loss needs target_tokens")
+        values = types.TensorData.from_torch(torch.zeros(targets.to_numpy().shape) if weights is None else weights[i])
+        inputs = {"target_tokens": targets, "weights": values}
+        made.append(types.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
+    return made

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import (
-    PLAIN_ATTENTION_WIDTH,
-    attend_causal,
-    causal_mask,
-    feed_forward,
-    split_heads,
-    target_logprobs,
-    weighted,
-)
+from .forward import PLAIN_ATTENTION_WIDTH, attend_causal, causal_mask, decoder_layer, target_logprobs, weighted
 from .kernels import rms_norm
 from .packing import make_grid
 from .picking import Choice, Picker
-from .weights import Layer, Weights, even_rows
+from .weights import Weights, even_rows
 
 MIN_ROWS = 16
 WIDTH = 16
@@ -132,14 +125,17 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
     mask = causal_mask(grid.width, weights.dtype, device) if grid.width <= PLAIN_ATTENTION_WIDTH else None
     x = F.embedding(tokens, weights.embed)
-    keys, values = [], []
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
     shape = (grid.rows, grid.width, arch.kv_heads, arch.head_dim)
-    for layer in weights.layers:
-        query, key, value = split_heads(weights, layer, rms_norm(x, layer.norm_1, arch.norm_eps), cos, sin)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         keys.append(key.index_select(0, grid.gather).view(shape).permute(0, 2, 3, 1).contiguous())
         values.append(value.index_select(0, grid.gather).view(shape).transpose(1, 2).contiguous())
-        x = x + layer.o(attend_causal(weights, grid, mask, query, key, value))
-        x = x + feed_forward(layer, rms_norm(x, layer.norm_2, arch.norm_eps))
+        return attend_causal(weights, grid, mask, query, key, value)
+
+    for layer in weights.layers:
+        x = decoder_layer(weights, layer, x, cos, sin, attend)
     ends = torch.from_numpy(offsets[1:] - 1).to(device)
     last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
     logits = weights.head(last).float()
@@ -251,15 +247,14 @@ class _Run:
         cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
         x = F.embedding(token, weights.embed)
         for i, layer in enumerate(weights.layers):
-            x = self._layer(i, layer, x, cos, sin, step)
+            x = decoder_layer(weights, layer, x, cos, sin, partial(self._attend, i, step))
         self.logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
 
-    def _layer(self, i: int, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, step: int) -> Tensor:
+    def _attend(self, i: int, step: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         arch = self.arch
-        query, key, value = split_heads(self.weights, layer, rms_norm(x, layer.norm_1, arch.norm_eps), cos, sin)
         self.keys[i][:, :, :, step] = key
         self.values[i][:, :, step] = value
-        rows, stem = len(x), self.stem_mask.shape[-1]
+        rows, stem = len(query), self.stem_mask.shape[-1]
         query = query.reshape(rows, arch.kv_heads, arch.queries_per_kv, arch.head_dim)
         to_stem = self._meet(query, self.stem_keys[i], self.stem_mask)
         # Where a row's result starts in memory decides its rounding; four columns more at most, and every row starts alike.
@@ -267,8 +262,7 @@ class _Run:
         probs = torch.softmax(torch.cat([to_stem, to_own], dim=-1), dim=-1)
         out = self._meet(probs[..., :stem], self.stem_values[i])
         out = out + probs[..., stem:] @ self.values[i][:, :, : step + 1]
-        x = x + layer.o(out.reshape(rows, arch.q_width))
-        return x + feed_forward(layer, rms_norm(x, layer.norm_2, arch.norm_eps))
+        return out.reshape(rows, arch.q_width)
 
     def _meet(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
         """Multiply each row's [kv, per, m] with its prompt's [kv, m, n]: one product per prompt for all its rows.

@@ -6,6 +6,8 @@ Matrix products run on the flat tokens; attention runs on padded grids, by plain
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +19,7 @@ from .kernels import gated, rms_norm
 from .packing import Grid, Packed
 from .weights import Layer, Weights
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 PLAIN_ATTENTION_WIDTH = 1024
 SUMMED = 128
 SMALL_HIDDEN = 512
@@ -46,9 +49,14 @@ def split_heads(weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Ten
     return query, key, value
 
 
-def feed_forward(layer: Layer, x: Tensor) -> Tensor:
-    """The gated feed-forward block on normed x [n, hidden]."""
-    return layer.down(gated(layer.gate_up(x)))
+def decoder_layer(weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+    """One layer on x [n, hidden], for training, prefill and decoding alike: they differ in how a token attends to others.
+
+    `attend` maps queries [n, heads, d], keys and values [n, kv, d] to [n, heads · d].
+    """
+    eps = weights.arch.norm_eps
+    x = x + layer.o(attend(*split_heads(weights, layer, rms_norm(x, layer.norm_1, eps), cos, sin)))
+    return x + layer.down(gated(layer.gate_up(rms_norm(x, layer.norm_2, eps))))
 
 
 def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
@@ -57,11 +65,19 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     sin = weights.sin[batch.positions].unsqueeze(1)
     masks = _masks(batch, weights.dtype)
     x = F.embedding(batch.tokens, weights.embed)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if batch.stems is None:
+            return attend_causal(weights, batch.branches, masks[1], query, key, value)
+        stem = attend_causal(weights, batch.stems, masks[0], query, key, value)
+        assert masks[1] is not None
+        return torch.cat([stem, _attend_branches(weights, batch, batch.stems, masks[1], query, key, value)])
+
     for layer in weights.layers:
         if recompute:
-            x = checkpoint(_layer, weights, layer, batch, masks, cos, sin, x, use_reentrant=False)
+            x = checkpoint(decoder_layer, weights, layer, x, cos, sin, attend, use_reentrant=False)
         else:
-            x = _layer(weights, layer, batch, masks, cos, sin, x)
+            x = decoder_layer(weights, layer, x, cos, sin, attend)
     return rms_norm(x, weights.norm, weights.arch.norm_eps)
 
 
@@ -82,21 +98,6 @@ def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: fl
     return -F.cross_entropy(logits if temperature == 1 else logits / temperature, targets, reduction="none")
 
 
-def _layer(
-    weights: Weights,
-    layer: Layer,
-    batch: Packed,
-    masks: tuple[Tensor | None, Tensor | None],
-    cos: Tensor,
-    sin: Tensor,
-    x: Tensor,
-) -> Tensor:
-    eps = weights.arch.norm_eps
-    query, key, value = split_heads(weights, layer, rms_norm(x, layer.norm_1, eps), cos, sin)
-    x = x + layer.o(_attend(weights, batch, masks, query, key, value))
-    return x + feed_forward(layer, rms_norm(x, layer.norm_2, eps))
-
-
 def _masks(batch: Packed, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
     """Additive masks: stems to themselves [1, T, T]; branches to stem and themselves [stems, 1, 1, 1, S, T + S]."""
     stems, branches = batch.stems, batch.branches
@@ -107,11 +108,7 @@ def _masks(batch: Packed, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | N
     inside = torch.arange(stems.width, device=device)[None, :] < stems.lengths[:, None]
     to_stem = torch.zeros(inside.shape, dtype=dtype, device=device).masked_fill_(~inside, float("-inf"))
     joined = torch.cat(
-        [
-            to_stem[:, None, :].expand(-1, branches.width, -1),
-            own[None, :, :].expand(stems.rows, -1, -1),
-        ],
-        dim=-1,
+        [to_stem[:, None, :].expand(-1, branches.width, -1), own[None, :, :].expand(stems.rows, -1, -1)], dim=-1
     )
     plain = stems.width <= PLAIN_ATTENTION_WIDTH
     return causal_mask(stems.width, dtype, device) if plain else None, joined[:, None, None, None]
@@ -120,21 +117,6 @@ def _masks(batch: Packed, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | N
 def causal_mask(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Additive mask [width, width] that hides later positions."""
     return torch.full((width, width), float("-inf"), dtype=dtype, device=device).triu_(1)
-
-
-def _attend(
-    weights: Weights,
-    batch: Packed,
-    masks: tuple[Tensor | None, Tensor | None],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-) -> Tensor:
-    if batch.stems is None:
-        return attend_causal(weights, batch.branches, masks[1], query, key, value)
-    stem = attend_causal(weights, batch.stems, masks[0], query, key, value)
-    assert masks[1] is not None
-    return torch.cat([stem, _attend_branches(weights, batch, batch.stems, masks[1], query, key, value)])
 
 
 def attend_causal(

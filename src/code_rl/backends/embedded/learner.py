@@ -19,7 +19,7 @@ from code_rl.errors import BackendError
 from .adam import AdamState, adam_step
 from .datums import Example, Floats
 from .forward import SMALL_HIDDEN, hidden_states, target_logprobs
-from .lora import Lora, with_sites
+from .lora import Lora
 from .packing import Packed, pack, plan
 from .passes import Pass
 from .weights import SITES, Linear, Weights
@@ -119,7 +119,7 @@ class Learner:
             return replace(linear, lora_a=a, lora_b=b)
 
         layers = tuple(
-            with_sites(layer, {site: leaf(getattr(layer, site), i, site) for site in SITES})
+            replace(layer, **{site: leaf(getattr(layer, site), i, site) for site in SITES})  # type: ignore[arg-type]
             for i, layer in enumerate(weights.layers)
         )
         return replace(weights, layers=layers, head=leaf(weights.head, -1, "head")), leaves
@@ -152,13 +152,7 @@ class Learner:
         )
 
     def _micro_batch(
-        self,
-        batch: Packed,
-        how: Pass,
-        weights: Weights,
-        backward: bool,
-        logprobs: list[Floats],
-        losses: list[Floats],
+        self, batch: Packed, how: Pass, weights: Weights, backward: bool, logprobs: list[Floats], losses: list[Floats]
     ) -> None:
         states = hidden_states(weights, batch, recompute=self.recompute and backward)
         stem_lp: Tensor | None = None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .architecture import Architecture
-from .weights import SITES, Layer, Linear, Weights
+from .weights import SITES, Linear, Weights
 
 _Change = Callable[[Linear, int, str], Linear]
 
@@ -121,7 +121,7 @@ class Lora:
 
     def _mapped(self, base: Weights, change: _Change) -> Weights:
         layers = tuple(
-            with_sites(layer, {s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)})
+            replace(layer, **{s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)})  # type: ignore[arg-type]
             for i, layer in enumerate(base.layers)
         )
         head = change(base.head, -1, "head") if self.at(-1, "head") else base.head
@@ -159,14 +159,3 @@ class Lora:
             rows = slice(i * rank, (i + 1) * rank)
             into_a[m.name] += grad_a[:, rows].t()
             into_b[m.name] += self.scale * grad_b[rows, m.start : m.start + m.outputs].t()
-
-
-def with_sites(layer: Layer, changed: dict[str, Linear]) -> Layer:
-    """Return the layer with some of its fused matrices replaced."""
-    return replace(
-        layer,
-        qkv=changed.get("qkv", layer.qkv),
-        o=changed.get("o", layer.o),
-        gate_up=changed.get("gate_up", layer.gate_up),
-        down=changed.get("down", layer.down),
-    )

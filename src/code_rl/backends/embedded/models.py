@@ -19,7 +19,8 @@ from code_rl.errors import ConfigError
 from .architecture import Architecture, read_architecture
 from .weights import Source, Weights, from_transformers, fuse
 
-__all__ = ["BUILT_IN", "Model", "built_in_context", "load_model", "source_of", "wrap_model"]
+HUB_S = 5.0
+__all__ = ["BUILT_IN", "Model", "built_in_context", "context_of", "load_model", "source_of", "wrap_model"]
 
 
 @dataclass
@@ -47,20 +48,53 @@ class Model:
             return self._tokenizer
 
 
-def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
-    """Load a model; raises ConfigError, in one line, when it cannot be had or is not supported."""
+def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architecture]:
+    """Where a model comes from, its configuration, and its shape; `at_hand` asks no hub.
+
+    Raises ConfigError when it cannot be had or is not supported.
+    """
     source = source_of(name)
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, local_files_only=at_hand)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error
-    arch = read_architecture(config)
+    return source, config, read_architecture(config)
+
+
+def context_of(name: str) -> int:
+    """Tokens of context of a model that could be loaded; raises ConfigError, within seconds, for any other."""
+    try:
+        return model_config(name, at_hand=True)[2].max_context
+    except ConfigError:
+        if Path(source_of(name)).is_dir():
+            raise
+    # The hub's own client repeats a request for half a minute where there is no network.
+    import httpx
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils._headers import build_hf_headers
+    from transformers import AutoConfig
+
+    try:
+        address = hf_hub_url(name, "config.json")
+        answer = httpx.get(address, headers=build_hf_headers(), follow_redirects=True, timeout=HUB_S).raise_for_status()
+        return read_architecture(AutoConfig.for_model(**answer.json())).max_context
+    except (httpx.HTTPError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"model {name!r} is not on the hub, or the hub does not answer: {_one_line(error)}"
+        ) from error
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
+    """Load a model; raises ConfigError, in one line, when it cannot be had or is not supported."""
+    source, config, arch = model_config(name)
     try:
         plain = _plain_source(Path(source), config, arch)
         if plain is not None:
             return _model(name, source, plain, _ends(Path(source), config), device, dtype)
+        from transformers import AutoModelForCausalLM
+
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error

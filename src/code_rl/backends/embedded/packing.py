@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .datums import Example, Floats, Ints
+from .datums import Example, Ints
 
 MIN_STEM = 8
 
@@ -146,8 +146,10 @@ def pack(units: Sequence[Unit], device: torch.device) -> Packed:
     stem_grid = (
         make_grid(n_stems, list(range(n_stems)), offsets[:n_stems], lengths[:n_stems], device) if with_stems else None
     )
-    names = branches[0].example.inputs
-    inputs = {name: _branch_field(branches, name, device) for name in names}
+    inputs = {
+        name: _to(np.concatenate([b.example.inputs[name][b.start :] for b in branches]), device)
+        for name in branches[0].example.inputs
+    }
     return Packed(
         units=tuple(units),
         tokens=_to(np.concatenate(tokens), device),
@@ -179,11 +181,6 @@ def make_grid(
     return Grid(
         n_rows, width, _to(gather.reshape(-1), device), _to(np.concatenate(scatter), device), _to(filled, device)
     )
-
-
-def _branch_field(branches: Sequence[Branch], name: str, device: torch.device) -> Tensor:
-    parts: list[Floats] = [branch.example.inputs[name][branch.start :] for branch in branches]
-    return _to(np.concatenate(parts), device)
 
 
 def _to(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: torch.device) -> Tensor:

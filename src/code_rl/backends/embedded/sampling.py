@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import queue
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,16 +16,16 @@ import torch
 from tinker import types
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
-from code_rl.errors import BackendError, ConfigError
+from code_rl.errors import ConfigError
 
 from .datums import prompt_tokens
 from .decode import Completion, Draw, Prompt, decode, prefill
-from .ending import safe_point, start_thread
+from .ending import safe_point
 from .models import Model
 from .passes import check_temperature
 from .picking import Choice
 from .weights import Weights
-from .worker import run_into
+from .worker import Worker, awaited, run_into
 
 MAX_ROWS = 256
 LINGER_S = 0.002
@@ -60,60 +58,36 @@ class Request:
 
 
 class Sampler:
-    """One daemon thread per service: requests that wait together and share a snapshot are sampled together.
-
-    The thread ends after `close`, or when neither the service nor any client refers to the sampler.
-    """
+    """One worker per service: requests that wait together and share a snapshot are sampled together."""
 
     def __init__(self) -> None:
-        self._incoming: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._worker = Worker("embedded-sampler")
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-        weakref.finalize(self, self._incoming.put, None).atexit = False
+        self._waiting: list[Request] = []
 
     def submit(self, request: Request) -> AwaitableConcurrentFuture[types.SampleResponse]:
         """Queue a request; raises BackendError after `close`."""
         with self._lock:
-            if self._closed:
-                raise BackendError("the embedded service is closed and accepts no further requests")
-            self._incoming.put(request)
-            if self._thread is None:
-                incoming = self._incoming
-                self._thread = start_thread("embedded-sampler", lambda: _serve(incoming), lambda: incoming.put(None))
+            self._worker.submit(self._take_up)
+            self._waiting.append(request)
         return AwaitableConcurrentFuture(request.future)
 
     def close(self) -> None:
         """Refuse new requests; those already queued are still answered."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._incoming.put(None)
+        self._worker.close()
 
-
-def _serve(incoming: queue.SimpleQueue[Request | None]) -> None:
-    waiting: list[Request] = []
-    closing = False
-    while not (closing and not waiting):
-        if not waiting:
-            first = incoming.get()
-            if first is None:
+    def _take_up(self) -> None:
+        """Answer the oldest request and those that share its snapshot; there is nothing left where an earlier turn took it along."""
+        with self._lock:  # a request is queued before it is seen to wait
+            if not self._waiting:
                 return
-            waiting.append(first)
-            del first
-            # Callers submit a batch one by one: wait until no more arrive.
-            time.sleep(LINGER_S)
-        while not incoming.empty():
-            found = incoming.get()
-            closing = closing or found is None
-            if found is not None:
-                waiting.append(found)
-            del found
-        chosen = [r for r in waiting if r.snapshot is waiting[0].snapshot]
-        waiting = [r for r in waiting if r.snapshot is not chosen[0].snapshot]
+        # Callers submit a batch one by one: wait until no more arrive.
+        time.sleep(LINGER_S)
+        with self._lock:
+            snapshot = self._waiting[0].snapshot
+            chosen = [r for r in self._waiting if r.snapshot is snapshot]
+            self._waiting = [r for r in self._waiting if r.snapshot is not snapshot]
         answer([r for r in chosen if r.future.set_running_or_notify_cancel()])
-        # Nothing may keep a snapshot alive while the thread waits.
-        del chosen
 
 
 def answer(requests: Sequence[Request]) -> None:
@@ -243,10 +217,6 @@ class EmbeddedSamplingClient:
         request = self.request(prompt, num_samples, sampling_params, include_prompt_logprobs, prompt_logprobs_last_n)
         return self._sampler.submit(request)
 
-    async def sample_async(self, *args: Any, **kwargs: Any) -> types.SampleResponse:
-        """`sample`, awaited."""
-        return await self.sample(*args, **kwargs).result_async()
-
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
     ) -> AwaitableConcurrentFuture[list[float | None]]:
@@ -261,11 +231,8 @@ class EmbeddedSamplingClient:
         response.add_done_callback(hand_over)
         return AwaitableConcurrentFuture(result)
 
-    async def compute_logprobs_async(
-        self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
-    ) -> list[float | None]:
-        """`compute_logprobs`, awaited."""
-        return await self.compute_logprobs(prompt, prompt_logprobs_last_n).result_async()
+    sample_async = awaited(sample)
+    compute_logprobs_async = awaited(compute_logprobs)
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""

@@ -6,7 +6,6 @@ import itertools
 import secrets
 import threading
 from pathlib import Path
-from typing import Any
 
 import torch
 from tinker import types
@@ -14,12 +13,12 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import CheckpointError, ConfigError
 
-from .lora import Lora, LoraSettings
+from .lora import LoraSettings
 from .models import BUILT_IN, Model, built_in_context, load_model
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, read_state
 from .training import EmbeddedTrainingClient
-from .worker import Worker, finished
+from .worker import Worker, awaited, finished
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -35,11 +34,7 @@ class EmbeddedService:
     """
 
     def __init__(
-        self,
-        device: str = "auto",
-        dtype: str = "auto",
-        threads: int | None = None,
-        state_dir: str | Path | None = None,
+        self, device: str = "auto", dtype: str = "auto", threads: int | None = None, state_dir: str | Path | None = None
     ) -> None:
         self.device = resolve_device(device)
         self.dtype = resolve_dtype(dtype, self.device)
@@ -82,17 +77,7 @@ class EmbeddedService:
             )
         chosen = seed if seed is not None else secrets.randbits(63)
         settings = LoraSettings(rank, chosen, train_mlp, train_attn, train_unembed)
-
-        def create() -> EmbeddedTrainingClient:
-            client, lora = self._client(base_model, settings)
-            lora.initialise()
-            return client
-
-        return self._loader.submit(create)
-
-    async def create_lora_training_client_async(self, *args: Any, **kwargs: Any) -> EmbeddedTrainingClient:
-        """`create_lora_training_client`, awaited."""
-        return await self.create_lora_training_client(*args, **kwargs).result_async()
+        return self._loader.submit(lambda: self._client(base_model, settings))
 
     def create_training_client_from_state(
         self, path: str, base_model: str | None = None
@@ -105,18 +90,6 @@ class EmbeddedService:
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
         """A future of a client that continues bit for bit where `save_state` left off; it raises CheckpointError."""
         return self._loader.submit(lambda: self._restored(path, base_model, optimizer=True))
-
-    async def create_training_client_from_state_async(
-        self, path: str, base_model: str | None = None
-    ) -> EmbeddedTrainingClient:
-        """`create_training_client_from_state`, awaited."""
-        return await self.create_training_client_from_state(path, base_model).result_async()
-
-    async def create_training_client_from_state_with_optimizer_async(
-        self, path: str, base_model: str | None = None
-    ) -> EmbeddedTrainingClient:
-        """`create_training_client_from_state_with_optimizer`, awaited."""
-        return await self.create_training_client_from_state_with_optimizer(path, base_model).result_async()
 
     def create_sampling_client(
         self, model_path: str | None = None, base_model: str | None = None
@@ -135,11 +108,10 @@ class EmbeddedService:
 
         return self._loader.submit(create)
 
-    async def create_sampling_client_async(
-        self, model_path: str | None = None, base_model: str | None = None
-    ) -> EmbeddedSamplingClient:
-        """`create_sampling_client`, awaited."""
-        return await self.create_sampling_client(model_path, base_model).result_async()
+    create_lora_training_client_async = awaited(create_lora_training_client)
+    create_training_client_from_state_async = awaited(create_training_client_from_state)
+    create_training_client_from_state_with_optimizer_async = awaited(create_training_client_from_state_with_optimizer)
+    create_sampling_client_async = awaited(create_sampling_client)
 
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
         """The models known by name: the built-in one and those already loaded; local folders and hub ids work besides."""
@@ -171,16 +143,13 @@ class EmbeddedService:
                 self._models[name] = load_model(name, self.device, self.dtype)
             return self._models[name]
 
-    def _client(self, base_model: str, settings: LoraSettings) -> tuple[EmbeddedTrainingClient, Lora]:
-        model = self._model(base_model)
-        lora = Lora(model.weights.arch, settings, self.device)
+    def _client(self, base_model: str, settings: LoraSettings) -> EmbeddedTrainingClient:
         model_id = f"embedded-{next(self._ids)}"
-        return EmbeddedTrainingClient(model, lora, self._sampler, model_id, self.state_dir), lora
+        return EmbeddedTrainingClient(self._model(base_model), settings, self._sampler, model_id, self.state_dir)
 
     def _restored(self, path: str, base_model: str | None, optimizer: bool) -> EmbeddedTrainingClient:
         saved = read_state(Path(path))
-        settings = lora_settings(saved, path)
-        client, _ = self._client(base_model or str(saved.meta["base_model"]), settings)
+        client = self._client(base_model or str(saved.meta["base_model"]), lora_settings(saved, path))
         client.restore(saved, path, optimizer)
         return client
 

@@ -40,13 +40,12 @@ class Saved:
     tensors: dict[str, Tensor]
 
 
-def checkpoint_path(directory: Path, name: str, kind: str) -> Path:
-    """Where a checkpoint of this name goes; raises ConfigError for a name that is not a plain file name."""
+def check_name(name: str) -> None:
+    """Raise ConfigError for a checkpoint name that is not a plain file name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"checkpoint name {name!r} must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"
         )
-    return directory / f"{name}.{kind}.safetensors"
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], overwrite: bool) -> None:

@@ -13,15 +13,15 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.errors import BackendError, CheckpointError, ConfigError
 
 from .adam import AdamState, check_adam
-from .custom import CustomLoss, linearised, unweighted
+from .custom import CustomLoss, differentiated, reweighted
 from .datums import Example, read_datums
 from .learner import Learner
-from .lora import Lora
+from .lora import Lora, LoraSettings
 from .models import Model
 from .passes import TEMPERATURE, Pass, read_pass
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
-from .state import Saved, checkpoint_path, read_state, write_state
-from .worker import Inline, Worker
+from .state import Saved, check_name, read_state, write_state
+from .worker import Inline, Worker, awaited, submitted
 
 T = TypeVar("T")
 _PREFIX = "base_model.model."
@@ -37,7 +37,7 @@ class EmbeddedTrainingClient:
     def __init__(
         self,
         model: Model,
-        lora: Lora,
+        settings: LoraSettings,
         sampler: Sampler,
         model_id: str,
         state_dir: Path | None,
@@ -45,8 +45,9 @@ class EmbeddedTrainingClient:
     ) -> None:
         self.model_id = model_id
         self._model = model
-        self._lora = lora
-        self._learner = Learner(model.weights, lora)
+        self._lora = Lora(model.weights.arch, settings, model.weights.device)
+        self._lora.initialise()
+        self._learner = Learner(model.weights, self._lora)
         self._sampler = sampler
         self._state_dir = state_dir
         self._failure: BaseException | None = None
@@ -65,9 +66,17 @@ class EmbeddedTrainingClient:
     def forward_backward(
         self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float | str] | None = None
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """The same, adding the gradient of the summed loss to what has accumulated since the last optim_step."""
-        how, given = read_pass(loss_fn, loss_fn_config), list(data)
-        return self._submit_backward(lambda: self._learner.forward_backward(self._read(given, how), how))
+        """The same, adding the gradient of the summed loss to what has accumulated since the last optim_step.
+
+        The future raises ConfigError for an unknown loss or setting.
+        """
+        given = list(data)
+
+        def run() -> types.ForwardBackwardOutput:
+            how = read_pass(loss_fn, loss_fn_config)
+            return self._learner.forward_backward(self._read(given, how), how)
+
+        return self._submit_backward(run)
 
     def forward_backward_custom(
         self,
@@ -82,18 +91,21 @@ class EmbeddedTrainingClient:
         As in the SDK, `loss:sum` is the custom loss and `surrogate_loss:sum` that of the cross-entropy which has its gradient.
         `temperature`, which the SDK has not, is that of the log-probabilities.
         """
-        if loss_type_input not in (None, "logprobs"):
-            raise ConfigError(f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs")
-        if not callable(loss_fn):
-            raise ConfigError("loss_fn must be a function of (data, logprobs); this engine has no create_custom_loss")
-        how, given = read_pass("cross_entropy", {TEMPERATURE: temperature}), list(data)
+        given = list(data)
 
         def run() -> types.ForwardBackwardOutput:
-            forward = self._learner.forward(self._read(unweighted(given), how), how)
-            linear = linearised(given, loss_fn, forward)
-            output = self._learner.forward_backward(self._read(linear.data, how), how)
+            if loss_type_input not in (None, "logprobs"):
+                raise ConfigError(f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs")
+            if not callable(loss_fn):
+                raise ConfigError(
+                    "loss_fn must be a function of (data, logprobs); this engine has no create_custom_loss"
+                )
+            how = read_pass("cross_entropy", {TEMPERATURE: temperature})
+            forward = self._learner.forward(self._read(reweighted(given), how), how)
+            weights, value, metrics = differentiated(given, loss_fn, forward)
+            output = self._learner.forward_backward(self._read(reweighted(given, weights), how), how)
             surrogate = output.metrics.pop("loss:sum")
-            output.metrics.update(linear.metrics, **{"loss:sum": linear.value, "surrogate_loss:sum": surrogate})
+            output.metrics.update(metrics, **{"loss:sum": value, "surrogate_loss:sum": surrogate})
             return output
 
         return self._submit_backward(run)
@@ -119,26 +131,6 @@ class EmbeddedTrainingClient:
 
         return self._worker.submit(run)
 
-    async def forward_async(self, *args: Any, **kwargs: Any) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward` for callers that await the submission."""
-        return self.forward(*args, **kwargs)
-
-    async def forward_backward_async(
-        self, *args: Any, **kwargs: Any
-    ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward_backward` for callers that await the submission."""
-        return self.forward_backward(*args, **kwargs)
-
-    async def forward_backward_custom_async(
-        self, *args: Any, **kwargs: Any
-    ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward_backward_custom` for callers that await the submission."""
-        return self.forward_backward_custom(*args, **kwargs)
-
-    async def optim_step_async(self, *args: Any, **kwargs: Any) -> AwaitableConcurrentFuture[types.OptimStepResponse]:
-        """`optim_step` for callers that await the submission."""
-        return self.optim_step(*args, **kwargs)
-
     def save_state(
         self,
         name: str,
@@ -154,14 +146,10 @@ class EmbeddedTrainingClient:
         path = self._path(name, "state", ttl_seconds)
 
         def run() -> types.SaveWeightsResponse:
-            write_state(path, self._tensors(training=True), self._meta("state", user_metadata), overwrite)
+            self.write(path, True, overwrite, user_metadata)
             return types.SaveWeightsResponse(path=str(path))
 
         return self._worker.submit(run)
-
-    async def save_state_async(self, *args: Any, **kwargs: Any) -> AwaitableConcurrentFuture[types.SaveWeightsResponse]:
-        """`save_state` for callers that await the submission."""
-        return self.save_state(*args, **kwargs)
 
     def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
         """Replace the adapter by a saved one and start the optimizer afresh; the future raises CheckpointError."""
@@ -178,7 +166,7 @@ class EmbeddedTrainingClient:
         path = self._path(name, "sampler", ttl_seconds)
 
         def run() -> types.SaveWeightsForSamplerResponse:
-            write_state(path, self._tensors(training=False), self._meta("sampler", user_metadata), overwrite=True)
+            self.write(path, False, metadata=user_metadata)
             return types.SaveWeightsForSamplerResponse(path=str(path))
 
         return self._worker.submit(run)
@@ -192,17 +180,27 @@ class EmbeddedTrainingClient:
             raise ConfigError(f"kind={kind!r} is not supported by the embedded engine, only 'snapshot'")
         return self._worker.submit(lambda: EmbeddedSamplingClient(self._sampler, self.snapshot()))
 
-    def write(self, path: Path, training: bool) -> None:
-        """Write the model as it is now to a file, with its optimizer and gradient or (`training` false) for sampling; not queued."""
-        write_state(path, self._tensors(training), self._meta("state" if training else "sampler", None), overwrite=True)
+    def write(
+        self, path: Path, training: bool, overwrite: bool = True, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the model as it is now, with its optimizer and gradient or (`training` false) for sampling; not queued."""
+        meta = self._meta("state" if training else "sampler", metadata)
+        write_state(path, self._tensors(training), meta, overwrite)
+
+    def spoil(self, error: BaseException) -> None:
+        """A forward_backward was refused before it came here: the next optim_step fails; not queued."""
+        self._failure = error
 
     def snapshot(self) -> Snapshot:
         """The weights as they are now, for sampling; not queued."""
         return Snapshot(self._model, self._learner.sampler_weights())
 
-    async def save_weights_and_get_sampling_client_async(self, name: str | None = None) -> EmbeddedSamplingClient:
-        """`save_weights_and_get_sampling_client`, awaited."""
-        return await self.save_weights_and_get_sampling_client(name).result_async()
+    forward_async = submitted(forward)
+    forward_backward_async = submitted(forward_backward)
+    forward_backward_custom_async = submitted(forward_backward_custom)
+    optim_step_async = submitted(optim_step)
+    save_state_async = submitted(save_state)
+    save_weights_and_get_sampling_client_async = awaited(save_weights_and_get_sampling_client)
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
@@ -279,7 +277,8 @@ class EmbeddedTrainingClient:
             )
         if self._state_dir is None:
             raise ConfigError("this embedded service has no state_dir: pass one to EmbeddedService to save checkpoints")
-        return checkpoint_path(self._state_dir, name, kind)
+        check_name(name)
+        return self._state_dir / f"{name}.{kind}.safetensors"
 
     def _tensors(self, training: bool) -> dict[str, torch.Tensor]:
         found = _named(self._lora, self._lora.flat, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -93,3 +93,21 @@ def finished(value: T) -> AwaitableConcurrentFuture[T]:
     future: Future[T] = Future()
     future.set_result(value)
     return AwaitableConcurrentFuture(future)
+
+
+def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """The `…_async` form of a method that submits a request, for callers that await the submission."""
+
+    async def submit(*args: Any, **kwargs: Any) -> T:
+        return call(*args, **kwargs)
+
+    return submit
+
+
+def awaited(call: Callable[..., AwaitableConcurrentFuture[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """The `…_async` form of a method that makes something, awaited."""
+
+    async def wait(*args: Any, **kwargs: Any) -> T:
+        return await call(*args, **kwargs).result_async()
+
+    return wait

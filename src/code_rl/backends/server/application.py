@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -31,19 +32,13 @@ from .training_calls import TrainingCalls
 
 API = "/api/v1"
 LARGE_RESULT = 256 << 10
-CORE: web.AppKey[Core] = web.AppKey("core", Core)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_PROMISING = {
-    "create_model": "create",
-    "load_weights": "load",
-    "optim_step": "optim_step",
-    "save_weights": "save",
-    "save_weights_for_sampler": "save_for_sampler",
-    "unload_model": "unload",
-}
+Call = Callable[[web.Request, bytes], Any]
 _NOT_HERE = {
     "auth/token": "keys are not exchanged: client/config says pjwt_auth_enabled false",
     "create_custom_loss": "custom losses run in the client: client/config says custom_loss_server_side false",
+    "publish": "this server has one owner, and nobody to publish to",
+    "billing": "nothing here costs money",
 }
 
 
@@ -83,74 +78,89 @@ class Application:
             await runner.cleanup()
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse what is new, end what was accepted, give clients a moment to fetch it, and move all models to the disk.
+        """Refuse what is new, end what was accepted, give clients a moment to fetch it.
 
-        False when something was still queued after `grace_s`; its models are then not saved.
+        False when something was still queued after `grace_s`.
         """
         core = self.core
         core.draining = True
-        start = asyncio.get_running_loop().time()
         for run in core.runs.values():
             core.drop_held(run, BackendError("the server shut down before the request before this one came"))
         try:
-            await asyncio.wait_for(core.promises.idle(), grace_s)
+            await asyncio.wait_for(core.promises.idle.wait(), grace_s)
         except TimeoutError:
             return False
         for _ in range(20):
             if not core.promises.unfetched():
                 break
             await asyncio.sleep(0.1)
-        left = grace_s - (asyncio.get_running_loop().time() - start)
-        parked = [asyncio.wrap_future(core.park(run)) for run in core.runs.values() if run.trainer is not None]
-        try:
-            await asyncio.wait_for(asyncio.gather(*parked), max(left, 5.0))
-        except TimeoutError:
-            return False
         return True
 
     def _route(self, app: web.Application) -> None:
-        post, get = app.router.add_post, app.router.add_get
-        get("/metrics", self._metrics_text)
-        get(f"{API}/healthz", self._fixed({"status": "ok"}))
-        post(f"{API}/client/config", self._body(lambda _: CLIENT_CONFIG))
-        post(f"{API}/client/dynamic_config", self._body(lambda _: DYNAMIC_CONFIG))
-        post(f"{API}/telemetry", self._fixed({"status": "accepted"}))
-        get(f"{API}/get_server_capabilities", self._no_body(lambda _: self._sessions.capabilities()))
-        post(f"{API}/create_session", self._create_session)
-        post(f"{API}/session_heartbeat", self._body(self._sessions.heartbeat))
-        post(f"{API}/sessions/{{session}}/finish", self._finish)
-        post(f"{API}/get_info", self._body(self._training.info))
-        post(f"{API}/create_sampling_session", self._body(self._sampling.create_session))
-        post(f"{API}/join_sampling_session", self._body(self._sampling.join))
-        post(f"{API}/asample", self._sample)
-        for name, method in _PROMISING.items():
-            post(f"{API}/{name}", self._promising(getattr(self._training, method)))
-        post(f"{API}/forward", self._pass)
-        post(f"{API}/forward_backward", self._pass)
-        post(f"{API}/retrieve_future", self._retrieve)
-        post(f"{API}/retrieve_futures", self._retrieve_many)
-        post(f"{API}/cancel_future", self._body(self._futures.cancel))
-        self._route_listings(app)
-        app.router.add_route("*", "/{tail:.*}", self._missing)
+        """Every call, as a function of the request and its body; `_answer` says what it may return."""
+        training, sampling, sessions = self._training, self._sampling, self._sessions
+        futures, listings = self._futures, self._listings
 
-    def _route_listings(self, app: web.Application) -> None:
-        get, listings = app.router.add_get, self._listings
-        checkpoint = f"{API}/training_runs/{{run}}/checkpoints/{{checkpoint:(?:weights|sampler_weights)/[^/]+}}"
-        get(f"{API}/training_runs", self._from_disk(lambda r: listings.runs(r.query)))
-        get(f"{API}/training_runs/{{run}}", self._from_disk(lambda r: listings.run(r.match_info["run"])))
+        def get(path: str, call: Call, disk: bool = False) -> None:
+            app.router.add_get(f"{API}/{path}", self._handler(call, disk))
+
+        def post(path: str, call: Call) -> None:
+            app.router.add_post(f"{API}/{path}", self._handler(call))
+
+        app.router.add_get("/metrics", self._metrics_text)
+        get("healthz", lambda _r, _b: {"status": "ok"})
+        post("client/config", lambda _r, _b: CLIENT_CONFIG)
+        post("client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
+        post("telemetry", lambda _r, _b: {"status": "accepted"})
+        get("get_server_capabilities", lambda r, _: sessions.capabilities(r.query.get("model_name")), disk=True)
+        post("create_session", lambda r, b: sessions.create(read_json(b), r.headers.get("X-Idempotency-Key")))
+        post("session_heartbeat", lambda _, b: sessions.heartbeat(read_json(b)))
+        post("sessions/{session}/finish", lambda r, b: sessions.finish(r.match_info["session"], read_json(b)))
+        for name, begin in (
+            ("create_model", training.create),
+            ("load_weights", training.load),
+            ("optim_step", training.optim_step),
+            ("save_weights", training.save),
+            ("save_weights_for_sampler", training.save_for_sampler),
+            ("save_weights_external", training.save_external),
+            ("unload_model", training.unload),
+        ):
+            post(name, lambda _, b, begin=begin: begin(read_json(b), digest(b)))  # type: ignore[misc]
+        post("forward", self._pass)
+        post("forward_backward", self._pass)
+        post("get_info", lambda _, b: training.info(read_json(b)))
+        post("create_sampling_session", lambda _, b: sampling.create_session(read_json(b)))
+        post("join_sampling_session", lambda _, b: sampling.join(read_json(b)))
+        post("asample", self._sample)
+        post("retrieve_future", self._retrieve)
+        post("retrieve_futures", lambda _, b: futures.retrieve_many(read_json(b)))
+        post("cancel_future", lambda _, b: futures.cancel(read_json(b)))
+        post("weights_info", lambda _, b: listings.weights_info(read_json(b)))
+        get("samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
+        get("training_runs", lambda r, _: listings.runs(r.query), disk=True)
+        get("training_runs/{run}", lambda r, _: listings.run(r.match_info["run"]), disk=True)
+        get("training_runs/{run}/checkpoints", lambda r, _: listings.checkpoints_of(r.match_info["run"]), disk=True)
+        get("checkpoints", lambda r, _: listings.checkpoints(r.query), disk=True)
+        get("sessions", lambda r, _: listings.sessions(r.query), disk=True)
+        get("sessions/{session}", lambda r, _: listings.session(r.match_info["session"]), disk=True)
+
+        def named(r: web.Request) -> tuple[str, str]:
+            return r.match_info["run"], r.match_info["checkpoint"]
+
+        one = "training_runs/{run}/checkpoints/{checkpoint:(?:weights|sampler_weights|external_weights)/[^/]+}"
+        delete = self._handler(lambda r, _: listings.delete(*named(r)), disk=True)
+        app.router.add_delete(f"{API}/{one}", delete)
+        app.router.add_put(f"{API}/{one}/ttl", self._handler(lambda r, b: listings.set_ttl(*named(r), read_json(b))))
         get(
-            f"{API}/training_runs/{{run}}/checkpoints",
-            self._from_disk(lambda r: listings.checkpoints_of(r.match_info["run"])),
+            f"{one}/external_weights_urls",
+            lambda r, _: listings.external_urls(*named(r), f"{r.url.origin()}{API}"),
+            disk=True,
         )
-        get(f"{API}/checkpoints", self._from_disk(lambda r: listings.checkpoints(r.query)))
-        get(f"{API}/sessions", self._from_disk(lambda r: listings.sessions(r.query)))
-        get(f"{API}/sessions/{{session}}", self._from_disk(lambda r: listings.session(r.match_info["session"])))
-        get(f"{API}/samplers/{{sampler}}", self._no_body(lambda r: self._sampling.get_sampler(r.match_info["sampler"])))
-        app.router.add_post(f"{API}/weights_info", self._body(listings.weights_info))
-        app.router.add_delete(
-            checkpoint, self._from_disk(lambda r: listings.delete(r.match_info["run"], r.match_info["checkpoint"]))
+        get(
+            "download/{path:[^/]+/[^/]+/[^/]+}",
+            lambda r, _: web.FileResponse(listings.external_file(r.match_info["path"], r.query)),
         )
-        app.router.add_put(f"{checkpoint}/ttl", self._set_ttl)
+        app.router.add_route("*", "/{tail:.*}", self._missing)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -174,7 +184,8 @@ class Application:
         return response
 
     def _check_key(self, request: web.Request) -> None:
-        if request.method == "GET" and request.path in ("/metrics", f"{API}/healthz") and self._token is None:
+        signed = request.path.startswith(f"{API}/download/")
+        if signed or (request.path in ("/metrics", f"{API}/healthz") and self._token is None):
             return
         bearer = request.headers.get("Authorization", "")
         key = request.headers.get("X-API-Key") or bearer.removeprefix("Bearer ")
@@ -183,9 +194,6 @@ class Application:
             raise Refusal(401, "an X-API-Key header is missing; set TINKER_API_KEY, to tml-dummy for instance")
         if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
             raise Refusal(401, "the key is not this server's token; set TINKER_API_KEY to it")
-
-    async def _json(self, request: web.Request) -> dict[str, Any]:
-        return read_json(await self._read(request))
 
     async def _read(self, request: web.Request) -> bytes:
         size = request.content_length or 0
@@ -199,72 +207,35 @@ class Application:
             raise Refusal(415, f"Content-Encoding {encoding[:40]!r} is not supported, only zstd")
         return body
 
-    def _body(self, call: Callable[[dict[str, Any]], BaseModel | None]) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
-            return _model(call(await self._json(request)))
+    def _handler(self, call: Call, disk: bool = False) -> Handler:
+        """`disk`: it may take a while, and is called on another thread."""
 
-        return handle
-
-    def _no_body(self, call: Callable[[web.Request], BaseModel | None]) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
-            return _model(call(request))
-
-        return handle
-
-    def _from_disk(self, call: Callable[[web.Request], BaseModel | None]) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
-            return _model(await asyncio.to_thread(call, request))
-
-        return handle
-
-    def _fixed(self, answer: dict[str, Any]) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
-            await self._read(request)
-            return web.json_response(answer)
-
-        return handle
-
-    def _promising(self, call: Callable[[dict[str, Any], bytes], Promise]) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
+        async def handle(request: web.Request) -> web.StreamResponse:
             body = await self._read(request)
-            return _promised(call(read_json(body), digest(body)))
+            found = await asyncio.to_thread(call, request, body) if disk else call(request, body)
+            return _answer(await found if inspect.isawaitable(found) else found)
 
         return handle
 
-    async def _create_session(self, request: web.Request) -> web.Response:
-        return _model(self._sessions.create(await self._json(request), request.headers.get("X-Idempotency-Key")))
-
-    async def _finish(self, request: web.Request) -> web.Response:
-        self._sessions.finish(request.match_info["session"], await self._json(request))
-        return web.json_response({})
-
-    async def _set_ttl(self, request: web.Request) -> web.Response:
-        self._listings.set_ttl(request.match_info["run"], request.match_info["checkpoint"], await self._json(request))
-        return web.json_response({})
-
-    async def _sample(self, request: web.Request) -> web.Response:
-        body = await self._read(request)
+    async def _sample(self, _request: web.Request, body: bytes) -> dict[str, Any]:
         promise, ids = await self._sampling.sample(read_json(body), digest(body), len(body))
-        return web.json_response({"request_id": promise.request_id, "sample_sequence_ids": ids})
+        return {"request_id": promise.request_id, "sample_sequence_ids": ids}
 
-    async def _pass(self, request: web.Request) -> web.Response:
-        body = await self._read(request)
+    async def _pass(self, request: web.Request, body: bytes) -> Promise:
         if request.content_type == PROTOBUF:
             read = read_proto_pass(body) if len(body) < LARGE_RESULT else await asyncio.to_thread(read_proto_pass, body)
         else:
             read = read_json_pass(body, request.path.endswith("/forward"))
-        return _promised(await self._training.run_pass(read, len(body)))
+        return await self._training.run_pass(read, len(body))
 
-    async def _retrieve(self, request: web.Request) -> web.Response:
-        data = await self._json(request)
+    async def _retrieve(self, request: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
+        data = read_json(sent)
         found = await self._futures.retrieve(data)
         if found is None:
             waiting = {"type": "try_again", "request_id": data["request_id"], "queue_state": "active"}
             return web.json_response(waiting, status=408)
-        if isinstance(found, dict):
-            return web.json_response(found)
         if found.error is not None:
-            return web.json_response({"error": found.error, "category": found.error_category})
+            return {"error": found.error, "category": found.error_category}
         if has_protobuf(found.result) and PROTOBUF in request.headers.get("Accept", ""):
             encode: Callable[[object], bytes] = to_protobuf
             kind = PROTOBUF
@@ -272,9 +243,6 @@ class Application:
             encode, kind = _json_bytes, "application/json"
         body = encode(found.result) if found.size < LARGE_RESULT else await asyncio.to_thread(encode, found.result)
         return web.Response(body=body, content_type=kind)
-
-    async def _retrieve_many(self, request: web.Request) -> web.Response:
-        return _model(await self._futures.retrieve_many(await self._json(request)))
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
@@ -284,7 +252,7 @@ class Application:
         known = {r.canonical for r in request.app.router.resources()}
         if request.path in known:
             raise Refusal(405, f"{request.path} does not take {request.method}")
-        why = _NOT_HERE.get(call, "the calls that it has are listed in docs/serve.md")
+        why = next((why for name, why in _NOT_HERE.items() if name in call), "its calls are listed in docs/serve.md")
         raise Refusal(404, f"{request.method} {request.path[:200]} is not implemented by code-rl serve: {why}")
 
 
@@ -302,14 +270,13 @@ def _json_bytes(result: object) -> bytes:
     return json.dumps(to_json(result)).encode()
 
 
-def _model(answer: BaseModel | None) -> web.Response:
-    if answer is None:
-        return web.json_response({})
-    return web.json_response(answer.model_dump(mode="json"))
-
-
-def _promised(promise: Promise) -> web.Response:
-    return web.json_response({"request_id": promise.request_id, "model_id": promise.model_id})
+def _answer(found: object) -> web.StreamResponse:
+    """The HTTP answer that a call's result is: a response, a promise, a model of the SDK's, an object, or nothing."""
+    if isinstance(found, web.StreamResponse):
+        return found
+    if isinstance(found, Promise):
+        return web.json_response({"request_id": found.request_id, "model_id": found.model_id})
+    return web.json_response(found.model_dump(mode="json") if isinstance(found, BaseModel) else found or {})
 
 
 def _refused(refusal: Refusal) -> web.Response:

@@ -1,4 +1,4 @@
-"""One thread per base model, where everything that touches its weights happens.
+"""The embedded engine behind the server's seam: one thread per base model, where everything that touches its weights happens.
 
 Training operations wait in lanes, one per model in training, and run in the order of their lane. Samples wait together: those
 that share weights are sampled as one batch. A round takes one batch for every snapshot that samples wait for, and then one
@@ -9,62 +9,65 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
+import torch
 from tinker import types
 
+from code_rl.backends.embedded.adam import check_adam
+from code_rl.backends.embedded.datums import read_datums
 from code_rl.backends.embedded.ending import start_thread
-from code_rl.backends.embedded.models import Model
-from code_rl.backends.embedded.sampling import MAX_ROWS, Request, Snapshot, answer
-from code_rl.backends.embedded.worker import run_into
-from code_rl.errors import BackendError
+from code_rl.backends.embedded.lora import LoraSettings
+from code_rl.backends.embedded.models import Model, context_of, load_model
+from code_rl.backends.embedded.passes import loss_settings, read_pass
+from code_rl.backends.embedded.sampling import MAX_ROWS, EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
+from code_rl.backends.embedded.service import lora_settings
+from code_rl.backends.embedded.state import read_state
+from code_rl.backends.embedded.training import EmbeddedTrainingClient
+from code_rl.backends.embedded.worker import Inline, run_into
+from code_rl.errors import BackendError, ConfigError
+
+from .seam import Facts, Load, LossConfig
 
 T = TypeVar("T")
 QUIET_S = 0.015
 LINGER_S = 0.1
+_Job = tuple[Callable[[], Any], "Future[Any]"]
+_Key = tuple[int, int]
 
 
-class Source(Protocol):
-    """Where a sample's weights come from. Sources of one `key` have the same weights, and their samples share batches.
+class EmbeddedHost:
+    """Engines on one device; each keeps the snapshots that were used last in memory, `max_snapshots` of them."""
 
-    `snapshot` is called on the engine's thread and may read the weights from the disk.
-    """
+    def __init__(self, device: torch.device, dtype: torch.dtype, max_snapshots: int) -> None:
+        self.losses: Mapping[str, frozenset[str]] = loss_settings()
+        self._settings = device, dtype, max_snapshots
 
-    @property
-    def key(self) -> object:
-        """What the weights are known by."""
-        ...
+    def start(self, name: str) -> EmbeddedEngine:
+        """Begin to load a base model."""
+        return EmbeddedEngine(name, *self._settings)
 
-    def snapshot(self) -> Snapshot:
-        """The weights."""
-        ...
+    def context_of(self, name: str) -> int:
+        """Tokens of context, from the model's configuration; raises ConfigError where it cannot be had or run."""
+        return context_of(name)
 
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    source: Source
+    weights: Path | None
+    key: _Key | None
     request: Request
     order: int
-    key: object
-
-
-@dataclass
-class Counts:
-    """What an engine has done, for the metrics."""
-
-    batches: int = 0
-    batched_requests: int = 0
-    sampled_tokens: int = 0
-    busy_s: float = 0.0
 
 
 @dataclass
 class _Queue:
-    lanes: dict[str, deque[tuple[Callable[[], Any], Future[Any]]]] = field(default_factory=dict)
+    lanes: dict[str, deque[_Job]] = field(default_factory=dict)
     samples: deque[_Sample] = field(default_factory=deque)
     arrived: float = 0.0
     closed: bool = False
@@ -74,17 +77,114 @@ class _Queue:
         return not self.lanes and not self.samples
 
 
-class Engine:
-    """A base model and its thread. `loaded` resolves to the model, or raises ConfigError when it cannot be loaded."""
+class EmbeddedEngine:
+    """A base model and its thread; the methods are those of `seam.Engine`. `loaded` raises ConfigError when it cannot be loaded."""
 
-    def __init__(self, name: str, load: Callable[[], Model]) -> None:
+    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, max_snapshots: int) -> None:
         self.name = name
-        self.counts = Counts()
-        self.last_used = time.monotonic()
+        self._max_snapshots = max_snapshots
+        self._load = Load()
+        self._last_used = time.monotonic()
         self._queue = _Queue()
         self._changed = threading.Condition()
-        self.loaded: Future[Model] = self.submit("", load)
+        self._sampler = Sampler()
+        self._clients: dict[str, EmbeddedTrainingClient] = {}
+        self._snapshots: OrderedDict[_Key, tuple[Path, Snapshot]] = OrderedDict()
+
+        def load() -> Facts:
+            self._base = load_model(name, device, dtype)
+            arch = self._base.weights.arch
+            return Facts(arch.family, self._base.source, arch.max_context)
+
+        self.loaded = self.submit("", load)
         self._thread = start_thread(f"engine-{name}", self._work, self.close)
+
+    def create(
+        self, run: str, lora: LoraSettings | None, file: Path | None = None, optimizer: bool = False
+    ) -> Future[LoraSettings]:
+        """A fresh adapter, or the one in `file`."""
+
+        def work() -> LoraSettings:
+            saved = read_state(file) if lora is None and file is not None else None
+            settings = lora_settings(saved, str(file)) if saved is not None else lora
+            assert settings is not None
+            client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
+            if saved is not None:
+                client.restore(saved, str(file), optimizer)
+            self._clients[run] = client
+            return settings
+
+        return self.submit(run, work)
+
+    def check_pass(self, data: Sequence[types.Datum], loss_fn: str, config: LossConfig) -> None:
+        """Raise InputError for a loss or data that the engine would refuse."""
+        read_datums(data, read_pass(loss_fn, config).loss, self._model().weights.arch)
+
+    def run_pass(
+        self, run: str, data: Sequence[types.Datum], loss_fn: str, config: LossConfig, backward: bool
+    ) -> Future[types.ForwardBackwardOutput]:
+        """A forward or forward_backward pass."""
+        return self._on(run, lambda c: (c.forward_backward if backward else c.forward)(data, loss_fn, config).result())
+
+    def refuse(self, run: str, error: Exception, backward: bool) -> Future[None]:
+        """The turn of a pass that was refused."""
+
+        def work(client: EmbeddedTrainingClient) -> NoReturn:
+            if backward:
+                client.spoil(error)
+            raise error
+
+        return self._on(run, work)
+
+    def optim_step(self, run: str, params: types.AdamParams) -> Future[types.OptimStepResponse]:
+        """One step of AdamW; raises ConfigError at once."""
+        check_adam(params)
+        return self._on(run, lambda client: client.optim_step(params).result())
+
+    def save(self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False) -> Future[None]:
+        """Write the adapter to a file."""
+
+        def work(client: EmbeddedTrainingClient) -> None:
+            client.write(file, training, overwrite)
+            if keep:
+                self._remember(file, _key(file), client.snapshot())
+
+        return self._on(run, work)
+
+    def load(self, run: str, file: Path, optimizer: bool) -> Future[None]:
+        """Replace the adapter by a saved one."""
+        return self._on(run, lambda client: client.restore(read_state(file), str(file), optimizer))
+
+    def drop(self, run: str) -> Future[None]:
+        """Forget an adapter, and snapshots whose files are gone."""
+
+        def work() -> None:
+            self._clients.pop(run, None)
+            for key in [key for key, (file, _) in self._snapshots.items() if not file.exists()]:
+                del self._snapshots[key]
+
+        return self.submit(run, work)
+
+    def sample(self, weights: Path | None, request: types.SampleRequest, order: int) -> Future[types.SampleResponse]:
+        """Queue a sample; with the client's numbers as `order` a batch is the same however its requests overtook each other.
+
+        Raises FileNotFoundError when the weights are gone.
+        """
+        model = self._model()
+        checked = EmbeddedSamplingClient(self._sampler, Snapshot(model, model.weights)).request(
+            request.prompt,
+            request.num_samples,
+            request.sampling_params,
+            bool(request.prompt_logprobs),
+            request.prompt_logprobs_last_n,
+        )
+        sample = _Sample(weights, _key(weights) if weights is not None else None, checked, order)
+        with self._changed:
+            self._refuse_if_closed()
+            self._queue.samples.append(sample)
+            self._queue.arrived = time.monotonic()
+            self._changed.notify()
+        return checked.future
 
     def submit(self, lane: str, operation: Callable[[], T]) -> Future[T]:
         """Queue an operation behind those of its lane."""
@@ -95,24 +195,17 @@ class Engine:
             self._changed.notify()
         return future
 
-    def sample(self, source: Source, request: Request, order: int) -> Future[types.SampleResponse]:
-        """Queue a sample; it runs with the others that wait for the same source, in the batch's place that `order` gives.
+    def idle_for(self) -> float:
+        """Seconds since there was something to do."""
+        load = self.load_now()
+        return 0.0 if load.operations_waiting or load.samples_waiting else time.monotonic() - self._last_used
 
-        With the client's own numbers as `order`, a batch is the same however its requests overtook each other on the way.
-        """
-        sample = _Sample(source, request, order, source.key)
+    def load_now(self) -> Load:
+        """What waits, is held and was done."""
         with self._changed:
-            self._refuse_if_closed()
-            self._queue.samples.append(sample)
-            self._queue.arrived = time.monotonic()
-            self._changed.notify()
-        return request.future
-
-    @property
-    def waiting(self) -> tuple[int, int]:
-        """Queued training operations and queued samples."""
-        with self._changed:
-            return sum(map(len, self._queue.lanes.values())), len(self._queue.samples)
+            waiting, samples = sum(map(len, self._queue.lanes.values())), len(self._queue.samples)
+        held = {"models": len(self._clients), "snapshots": len(self._snapshots)}
+        return replace(self._load, operations_waiting=waiting, samples_waiting=samples, **held)
 
     def close(self) -> None:
         """Accept nothing more; what is queued still runs."""
@@ -120,24 +213,51 @@ class Engine:
             self._queue.closed = True
             self._changed.notify()
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread's end; false when it did not come."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+    def _model(self) -> Model:
+        self.loaded.result()
+        return self._base
+
+    def _on(self, run: str, operation: Callable[[EmbeddedTrainingClient], T]) -> Future[T]:
+        def work() -> T:
+            client = self._clients.get(run)
+            if client is None:
+                raise ConfigError(f"model {run} was not created, or was unloaded")
+            return operation(client)
+
+        return self.submit(run, work)
 
     def _refuse_if_closed(self) -> None:
         if self._queue.closed:
             raise BackendError(f"the engine of {self.name!r} is closed")
 
+    def _remember(self, file: Path, key: _Key, snapshot: Snapshot) -> None:
+        self._snapshots[key] = file, snapshot
+        self._snapshots.move_to_end(key)
+        while len(self._snapshots) > self._max_snapshots:
+            self._snapshots.popitem(last=False)
+
+    def _snapshot(self, sample: _Sample) -> Snapshot:
+        """The weights, read back when they are not in memory."""
+        model = self._model()
+        if sample.weights is None or sample.key is None:
+            return Snapshot(model, model.weights)
+        _, found = self._snapshots.get(sample.key, (None, None))
+        if found is None:
+            saved, name = read_state(sample.weights), str(sample.weights)
+            settings = lora_settings(saved, name)
+            client = EmbeddedTrainingClient(model, settings, self._sampler, name, None, Inline())
+            client.restore(saved, name, optimizer=False)
+            found = client.snapshot()
+        self._remember(sample.weights, sample.key, found)
+        return found
+
     def _work(self) -> None:
         while self._wait():
-            start = time.monotonic()
             for batch in self._take_samples():
                 self._sample_batch(batch)
             for operation, future in self._take_operations():
                 run_into(future, operation)
-            self.last_used = time.monotonic()
-            self.counts.busy_s += self.last_used - start
+            self._last_used = time.monotonic()
 
     def _wait(self) -> bool:
         """Wait for work; false when there is none and none can come."""
@@ -158,7 +278,7 @@ class Engine:
             self._changed.wait(min(end, self._queue.arrived + QUIET_S) - now)
 
     def _take_samples(self) -> list[list[_Sample]]:
-        """A batch of every source that samples wait for: as many of its requests as fit, the oldest first."""
+        """A batch for all weights that samples wait for: as many requests as fit, the oldest first."""
         with self._changed:
             batches: dict[object, list[_Sample]] = {}
             rows: dict[object, int] = {}
@@ -172,7 +292,7 @@ class Engine:
             self._queue.samples = left
             return [sorted(batch, key=lambda sample: sample.order) for batch in batches.values()]
 
-    def _take_operations(self) -> list[tuple[Callable[[], Any], Future[Any]]]:
+    def _take_operations(self) -> list[_Job]:
         with self._changed:
             taken = [lane.popleft() for lane in self._queue.lanes.values()]
             self._queue.lanes = {name: lane for name, lane in self._queue.lanes.items() if lane}
@@ -183,15 +303,17 @@ class Engine:
         if not live:
             return
         try:
-            snapshot = live[0].source.snapshot()
+            snapshot = self._snapshot(live[0])
         except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
             for sample in live:
                 sample.request.future.set_exception(error)
             return
+        self._load.batches += 1
+        self._load.batched_requests += len(live)
         answer([replace(sample.request, snapshot=snapshot) for sample in live])
-        self.counts.batches += 1
-        self.counts.batched_requests += len(live)
-        for sample in live:
-            if sample.request.future.exception() is None:
-                sequences = sample.request.future.result().sequences
-                self.counts.sampled_tokens += sum(len(s.tokens_np) for s in sequences if s.tokens_np is not None)
+
+
+def _key(file: Path) -> _Key:
+    """Tells weights apart: links to one checkpoint share weights and batches, and a file that replaces it is another."""
+    found = file.stat()
+    return found.st_ino, found.st_mtime_ns

@@ -21,7 +21,6 @@ from .refusals import bad, gone
 from .requests import validated
 
 WAIT_S = 25.0
-INLINE_BYTES = 8 << 20
 
 
 class _Cancel(BaseModel):
@@ -35,16 +34,14 @@ class FutureCalls:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def retrieve(self, data: Mapping[str, Any]) -> Promise | dict[str, Any] | None:
-        """A finished promise, or what else to answer: a dict (the result is large: its size), or None (not yet)."""
+    async def retrieve(self, data: Mapping[str, Any]) -> Promise | None:
+        """A promise once it is finished; None: not yet."""
         request = validated(FutureRetrieveRequest, data)
         promise = self._find(request.request_id)
-        with self._core.owner(promise.session_id).listening():
-            ended = await self._core.promises.wait(promise, WAIT_S)
-        if not ended:
+        with self._core.session(promise.session_id).listening(), contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(promise.done.wait(), WAIT_S)
+        if not promise.done.is_set():
             return None
-        if request.allow_metadata_only and promise.size > INLINE_BYTES:
-            return {"status": "complete_metadata", "response_payload_size": promise.size}
         promise.fetched = promise.fetched or time.monotonic()
         return promise
 
@@ -64,7 +61,7 @@ class FutureCalls:
         wait_s = WAIT_S if request.timeout is None else min(max(request.timeout, 0.0), WAIT_S)
         if not found.events and wait_s:
             found.changed.clear()
-            with self._core.owner(sampler.record.sampler_id).listening(), contextlib.suppress(TimeoutError):
+            with self._core.session(sampler.record.sampler_id).listening(), contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(found.changed.wait(), wait_s)
         return FuturesRetrieveResponse(
             completions=[_completion(promise) for _, promise in found.events], cursor=found.cursor
@@ -85,7 +82,7 @@ class FutureCalls:
             raise gone(
                 f"request {request_id[:200]!r} is not known: its result was fetched long ago, or the server restarted"
             )
-        self._core.owner(promise.session_id)
+        self._core.session(promise.session_id)
         return promise
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -11,12 +16,13 @@ from tinker import types
 from code_rl.backends.embedded.state import read_state
 
 from .core import Core
-from .refusals import bad, unknown
+from .refusals import Refusal, bad, unknown
 from .requests import validated
 from .store import Checkpoint, RunRecord
 from .training_calls import expiry
 
 MAX_PAGE = 1000
+URLS_S = 3600
 
 
 class _Path(BaseModel):
@@ -34,6 +40,7 @@ class Listings:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._secret = secrets.token_bytes(32)
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
         """Training runs, newest first."""
@@ -82,17 +89,46 @@ class Listings:
         record = self._core.store.read_session(session_id)
         if record is None:
             raise unknown(f"session {session_id[:100]!r}")
-        prefix = f"{session_id}:"
         return types.GetSessionResponse(
             training_run_ids=self._core.store.runs_of(session_id),
-            sampler_ids=sorted(s for s in self._core.store.samplers() if s.startswith(prefix)),
+            sampler_ids=self._core.store.samplers_of(session_id),
             user_metadata=record.get("user_metadata"),
             display_name=record.get("display_name"),
         )
 
+    def external_urls(self, run_id: str, checkpoint_id: str, server: str) -> types.ExternalWeightsUrlsResponse:
+        """An address for each file of an external checkpoint, good for `URLS_S` seconds; whoever has it needs no key."""
+        checkpoint = self._core.store.find_in_run(run_id, checkpoint_id)
+        if checkpoint.kind != "external":
+            raise bad(f"{checkpoint.tinker_path} has no files to download; make some with save_weights_external")
+        folder = self._core.store.checkpoint_file(run_id, checkpoint.name, "external")
+        expires = int(time.time()) + URLS_S
+        urls = {}
+        for file in sorted(folder.iterdir()):
+            path = f"{run_id}/{checkpoint.name}/{file.name}"
+            urls[file.name] = f"{server}/download/{path}?expires={expires}&signature={self._sign(path, expires)}"
+        return types.ExternalWeightsUrlsResponse(urls=urls, expires=datetime.fromtimestamp(expires, UTC))
+
+    def external_file(self, path: str, query: Mapping[str, str]) -> Path:
+        """The file behind such an address; a Refusal when it was not made by this server, or its time is over."""
+        expires = query.get("expires", "")
+        whole = expires.isascii() and expires.isdigit() and len(expires) < 12
+        if not whole or not hmac.compare_digest(
+            self._sign(path, int(expires)).encode(), query.get("signature", "").encode()
+        ):
+            raise Refusal(403, "this address was not made by this server as it runs now")
+        run_id, name, file = path.split("/")
+        self._core.store.find_in_run(run_id, f"external_weights/{name}")
+        if int(expires) < time.time():
+            raise Refusal(403, "the time of this address is over; ask for another")
+        return self._core.store.checkpoint_file(run_id, name, "external") / file
+
+    def _sign(self, path: str, expires: int) -> str:
+        return hmac.digest(self._secret, f"{path}?{expires}".encode(), "sha256").hex()
+
     def weights_info(self, data: Mapping[str, Any]) -> types.WeightsInfoResponse:
         """What a checkpoint was made from, for those who load it."""
-        checkpoint = self._core.store.find(validated(_Path, data).tinker_path)
+        checkpoint = self._core.store.find(validated(_Path, data).tinker_path, "state", "sampler")
         run = self._core.store.read_run(checkpoint.run_id)
         file = self._core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
         meta = read_state(file).meta
@@ -131,7 +167,7 @@ class Listings:
 def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
     return types.Checkpoint(
         checkpoint_id=checkpoint.checkpoint_id,
-        checkpoint_type="training" if checkpoint.kind == "state" else "sampler",
+        checkpoint_type="training" if checkpoint.kind == "state" else checkpoint.kind,
         time=checkpoint.time,  # type: ignore[arg-type]
         tinker_path=checkpoint.tinker_path,
         size_bytes=checkpoint.size_bytes,

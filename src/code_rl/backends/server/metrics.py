@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,6 +14,7 @@ from tinker import types
 
 from .core import Core
 from .promises import Promise
+from .seam import Load
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -71,31 +73,22 @@ class Metrics:
             return None
         speed = (tokens - self._line_tokens) / max(now - self._line_at, 1e-9)
         self._line_at, self._line_tokens = now, tokens
-        train, sample = queue_lengths(self._core)
-        live = resident(self._core)
+        load = _load(self._core)
         return (
-            f"queued {train} training, {sample} samples; {speed:,.0f} tokens/s; in memory {len(self._core.engines)} base, "
-            f"{live[0]} training, {live[1]} samplers; {resident_mb():,.0f} MB"
+            f"queued {load.operations_waiting} training, {load.samples_waiting} samples; {speed:,.0f} tokens/s; in memory "
+            f"{len(self._core.engines)} base, {load.models} training, {load.snapshots} samplers; {_resident_mb():,.0f} MB"
         )
 
 
-def queue_lengths(core: Core) -> tuple[int, int]:
-    """Training operations and samples that wait, over all engines."""
-    found = [engine.waiting for engine in list(core.engines.values())]
-    held = sum(len(run.held) for run in core.runs.values())
-    return sum(train for train, _ in found) + held, sum(sample for _, sample in found)
+def _load(core: Core) -> Load:
+    """Over all engines, with what waits for a request before it."""
+    loads = [engine.load_now() for engine in list(core.engines.values())]
+    total = Load(**{f.name: sum(getattr(load, f.name) for load in loads) for f in fields(Load)})
+    total.operations_waiting += sum(len(run.held) for run in core.runs.values())
+    return total
 
 
-def resident(core: Core) -> tuple[int, int]:
-    """Models in training and samplers whose weights are in memory."""
-    return (
-        sum(run.trainer is not None for run in core.runs.values()),
-        sum(s.weights is not None and s.record.has_weights for s in core.samplers.values()),
-    )
-
-
-def resident_mb() -> float:
-    """Resident memory of this process in MB."""
+def _resident_mb() -> float:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 1e6
 
@@ -108,24 +101,21 @@ class _Gauges:
 
     def collect(self) -> Iterator[Metric]:
         """The gauges now."""
-        core = self._core
-        train, sample = queue_lengths(core)
-        models, samplers = resident(core)
+        core, load = self._core, _load(self._core)
         queues = GaugeMetricFamily("code_rl_serve_queue", "Requests that wait", labels=["kind"])
-        queues.add_metric(["training"], train)
-        queues.add_metric(["sample"], sample)
+        queues.add_metric(["training"], load.operations_waiting)
+        queues.add_metric(["sample"], load.samples_waiting)
         yield queues
         memory = GaugeMetricFamily("code_rl_serve_in_memory", "What is in memory", labels=["kind"])
-        for kind, count in (("base", len(core.engines)), ("training", models), ("sampler", samplers)):
+        for kind, count in (("base", len(core.engines)), ("training", load.models), ("sampler", load.snapshots)):
             memory.add_metric([kind], count)
         yield memory
         alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
-        yield GaugeMetricFamily("code_rl_serve_sessions", "Sessions that are alive", value=alive)
-        yield GaugeMetricFamily("code_rl_serve_promises_kept", "Promises kept", value=len(core.promises))
-        yield GaugeMetricFamily("code_rl_serve_result_bytes", "Bytes of results kept", value=core.promises.result_bytes)
-        batches = sum(engine.counts.batches for engine in list(core.engines.values()))
-        requests = sum(engine.counts.batched_requests for engine in list(core.engines.values()))
-        yield GaugeMetricFamily(
-            "code_rl_serve_sample_batches", "Batches sampled by the engines in memory", value=batches
-        )
-        yield GaugeMetricFamily("code_rl_serve_sample_requests", "Requests in those batches", value=requests)
+        for name, text, value in (
+            ("sessions", "Sessions that are alive", alive),
+            ("promises_kept", "Promises kept", len(core.promises)),
+            ("result_bytes", "Bytes of results kept", core.promises.result_bytes),
+            ("sample_batches", "Batches sampled by the engines in memory", load.batches),
+            ("sample_requests", "Requests in those batches", load.batched_requests),
+        ):
+            yield GaugeMetricFamily(f"code_rl_serve_{name}", text, value=value)

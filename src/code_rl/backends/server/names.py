@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from code_rl.backends.embedded.models import source_of
+from code_rl.backends.names import source_of
 from code_rl.errors import ConfigError
 
 

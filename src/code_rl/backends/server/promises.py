@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from . import refusals
 from .responses import size_of
@@ -63,8 +64,9 @@ class Promises:
         self.open = 0
         self.request_bytes = 0
         self.result_bytes = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        """Set while no promise is open."""
+        self.idle.set()
         self.on_done: Callable[[Promise], None] | None = None
 
     def __len__(self) -> int:
@@ -97,31 +99,24 @@ class Promises:
         self._all[promise.request_id] = promise
         self.open += 1
         self.request_bytes += promise.request_bytes
-        self._idle.clear()
+        self.idle.clear()
         return promise
 
-    def follow(self, promise: Promise, future: Future[object]) -> None:
-        """Fulfil the promise from another thread's future."""
+    def follow(self, promise: Promise, future: Future[Any], then: Callable[[Any], object]) -> None:
+        """Fulfil the promise with `then` of another thread's result, made on that thread."""
         loop = asyncio.get_running_loop()
         promise.cancel = future.cancel
 
-        def finish(finished: Future[object]) -> None:
-            loop.call_soon_threadsafe(self._settle, promise, finished)
+        def finish(finished: Future[Any]) -> None:
+            made: Future[object] = Future()
+            try:
+                made.set_result(then(finished.result()))
+            except CancelledError:
+                made.set_exception(refusals.bad("the request was cancelled"))
+            except BaseException as error:  # noqa: BLE001 - it is the answer
+                made.set_exception(error)
+            loop.call_soon_threadsafe(self._settle, promise, made)
 
-        future.add_done_callback(finish)
-
-    def follow_with(self, promise: Promise, future: Future[None], result: object) -> None:
-        """The same for an operation that returns nothing: `result` is the answer when it succeeds."""
-        chained: Future[object] = Future()
-
-        def finish(finished: Future[None]) -> None:
-            error = finished.exception()
-            if error is not None:
-                chained.set_exception(error)
-            else:
-                chained.set_result(result)
-
-        self.follow(promise, chained)
         future.add_done_callback(finish)
 
     def fail(self, promise: Promise, error: BaseException) -> None:
@@ -130,25 +125,6 @@ class Promises:
             promise.error = " ".join(str(error).split()) or type(error).__name__
             promise.error_category = refusals.category(error)
             self._end(promise)
-
-    def fulfil(self, promise: Promise, result: object) -> None:
-        """End the promise with a result."""
-        if not promise.done.is_set():
-            promise.result = result
-            promise.size = size_of(result)
-            self._end(promise)
-
-    async def wait(self, promise: Promise, wait_s: float) -> bool:
-        """Wait for the end of a promise; false when it did not come in time."""
-        try:
-            await asyncio.wait_for(promise.done.wait(), wait_s)
-        except TimeoutError:
-            return False
-        return True
-
-    async def idle(self) -> None:
-        """Return when no promise is open."""
-        await self._idle.wait()
 
     def unfetched(self) -> int:
         """Recent results that nobody has fetched."""
@@ -191,13 +167,14 @@ class Promises:
             and (now - p.fetched > KEPT_AFTER_FETCH_S if p.fetched is not None else now - p.created > KEPT_UNFETCHED_S)
         )
 
-    def _settle(self, promise: Promise, future: Future[object]) -> None:
-        try:
-            self.fulfil(promise, future.result())
-        except CancelledError:
-            self.fail(promise, refusals.bad("the request was cancelled"))
-        except BaseException as error:  # noqa: BLE001 - it is the answer
+    def _settle(self, promise: Promise, made: Future[object]) -> None:
+        error = made.exception()
+        if error is not None:
             self.fail(promise, error)
+        elif not promise.done.is_set():
+            promise.result = made.result()
+            promise.size = size_of(promise.result)
+            self._end(promise)
 
     def _end(self, promise: Promise) -> None:
         promise.cancel = None
@@ -211,7 +188,7 @@ class Promises:
             found.events.append((found.cursor, promise))
             found.changed.set()
         if not self.open:
-            self._idle.set()
+            self.idle.set()
         if promise.on_end is not None:
             promise.on_end()
             promise.on_end = None
@@ -222,3 +199,8 @@ class Promises:
         for promise in list(which):
             if self._all.pop(promise.request_id, None) is not None:
                 self.result_bytes -= promise.size
+
+
+def unchanged(result: Any) -> Any:
+    """The result itself."""
+    return result

@@ -41,11 +41,6 @@ def busy(message: str) -> Refusal:
     return Refusal(429, message, retry_after_s=1)
 
 
-def closing() -> Refusal:
-    """The server is shutting down: 503, retried by the SDK, which then reaches its successor."""
-    return Refusal(503, "the server is shutting down", retry_after_s=2)
-
-
 def category(error: BaseException) -> str:
     """Whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
     return USER if isinstance(error, InputError | CheckpointError | Refusal) else SERVER

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -33,15 +34,16 @@ _DTYPES: dict[int, tuple[Any, Any]] = {
 
 @dataclass(frozen=True)
 class PassRequest:
-    """One forward or forward_backward request."""
+    """One forward or forward_backward request. `fault` is what is wrong with its data: the request takes its turn all the same."""
 
     model_id: str
-    seq_id: int | None
+    seq_id: int
     data: list[types.Datum]
     loss_fn: str
     loss_fn_config: dict[str, float | str] | None
     forward_only: bool
     fingerprint: bytes
+    fault: Refusal | None = None
 
 
 class _Payload(BaseModel):
@@ -59,12 +61,12 @@ class _JsonPass(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
     model_id: str
     seq_id: int | None = None
-    payload: _Payload = Field(alias="forward_backward_input")
+    payload: Any = Field(alias="forward_backward_input")
     type: str | None = None
 
 
 class _JsonForward(_JsonPass):
-    payload: _Payload = Field(alias="forward_input")
+    payload: Any = Field(alias="forward_input")
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -88,17 +90,9 @@ def validated(kind: type[Model], data: Mapping[str, Any]) -> Model:
         raise bad(f"{kind.__name__}: {str(error)[:200]}") from None
 
 
-def only_known_sampling_params(data: Mapping[str, Any]) -> None:
-    """Refuse sampling settings that the SDK's type would drop without a word."""
-    params = data.get("sampling_params")
-    surplus = sorted(set(params) - set(types.SamplingParams.model_fields)) if isinstance(params, dict) else []
-    if surplus:
-        raise bad(f"sampling_params: unknown setting {', '.join(map(repr, surplus))[:200]}")
-
-
-def checked_seq(seq_id: int | None, name: str = "seq_id") -> int | None:
-    """A sequence number that a client may choose."""
-    if seq_id is not None and not 0 <= seq_id <= MAX_SEQ_ID:
+def checked_seq(seq_id: int | None, name: str = "seq_id") -> int:
+    """A sequence number that a client may choose; every request has one."""
+    if seq_id is None or not 0 <= seq_id <= MAX_SEQ_ID:
         raise bad(f"{name}={str(seq_id)[:40]} must be from 0 to {MAX_SEQ_ID}")
     return seq_id
 
@@ -111,26 +105,21 @@ def digest(body: bytes) -> bytes:
 def read_json_pass(body: bytes, forward_only: bool) -> PassRequest:
     """A forward or forward_backward request in JSON."""
     read = validated(_JsonForward if forward_only else _JsonPass, read_json(body))
-    payload = read.payload
+    made = PassRequest(read.model_id, checked_seq(read.seq_id), [], "", None, forward_only, digest(body))
     try:
-        datums = [
+        payload = validated(_Payload, read.payload)
+        data = [
             types.Datum(
                 model_input=datum.model_input,
                 loss_fn_inputs={name: _tensor_from_json(name, t) for name, t in datum.loss_fn_inputs.items()},
             )
             for datum in payload.data
         ]
+    except Refusal as fault:
+        return replace(made, fault=fault)
     except (TypeError, ValueError, OverflowError) as error:
-        raise bad(f"loss_fn_inputs: {str(error)[:200]}") from None
-    return PassRequest(
-        model_id=read.model_id,
-        seq_id=checked_seq(read.seq_id),
-        data=datums,
-        loss_fn=payload.loss_fn,
-        loss_fn_config=payload.loss_fn_config,
-        forward_only=forward_only,
-        fingerprint=digest(body),
-    )
+        return replace(made, fault=bad(f"loss_fn_inputs: {str(error)[:200]}"))
+    return replace(made, data=data, loss_fn=payload.loss_fn, loss_fn_config=payload.loss_fn_config)
 
 
 def read_proto_pass(body: bytes) -> PassRequest:
@@ -139,17 +128,24 @@ def read_proto_pass(body: bytes) -> PassRequest:
         message = pb.ForwardBackwardRequest.FromString(body)
     except DecodeError as error:
         raise bad(f"the body is not a ForwardBackwardRequest: {str(error)[:200]}") from None
-    datums = [_datum(i, datum) for i, datum in enumerate(message.data)]
-    return PassRequest(
-        model_id=message.model_id,
-        seq_id=checked_seq(message.seq_id),
-        data=datums,
-        loss_fn=message.loss_fn,
-        loss_fn_config=_loss_config(message),
-        forward_only=message.forward_only,
-        # A retry may write the entries of a map in another order.
-        fingerprint=digest(message.SerializeToString(deterministic=True)),
+    # A retry may write the entries of a map in another order.
+    fingerprint = digest(message.SerializeToString(deterministic=True))
+    config: dict[str, float | str] = dict(message.loss_fn_config)
+    for name, value in message.loss_fn_config_v2.items():
+        config[name] = value.text if value.WhichOneof("value") == "text" else value.number
+    made = PassRequest(
+        message.model_id,
+        checked_seq(message.seq_id),
+        [],
+        message.loss_fn,
+        config or None,
+        message.forward_only,
+        fingerprint,
     )
+    try:
+        return replace(made, data=[_datum(i, datum) for i, datum in enumerate(message.data)])
+    except Refusal as fault:
+        return replace(made, fault=fault)
 
 
 def decompressed(body: bytes, limit: int) -> bytes:
@@ -162,13 +158,6 @@ def decompressed(body: bytes, limit: int) -> bytes:
     if len(plain) > limit:
         raise Refusal(413, f"a request may have {limit} bytes, this one has more when decompressed")
     return plain
-
-
-def _loss_config(message: pb.ForwardBackwardRequest) -> dict[str, float | str] | None:
-    found: dict[str, float | str] = dict(message.loss_fn_config)
-    for name, value in message.loss_fn_config_v2.items():
-        found[name] = value.text if value.WhichOneof("value") == "text" else value.number
-    return found or None
 
 
 def _datum(index: int, message: pb.Datum) -> types.Datum:
@@ -195,7 +184,7 @@ def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
     count = len(raw) // dtype.itemsize
     if len(raw) % dtype.itemsize:
         raise bad(f"{where}: {len(raw)} bytes are not whole {dtype.name} values")
-    if shape and (min(shape) < 0 or _product(shape) != count):
+    if shape and (min(shape) < 0 or math.prod(shape) != count):
         raise bad(f"{where}: shape {shape[:8]} does not fit {count} values")
     return types.TensorData(data=np.frombuffer(raw, dtype=dtype).reshape(shape or [count]), dtype=name, shape=shape)
 
@@ -204,16 +193,9 @@ def _tensor_from_json(name: str, tensor: Any) -> types.TensorData:
     if tensor.sparse_crow_indices is not None or tensor.sparse_col_indices is not None:
         raise bad(f"{name}: sparse tensors are not supported by the embedded engine")
     shape = tensor.shape if tensor.shape is not None else [len(tensor.data)]
-    if min(shape, default=0) < 0 or _product(shape) != len(tensor.data):
+    if min(shape, default=0) < 0 or math.prod(shape) != len(tensor.data):
         raise bad(f"{name}: shape {shape[:8]} does not fit {len(tensor.data)} values")
     return types.TensorData(data=tensor.data, dtype=tensor.dtype, shape=shape)
-
-
-def _product(shape: list[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _constant(name: str) -> NoReturn:

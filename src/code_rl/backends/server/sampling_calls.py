@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from tinker import types
 
-from code_rl.backends.embedded.sampling import EmbeddedSamplingClient, Sampler, Snapshot
-
 from .core import Core, SamplingSession
 from .promises import Promise
 from .refusals import bad, gone
-from .requests import checked_seq, only_known_sampling_params, validated
+from .requests import checked_seq, validated
 from .store import SamplerRecord, now
 
 BLOCK = 1_000_000_000
 MAX_SAMPLES = 4096
-_REFUSED = ("topk_prompt_logprobs", "topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
+_REFUSED = {
+    "topk_prompt_logprobs": "",
+    "topk_sample_logprobs": "",
+    "target_prompt_logprobs": "",
+    "prompt_alt_tokens_k": "",
+    "record_stability_info": ", nor is loss stable_reinforce, which reads it; train with importance_sampling, ppo or cispo",
+}
 
 
 class SamplingCalls:
@@ -27,7 +32,6 @@ class SamplingCalls:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._sampler = Sampler()
 
     def create_session(self, data: Mapping[str, Any]) -> types.CreateSamplingSessionResponse:
         """A sampling session on a base model or on saved weights. Asked twice, it is made once."""
@@ -43,7 +47,7 @@ class SamplingCalls:
             return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
         core.refuse_when_draining()
         record = self._record(request, sampler_id)
-        core.add_sampler(record, None)
+        core.add_sampler(record)
         # The model begins to load now rather than at the first sample.
         core.engine(record.local)
         return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
@@ -55,7 +59,7 @@ class SamplingCalls:
                 raise bad("create_sampling_session needs model_path or base_model")
             local = core.names.local(request.base_model)
             return SamplerRecord(sampler_id, request.base_model, local, None, False, now())
-        checkpoint = core.store.find(request.model_path)
+        checkpoint = core.store.find(request.model_path, "state", "sampler")
         run = core.store.read_run(checkpoint.run_id)
         if run is None:
             raise gone(f"run {checkpoint.run_id} of {request.model_path} is no longer known")
@@ -85,59 +89,53 @@ class SamplingCalls:
 
     async def sample(self, data: Mapping[str, Any], fingerprint: bytes, size: int) -> tuple[Promise, list[str]]:
         """The promise of samples, and the ids of its sequences."""
-        only_known_sampling_params(data)
+        params = data.get("sampling_params")
+        surplus = sorted(set(params) - set(types.SamplingParams.model_fields)) if isinstance(params, dict) else []
+        if surplus:
+            # The SDK's type would drop them without a word.
+            raise bad(f"sampling_params: unknown setting {', '.join(map(repr, surplus))[:200]}")
         request = validated(types.SampleRequest, data)
-        if request.sampling_session_id is None or request.seq_id is None:
-            raise bad("asample needs sampling_session_id and seq_id; create a sampling session first")
+        seq = checked_seq(request.seq_id)
+        if request.sampling_session_id is None:
+            raise bad("asample needs sampling_session_id; create a sampling session first")
         if request.base_model is not None or request.model_path is not None:
             raise bad("asample with a sampling_session_id takes neither base_model nor model_path")
-        for name in _REFUSED:
+        for name, instead in _REFUSED.items():
             if getattr(request, name):
-                raise bad(f"{name} is not supported by the embedded engine")
-        if request.record_stability_info:
-            raise bad("record_stability_info is not supported by the embedded engine")
+                raise bad(f"{name} is not supported by this server{instead}")
         if not 1 <= request.num_samples <= MAX_SAMPLES:
             raise bad(f"num_samples={str(request.num_samples)[:40]} must be from 1 to {MAX_SAMPLES}")
-        core, seq = self._core, checked_seq(request.seq_id)
+        core = self._core
         sampler = core.sampler(request.sampling_session_id)
         request_id = f"{sampler.record.sampler_id}:{seq}"
         ids = [f"{request_id}:{i}" for i in range(request.num_samples)]
         seen = core.promises.seen(request_id, "sample", fingerprint)
-        if seen is None:
-            core.refuse_when_draining()
-            core.promises.check_room(size)
-            seen = await self._submit(sampler, request, request_id, fingerprint, size)
-        return seen, ids
-
-    async def _submit(
-        self, sampler: SamplingSession, request: types.SampleRequest, request_id: str, fingerprint: bytes, size: int
-    ) -> Promise:
-        core = self._core
-        engine = core.engine(sampler.record.local)
-        model = await asyncio.wrap_future(engine.loaded)
-        # Only the model's shape matters for the checks; the engine puts the session's own weights in.
-        client = EmbeddedSamplingClient(self._sampler, Snapshot(model, model.weights))
-        arguments = (
-            request.prompt,
-            request.num_samples,
-            request.sampling_params,
-            bool(request.prompt_logprobs),
-            request.prompt_logprobs_last_n,
-        )
-        if isinstance(request.sampling_params.stop, str | list | tuple):
-            # Text stops load the tokenizer.
-            checked = await asyncio.to_thread(client.request, *arguments)
-        else:
-            checked = client.request(*arguments)
+        if seen is not None:
+            return seen, ids
+        core.refuse_when_draining()
+        core.promises.check_room(size)
+        future = await self._draw(sampler, request, seq)
         twin = core.promises.seen(request_id, "sample", fingerprint)
         if twin is not None:
-            return twin
-        # Refuses, before anything is promised, when the weights are gone.
-        _ = sampler.key
-        session_id, _, _ = request_id.partition(":")
-        seq = int(request_id.rpartition(":")[2])
+            future.cancel()
+            return twin, ids
         queue = f"{sampler.record.sampler_id}/{seq // BLOCK}"
+        session_id = request_id.partition(":")[0]
         promise = core.promises.add(Promise(request_id, "sample", session_id, fingerprint, size, queue=queue))
-        sampler.queued += 1
-        core.follow(sampler, promise, engine.sample(sampler, checked, seq))
-        return promise
+        core.follow(sampler, promise, future)
+        return promise, ids
+
+    async def _draw(
+        self, sampler: SamplingSession, request: types.SampleRequest, seq: int
+    ) -> Future[types.SampleResponse]:
+        record = sampler.record
+        engine = self._core.engine(record.local)
+        await asyncio.wrap_future(engine.loaded)
+        weights = self._core.store.sampler_file(record.sampler_id) if record.has_weights else None
+        try:
+            if isinstance(request.sampling_params.stop, str | list | tuple):
+                # Text stops load the tokenizer.
+                return await asyncio.to_thread(engine.sample, weights, request, seq)
+            return engine.sample(weights, request, seq)
+        except FileNotFoundError:
+            raise gone(f"the weights of sampling session {record.sampler_id} are no longer kept") from None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from tinker import types
 
-from code_rl.backends.embedded.models import BUILT_IN, built_in_context
-from code_rl.backends.embedded.passes import loss_settings
+from code_rl.backends.names import BUILT_IN, built_in_context
+from code_rl.errors import ConfigError
 
 from .core import Core
 from .refusals import bad, unknown
@@ -71,36 +72,33 @@ class SessionCalls:
         self._core.store.write_session(
             session_id, {**record, "finished": {"type": request.reason["type"], "detail": request.detail}}
         )
-        self.free(session_id)
+        self._free(session_id)
 
-    def free(self, session_id: str) -> None:
+    def _free(self, session_id: str) -> None:
         """Give up everything of a session but its checkpoints."""
         core = self._core
         core.promises.drop_session(session_id)
-        runs, _ = core.members(session_id)
-        for run in runs:
+        for sampler_id in core.store.samplers_of(session_id):
+            core.samplers.pop(sampler_id, None)
+            core.store.delete_sampler(sampler_id)
+        for run in core.runs_of(session_id):
             core.unload(run)
-        for record in core.store.runs_of(session_id):
-            if record not in core.runs:
-                core.store.drop_live(record)
-        for sampler_id in core.store.samplers():
-            if sampler_id.startswith(f"{session_id}:"):
-                core.samplers.pop(sampler_id, None)
-                core.store.delete_sampler(sampler_id)
 
-    def capabilities(self) -> Capabilities:
-        """The models known by name: mapped ones, the built-in one, and those in memory; others may be asked for besides."""
-        contexts: dict[str, int | None] = {}
-        built_in = built_in_context()
-        for name, engine in self._core.engines.items():
+    def capabilities(self, wanted: str | None) -> Capabilities:
+        """The models known by name: mapped ones, the built-in one and those in memory; and `wanted`, if it could be loaded."""
+        core, contexts = self._core, dict[str, int | None]()
+        for name, engine in list(core.engines.items()):
             if engine.loaded.done() and engine.loaded.exception() is None:
-                contexts[name] = engine.loaded.result().weights.arch.max_context
-        if built_in is not None:
+                contexts[name] = engine.loaded.result().context
+        if (built_in := built_in_context()) is not None:
             contexts.setdefault(BUILT_IN, built_in)
-        for asked, local in self._core.names.table.items():
+        for asked, local in core.names.table.items():
             contexts.setdefault(asked, contexts.get(local))
+        if wanted is not None and contexts.get(wanted) is None:
+            with contextlib.suppress(ConfigError):
+                contexts[wanted] = core.host.context_of(core.names.local(wanted))
         return Capabilities(
-            losses={name: sorted(keys) for name, keys in loss_settings().items()},
+            losses={name: sorted(keys) for name, keys in core.host.losses.items()},
             supported_models=[
                 types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
                 for name, context in contexts.items()

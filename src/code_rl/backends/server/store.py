@@ -4,8 +4,7 @@
 lock                                  held by the one server that uses the folder
 sessions/SESSION.json                 tags, metadata, how it ended
 runs/RUN/run.json                     base model, adapter settings, metadata
-runs/RUN/checkpoints/NAME.state.safetensors, NAME.sampler.safetensors, and NAME.state.json, NAME.sampler.json beside them
-runs/RUN/live.state.safetensors       a model that is not in memory, with optimizer and gradient; live.json says where it stood
+runs/RUN/checkpoints/NAME.KIND.safetensors, beside it NAME.KIND.json; KIND is state, sampler, or external (a folder in peft's form)
 samplers/SAMPLER.json, SAMPLER.safetensors    a sampling session; its weights are a link of their own, which nothing replaces
 ```
 """
@@ -16,8 +15,9 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -27,8 +27,8 @@ from code_rl.runs.files import write_atomically
 
 from .refusals import bad, unknown
 
-Kind = Literal["state", "sampler"]
-_SEGMENTS: dict[str, Kind] = {"weights": "state", "sampler_weights": "sampler"}
+Kind = Literal["state", "sampler", "external"]
+_SEGMENTS: dict[str, Kind] = {"weights": "state", "sampler_weights": "sampler", "external_weights": "external"}
 _RUN_ID = re.compile(r"[0-9a-f-]{36}:train:\d{1,19}")
 _SAMPLER_ID = re.compile(r"[0-9a-f-]{36}:sample:\d{1,19}")
 _SESSION_ID = re.compile(r"[0-9a-f-]{36}")
@@ -45,10 +45,6 @@ class RunRecord:
     arch: str
     tokenizer: str
     rank: int
-    seed: int
-    train_mlp: bool
-    train_attn: bool
-    train_unembed: bool
     created: str
     user_metadata: dict[str, str] | None = None
 
@@ -80,7 +76,7 @@ class Checkpoint:
     @property
     def checkpoint_id(self) -> str:
         """Its id within the run."""
-        return f"{'weights' if self.kind == 'state' else 'sampler_weights'}/{self.name}"
+        return f"{next(segment for segment, kind in _SEGMENTS.items() if kind == self.kind)}/{self.name}"
 
     @property
     def tinker_path(self) -> str:
@@ -119,72 +115,42 @@ class Store:
         """Let another server have the folder."""
         os.close(self._lock)
 
-    # Sessions
-
     def write_session(self, session_id: str, record: Mapping[str, Any]) -> None:
         """Keep a session's record."""
-        write_atomically(self._session(session_id), json.dumps(dict(record)))
+        write_atomically(self.folder / "sessions" / f"{session_id}.json", json.dumps(dict(record)))
 
     def read_session(self, session_id: str) -> dict[str, Any] | None:
         """A session's record, or None."""
-        return _read(self._session(session_id)) if _SESSION_ID.fullmatch(session_id) else None
+        return _read(self.folder / "sessions" / f"{session_id}.json") if _SESSION_ID.fullmatch(session_id) else None
 
     def sessions(self) -> list[str]:
         """Ids of all sessions, newest first."""
         files = sorted((self.folder / "sessions").glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
         return [path.stem for path in files]
 
-    # Runs
-
     def write_run(self, record: RunRecord) -> None:
         """Keep a run's record."""
-        folder = self.run_folder(record.run_id)
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "run.json", json.dumps(asdict(record)))
+        folder = self.checkpoint_folder(record.run_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder.parent / "run.json", json.dumps(asdict(record)))
 
     def read_run(self, run_id: str) -> RunRecord | None:
         """A run's record, or None."""
-        if not _RUN_ID.fullmatch(run_id):
-            return None
-        found = _read(self.run_folder(run_id) / "run.json")
-        return RunRecord(**found) if found is not None else None
+        found = _read(self.checkpoint_folder(run_id).parent / "run.json") if _RUN_ID.fullmatch(run_id) else None
+        return RunRecord(**{f.name: found[f.name] for f in fields(RunRecord)}) if found is not None else None
 
     def runs(self) -> list[RunRecord]:
         """All runs, newest first."""
-        found = [self.read_run(path.name) for path in (self.folder / "runs").iterdir()]
+        found = [self.read_run(run_id) for run_id in self._run_ids()]
         return sorted((r for r in found if r is not None), key=lambda r: r.created, reverse=True)
 
     def runs_of(self, session_id: str) -> list[str]:
         """Ids of the runs of a session."""
-        return sorted(p.name for p in (self.folder / "runs").iterdir() if p.name.startswith(f"{session_id}:"))
-
-    def run_folder(self, run_id: str) -> Path:
-        """Where a run's files are."""
-        return self.folder / "runs" / run_id
+        return sorted(run_id for run_id in self._run_ids() if run_id.startswith(f"{session_id}:"))
 
     def checkpoint_folder(self, run_id: str) -> Path:
-        """Where the engine writes a run's checkpoints."""
-        return self.run_folder(run_id) / "checkpoints"
-
-    def write_live(self, run_id: str, next_seq: int) -> None:
-        """Declare the run's live state complete: it stands before request `next_seq`."""
-        write_atomically(self.run_folder(run_id) / "live.json", json.dumps({"next_seq": next_seq}))
-
-    def read_live(self, run_id: str) -> int | None:
-        """Which request a run that is on disk expects next; None when its state was only in memory."""
-        found = _read(self.run_folder(run_id) / "live.json")
-        return int(found["next_seq"]) if found is not None and self.live_file(run_id).is_file() else None
-
-    def live_file(self, run_id: str) -> Path:
-        """The state of a model that is not in memory."""
-        return self.run_folder(run_id) / "live.state.safetensors"
-
-    def drop_live(self, run_id: str) -> None:
-        """Forget the live state: it is in memory again, or no longer wanted."""
-        (self.run_folder(run_id) / "live.json").unlink(missing_ok=True)
-        self.live_file(run_id).unlink(missing_ok=True)
-
-    # Checkpoints
+        """Where a run's checkpoints are."""
+        return self.folder / "runs" / run_id / "checkpoints"
 
     def write_checkpoint(
         self,
@@ -195,48 +161,49 @@ class Store:
         metadata: Mapping[str, str] | None,
         made: str | None = None,
     ) -> Checkpoint:
-        """Describe a checkpoint whose tensors the engine has written; `made` is when, if not now."""
+        """Describe a checkpoint whose tensors are written; `made` is when, if not now."""
         time = datetime.now(UTC)
+        file = self.checkpoint_file(run_id, name, kind)
         record = Checkpoint(
             run_id,
             name,
             kind,
             made or time.isoformat(),
-            self.checkpoint_file(run_id, name, kind).stat().st_size,
+            sum(path.stat().st_size for path in (file.iterdir() if kind == "external" else [file])),
             (time + timedelta(seconds=ttl_s)).isoformat() if ttl_s is not None else None,
             dict(metadata) if metadata is not None else None,
         )
         write_atomically(self.checkpoint_folder(run_id) / f"{name}.{kind}.json", json.dumps(asdict(record)))
         return record
 
-    def checkpoints(self, run_id: str | None = None) -> list[Checkpoint]:
-        """Checkpoints of one run or of all, newest first, without those whose time is over."""
-        runs = [run_id] if run_id is not None else [path.name for path in (self.folder / "runs").iterdir()]
-        found = [record for run in runs for record in self._checkpoints_of(run)]
-        return sorted((c for c in found if not c.expired), key=lambda c: c.time, reverse=True)
-
-    def all_checkpoints(self) -> Iterator[Checkpoint]:
-        """Every checkpoint, expired or not."""
-        for path in (self.folder / "runs").iterdir():
-            yield from self._checkpoints_of(path.name)
+    def checkpoints(self, run_id: str | None = None, expired: bool = False) -> list[Checkpoint]:
+        """Checkpoints of one run or of all, newest first: those whose time is over, or (the default) the others."""
+        folders = [self.checkpoint_folder(each) for each in ([run_id] if run_id is not None else self._run_ids())]
+        records = [_read(path) for folder in folders for path in folder.glob("*.json")]
+        found = [Checkpoint(**record) for record in records if record is not None]
+        return sorted((c for c in found if c.expired == expired), key=lambda c: c.time, reverse=True)
 
     def checkpoint_file(self, run_id: str, name: str, kind: Kind) -> Path:
-        """The tensors of a checkpoint."""
-        return self.checkpoint_folder(run_id) / f"{name}.{kind}.safetensors"
+        """The tensors of a checkpoint; of an external one, the folder of its files."""
+        end = "" if kind == "external" else ".safetensors"
+        return self.checkpoint_folder(run_id) / f"{name}.{kind}{end}"
 
     def delete_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint; samplers that hold its weights keep them."""
         folder = self.checkpoint_folder(checkpoint.run_id)
         (folder / f"{checkpoint.name}.{checkpoint.kind}.json").unlink(missing_ok=True)
-        self.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind).unlink(missing_ok=True)
+        file = self.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+        if checkpoint.kind == "external":
+            shutil.rmtree(file, ignore_errors=True)
+        else:
+            file.unlink(missing_ok=True)
 
-    def find(self, tinker_path: str) -> Checkpoint:
-        """The checkpoint that a URI names; raises a Refusal when there is none."""
+    def find(self, tinker_path: str, *kinds: Kind) -> Checkpoint:
+        """The checkpoint that a URI names; raises a Refusal when there is none, or it is none of these kinds."""
         parts = tinker_path.removeprefix("tinker://").split("/")
-        if not tinker_path.startswith("tinker://") or len(parts) != 3 or parts[1] not in _SEGMENTS:
-            raise bad(
-                f"path {tinker_path[:300]!r} must be tinker://RUN/weights/NAME or tinker://RUN/sampler_weights/NAME"
-            )
+        allowed = [segment for segment, kind in _SEGMENTS.items() if kind in kinds]
+        if not tinker_path.startswith("tinker://") or len(parts) != 3 or parts[1] not in allowed:
+            raise bad(f"path {tinker_path[:300]!r} must be {' or '.join(f'tinker://RUN/{s}/NAME' for s in allowed)}")
         return self.find_in_run(parts[0], f"{parts[1]}/{parts[2]}")
 
     def find_in_run(self, run_id: str, checkpoint_id: str) -> Checkpoint:
@@ -249,22 +216,20 @@ class Store:
                 return checkpoint
         raise unknown(f"checkpoint {checkpoint_id[:300]!r} of run {run_id[:100]!r}")
 
-    # Samplers
-
     def write_sampler(self, record: SamplerRecord) -> None:
         """Keep a sampling session's record."""
         write_atomically(self.folder / "samplers" / f"{record.sampler_id}.json", json.dumps(asdict(record)))
 
     def read_sampler(self, sampler_id: str) -> SamplerRecord | None:
         """A sampling session's record, or None."""
-        if not _SAMPLER_ID.fullmatch(sampler_id):
-            return None
-        found = _read(self.folder / "samplers" / f"{sampler_id}.json")
+        known = _SAMPLER_ID.fullmatch(sampler_id)
+        found = _read(self.folder / "samplers" / f"{sampler_id}.json") if known else None
         return SamplerRecord(**found) if found is not None else None
 
-    def samplers(self) -> list[str]:
-        """Ids of all sampling sessions."""
-        return [path.stem for path in (self.folder / "samplers").glob("*.json")]
+    def samplers_of(self, session_id: str) -> list[str]:
+        """Ids of the sampling sessions of a session."""
+        found = (path.stem for path in (self.folder / "samplers").glob("*.json"))
+        return sorted(sampler_id for sampler_id in found if sampler_id.startswith(f"{session_id}:"))
 
     def sampler_file(self, sampler_id: str) -> Path:
         """The weights of a sampling session."""
@@ -284,12 +249,8 @@ class Store:
         (self.folder / "samplers" / f"{sampler_id}.json").unlink(missing_ok=True)
         self.sampler_file(sampler_id).unlink(missing_ok=True)
 
-    def _session(self, session_id: str) -> Path:
-        return self.folder / "sessions" / f"{session_id}.json"
-
-    def _checkpoints_of(self, run_id: str) -> list[Checkpoint]:
-        found = [_read(path) for path in self.checkpoint_folder(run_id).glob("*.json")]
-        return [Checkpoint(**record) for record in found if record is not None]
+    def _run_ids(self) -> list[str]:
+        return [path.name for path in (self.folder / "runs").iterdir()]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

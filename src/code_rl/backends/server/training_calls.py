@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from tinker import types
 
-from code_rl.backends.embedded.adam import check_adam
-from code_rl.backends.embedded.datums import read_datums
-from code_rl.backends.embedded.models import Model
-from code_rl.backends.embedded.passes import read_pass
-from code_rl.backends.embedded.sampling import Snapshot
-from code_rl.backends.embedded.service import lora_settings
-from code_rl.backends.embedded.state import checkpoint_path, read_state
-from code_rl.backends.embedded.training import EmbeddedTrainingClient
+from code_rl.backends.adapters import read_embedded, write_peft
+from code_rl.backends.embedded.lora import LoraSettings
+from code_rl.backends.embedded.state import check_name
 from code_rl.errors import ConfigError, InputError
 
 from .core import Core, Run
 from .promises import Promise
-from .refusals import bad, gone
+from .refusals import Refusal, bad, gone
 from .requests import PassRequest, checked_seq, validated
-from .store import Kind, RunRecord, SamplerRecord, now
-from .trainer import Trainer
+from .seam import Engine
+from .store import Checkpoint, Kind, RunRecord, SamplerRecord, now
 
 MAX_RANK = 1024
 MIN_TTL_S, MAX_TTL_S = 3600, 10 * 365 * 24 * 3600
 SMALL_PASS = 64 << 10
+_SAVE: Mapping[Kind, Any] = {
+    "state": "save_weights", "sampler": "save_weights_for_sampler", "external": "save_weights_external",
+}  # fmt: skip
 
 
 class TrainingCalls:
@@ -41,7 +39,7 @@ class TrainingCalls:
     def create(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """A model with a fresh adapter."""
         request = validated(types.CreateModelRequest, data)
-        session = self._core.session(request.session_id)
+        run_id = self._new_id(request.session_id, request.model_seq_id)
         lora = request.lora_config or types.LoraConfig(rank=32)
         if not 1 <= lora.rank <= MAX_RANK:
             raise bad(f"lora_config.rank={str(lora.rank)[:40]} must be from 1 to {MAX_RANK}")
@@ -50,27 +48,18 @@ class TrainingCalls:
         if lora.seed is not None and not 0 <= lora.seed < 2**63:
             raise bad(f"lora_config.seed={str(lora.seed)[:40]} must be from 0 to 2^63 - 1")
         _adam_only(request.optimizer_config)
-        run_id = f"{session.session_id}:train:{checked_seq(request.model_seq_id, 'model_seq_id')}"
+        seed = lora.seed if lora.seed is not None else secrets.randbits(63)
+        settings = LoraSettings(lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed)
         local = self._core.names.local(request.base_model)
+        record = self._recording(request.base_model, local, request.user_metadata)
 
-        def make(model: Model) -> tuple[RunRecord, Trainer, object]:
-            record = RunRecord(
-                run_id,
-                request.base_model,
-                local,
-                model.weights.arch.family,
-                model.source,
-                lora.rank,
-                lora.seed if lora.seed is not None else secrets.randbits(63),
-                lora.train_mlp,
-                lora.train_attn,
-                lora.train_unembed,
-                now(),
-                _texts(request.user_metadata),
-            )
-            return record, self._fresh(model, record), types.CreateModelResponse(model_id=run_id)
+        def then(run: Run, made: LoraSettings) -> types.CreateModelResponse:
+            record(run, made)
+            return types.CreateModelResponse(model_id=run_id)
 
-        return self._begin(run_id, local, "create_model", fingerprint, make)
+        return self._core.begin(
+            run_id, local, "create_model", fingerprint, lambda engine: engine.create(run_id, settings), then
+        )
 
     def load(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """A checkpoint into a model: a new one (`session_id`), or one that exists (`model_id`)."""
@@ -81,97 +70,61 @@ class TrainingCalls:
             raise bad("weights_access_token is not supported: this server has one owner")
         if request.optimizer_config is not None:
             _adam_only(request.optimizer_config)
-        checkpoint = self._core.store.find(request.path)
-        if request.optimizer and checkpoint.kind != "state":
+        core, optimizer = self._core, request.optimizer
+        checkpoint = core.store.find(request.path, "state", "sampler")
+        if optimizer and checkpoint.kind != "state":
             raise bad(f"{request.path} holds sampler weights, without optimizer state; load one of save_state")
-        file = self._core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+        file = core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+
+        def answer(run: Run) -> types.LoadWeightsResponse:
+            return types.LoadWeightsResponse(path=request.path, model_id=run.run_id, type="load_weights")
+
         if request.model_id is not None:
-            run = self._core.run(request.model_id)
-
-            def load(client: EmbeddedTrainingClient) -> types.LoadWeightsResponse:
-                (client.load_state_with_optimizer if request.optimizer else client.load_state)(str(file)).result()
-                return types.LoadWeightsResponse(path=request.path, model_id=run.run_id, type="load_weights")
-
-            return self._core.accept(run, checked_seq(request.seq_id), "load_weights", fingerprint, load)
-        return self._load_new(request, checkpoint.run_id, str(file), fingerprint)
-
-    def _load_new(self, request: types.LoadWeightsRequest, source: str, file: str, fingerprint: bytes) -> Promise:
-        if request.session_id is None or request.model_seq_id is None:
-            raise bad("load_weights with session_id needs model_seq_id")
-        session = self._core.session(request.session_id)
-        run_id = f"{session.session_id}:train:{checked_seq(request.model_seq_id, 'model_seq_id')}"
-        origin = self._core.store.read_run(source)
+            run = core.run(request.model_id)
+            return core.accept(
+                run, checked_seq(request.seq_id), "load_weights", fingerprint,
+                lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run),
+            )  # fmt: skip
+        run_id = self._new_id(request.session_id, request.model_seq_id)
+        origin = core.store.read_run(checkpoint.run_id)
         asked = request.base_model or (origin.base_model if origin is not None else None)
         if asked is None:
-            raise gone(f"run {source} of {request.path} is no longer known: give base_model")
-        local = self._core.names.local(asked)
+            raise gone(f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model")
+        local = core.names.local(asked)
+        record = self._recording(asked, local, request.user_metadata)
 
-        def make(model: Model) -> tuple[RunRecord, Trainer, object]:
-            saved = read_state(Path(file))
-            lora = lora_settings(saved, request.path)
-            record = RunRecord(
-                run_id,
-                asked,
-                local,
-                model.weights.arch.family,
-                model.source,
-                lora.rank,
-                lora.seed,
-                lora.train_mlp,
-                lora.train_attn,
-                lora.train_unembed,
-                now(),
-                _texts(request.user_metadata),
-            )
-            self._core.store.write_run(record)
-            trainer = Trainer.restored(self._core.store, model, record, saved, request.path, request.optimizer)
-            return record, trainer, types.LoadWeightsResponse(path=request.path, model_id=run_id, type="load_weights")
+        def then(run: Run, made: LoraSettings) -> types.LoadWeightsResponse:
+            record(run, made)
+            return answer(run)
 
-        return self._begin(run_id, local, "load_weights", fingerprint, make)
+        return core.begin(
+            run_id, local, "load_weights", fingerprint, lambda e: e.create(run_id, None, file, optimizer), then
+        )
 
-    def _fresh(self, model: Model, record: RunRecord) -> Trainer:
-        self._core.store.write_run(record)
-        return Trainer.fresh(self._core.store, model, record)
+    def _new_id(self, session_id: str | None, number: int | None) -> str:
+        session = self._core.session(session_id or "")
+        return f"{session.session_id}:train:{checked_seq(number, 'model_seq_id')}"
 
-    def _begin(self, run_id: str, local: str, kind: str, fingerprint: bytes, make: Any) -> Promise:
+    def _recording(
+        self, asked: str, local: str, metadata: dict[str, Any] | None
+    ) -> Callable[[Run, LoraSettings], None]:
+        """What writes a new run's record once its model is there."""
+        if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
+            raise bad("user_metadata must hold texts only")
         core = self._core
-        request_id = f"{run_id}:0"
-        seen = core.promises.seen(request_id, kind, fingerprint)
-        if seen is not None:
-            return seen
-        core.refuse_when_draining()
-        if run_id in core.runs or core.store.read_run(run_id) is not None:
-            raise gone(f"model {run_id} was created before, and the answer is no longer kept")
-        core.promises.check_room(0)
-        engine = core.engine(local)
-        run = Run(run_id, local, 1, queued=1)
-        core.runs[run_id] = run
 
-        def work() -> object:
-            run.record, run.trainer, answer = make(engine.loaded.result())
-            return answer
+        def record(run: Run, lora: LoraSettings) -> None:
+            facts = core.engines[local].loaded.result()
+            made = RunRecord(run.run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
+            core.store.write_run(made)
+            run.record = made
 
-        session_id = run_id.partition(":")[0]
-        promise = core.promises.add(Promise(request_id, kind, session_id, fingerprint, 0, run_id))
-        core.follow(run, promise, engine.submit(run_id, work))
-        counted = promise.on_end
-        assert counted is not None
-
-        def ended() -> None:
-            counted()
-            if promise.error is not None:
-                core.runs.pop(run_id, None)
-
-        promise.on_end = ended
-        return promise
+        return record
 
     def info(self, data: Mapping[str, Any]) -> types.GetInfoResponse:
         """What is known of a model."""
-        request = validated(types.GetInfoRequest, data)
-        run = self._core.run(request.model_id)
-        record = run.record
-        if record is None:
-            raise bad(f"model {run.run_id} is still being created: retrieve the answer of create_model first")
+        run = self._core.run(validated(types.GetInfoRequest, data).model_id)
+        record = self._created(run)
         return types.GetInfoResponse(
             type="get_info",
             model_data=types.ModelData(arch=record.arch, model_name=record.base_model, tokenizer_id=record.tokenizer),
@@ -181,115 +134,137 @@ class TrainingCalls:
             model_name=record.base_model,
         )
 
+    def _created(self, run: Run) -> RunRecord:
+        if run.record is None:
+            raise bad(f"model {run.run_id} is still being created: retrieve the answer of create_model first")
+        return run.record
+
     async def run_pass(self, request: PassRequest, size: int) -> Promise:
         """A forward or forward_backward pass. What is wrong with its data is refused here, and takes its turn as a failure."""
-        run = self._core.run(request.model_id)
+        core, run = self._core, self._core.run(request.model_id)
+        what = request.data, request.loss_fn, request.loss_fn_config
+        backward = not request.forward_only
+        engine = core.engine(run.local)
+        await asyncio.wrap_future(engine.loaded)
+        fault: InputError | Refusal | None = request.fault
+        try:
+            if fault is None and size < SMALL_PASS:
+                engine.check_pass(*what)
+            elif fault is None:
+                await asyncio.to_thread(engine.check_pass, *what)
+        except InputError as error:
+            fault = error
 
-        def work(client: EmbeddedTrainingClient) -> types.ForwardBackwardOutput:
-            call = client.forward if request.forward_only else client.forward_backward
-            return call(request.data, request.loss_fn, request.loss_fn_config).result()
+        def start(engine: Engine) -> Future[Any]:
+            if fault is not None:
+                return engine.refuse(run.run_id, fault, backward)
+            return engine.run_pass(run.run_id, *what, backward)
 
-        kind = "forward" if request.forward_only else "forward_backward"
-        fault = await self._fault(run, request, size)
-        promise = self._core.accept(run, request.seq_id, kind, request.fingerprint, work, size)
+        promise = core.accept(
+            run, request.seq_id, "forward_backward" if backward else "forward", request.fingerprint, start, size=size
+        )
         if fault is not None:
-            # The numbers that follow go on; the failure itself spoils the accumulated gradient, as in process.
-            self._core.promises.drop_request(promise.request_id)
+            # The numbers that follow go on, and the step behind it fails, as in process.
+            core.promises.drop_request(promise.request_id)
             raise bad(str(fault))
         return promise
-
-    async def _fault(self, run: Run, request: PassRequest, size: int) -> InputError | None:
-        model = await asyncio.wrap_future(self._core.engine(run.local).loaded)
-
-        def check() -> InputError | None:
-            try:
-                how = read_pass(request.loss_fn, request.loss_fn_config)
-                read_datums(request.data, how.loss, model.weights.arch)
-            except InputError as error:
-                return error
-            return None
-
-        return check() if size < SMALL_PASS else await asyncio.to_thread(check)
 
     def optim_step(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """One optimizer step."""
         request = validated(types.OptimStepRequest, data)
         run = self._core.run(request.model_id)
-        params = check_adam(request.optim_params)
-
-        def work(client: EmbeddedTrainingClient) -> types.OptimStepResponse:
-            return client.optim_step(params).result()
-
-        return self._core.accept(run, checked_seq(request.seq_id), "optim_step", fingerprint, work)
+        params = request.optim_params
+        if not isinstance(params, types.AdamParams):
+            raise bad(f"optim_params {type(params).__name__} is not supported by this server, only AdamParams")
+        return self._core.accept(
+            run, checked_seq(request.seq_id), "optim_step", fingerprint, lambda e: e.optim_step(run.run_id, params)
+        )
 
     def save(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """A checkpoint of adapter and optimizer."""
         request = validated(types.SaveWeightsRequest, data)
-        run = self._core.run(request.model_id)
-        name, ttl = self._name(run, request.path, "state"), expiry(request.ttl_seconds)
+        if request.path is None:
+            raise bad("save_weights needs a path: the checkpoint's name")
+        return self._save(
+            request, "state", fingerprint, lambda made: types.SaveWeightsResponse(path=made.tinker_path, type=_SAVE["state"]),
+            request.user_metadata, request.overwrite,
+        )  # fmt: skip
 
-        def work(client: EmbeddedTrainingClient) -> types.SaveWeightsResponse:
-            client.save_state(name, overwrite=request.overwrite, user_metadata=request.user_metadata).result()
-            made = self._core.store.write_checkpoint(run.run_id, name, "state", ttl, request.user_metadata)
-            return types.SaveWeightsResponse(path=made.tinker_path, type="save_weights")
-
-        return self._core.accept(run, checked_seq(request.seq_id), "save_weights", fingerprint, work)
+    def save_external(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+        """The adapter in peft's form, to be downloaded."""
+        request = validated(types.SaveWeightsExternalRequest, data)
+        if request.age_encryption_recipients:
+            raise bad("age_encryption_recipients is not supported: this server does not encrypt")
+        return self._save(
+            request, "external", fingerprint,
+            lambda made: _ExternalSaved(path=made.tinker_path, type=_SAVE["external"], size_bytes=made.size_bytes),
+        )  # fmt: skip
 
     def save_for_sampler(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their own."""
         request = validated(types.SaveWeightsForSamplerRequest, data)
-        run = self._core.run(request.model_id)
         if request.kind != "snapshot":
-            raise bad(f"kind={request.kind!r} is not supported by the embedded engine, only 'snapshot'")
-        ttl = expiry(request.ttl_seconds)
-        seq = checked_seq(request.seq_id)
+            raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
-            name = self._name(run, request.path, "sampler")
-
-            def save(client: EmbeddedTrainingClient) -> _SamplerSaved:
-                client.save_weights_for_sampler(name, user_metadata=request.user_metadata).result()
-                made = self._core.store.write_checkpoint(run.run_id, name, "sampler", ttl, request.user_metadata)
-                return _SamplerSaved(path=made.tinker_path, type="save_weights_for_sampler")
-
-            return self._core.accept(run, seq, "save_weights_for_sampler", fingerprint, save)
-        if ttl is not None or request.user_metadata:
+            return self._save(
+                request, "sampler", fingerprint, lambda made: _SamplerSaved(path=made.tinker_path, type=_SAVE["sampler"]),
+                request.user_metadata,
+            )  # fmt: skip
+        if request.ttl_seconds is not None or request.user_metadata:
             raise bad("ttl_seconds and user_metadata need a name: weights without one live as long as their session")
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
-        if number is None:
-            raise bad("save_weights_for_sampler needs path or sampling_session_seq_id")
-        return self._core.accept(
-            run, seq, "save_weights_for_sampler", fingerprint, lambda client: self._snapshot(run, number, client)
-        )
-
-    def _snapshot(self, run: Run, number: int, client: EmbeddedTrainingClient) -> _SamplerSaved:
-        assert run.record is not None
+        core, run = self._core, self._core.run(request.model_id)
         sampler_id = f"{run.run_id.partition(':')[0]}:sample:{number}"
-        client.write(self._core.store.sampler_file(sampler_id), training=False)
-        record = SamplerRecord(sampler_id, run.record.base_model, run.local, None, True, now())
-        weights: Snapshot = client.snapshot()
-        self._core.add_sampler(record, weights)
-        return _SamplerSaved(sampling_session_id=sampler_id, type="save_weights_for_sampler")
+        file = core.store.sampler_file(sampler_id)
+
+        def then(_: None) -> _SamplerSaved:
+            core.add_sampler(SamplerRecord(sampler_id, self._created(run).base_model, run.local, None, True, now()))
+            return _SamplerSaved(sampling_session_id=sampler_id, type="save_weights_for_sampler")
+
+        return core.accept(
+            run, checked_seq(request.seq_id), "save_weights_for_sampler", fingerprint,
+            lambda engine: engine.save(run.run_id, file, training=False, overwrite=True, keep=True), then,
+        )  # fmt: skip
+
+    def _save(
+        self,
+        request: types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest,
+        kind: Kind,
+        fingerprint: bytes,
+        answer: Callable[[Checkpoint], object],
+        metadata: dict[str, str] | None = None,
+        overwrite: bool | None = True,
+    ) -> Promise:
+        core, run, name = self._core, self._core.run(request.model_id), request.path or ""
+        ttl = expiry(request.ttl_seconds)
+        check_name(name)
+        file = core.store.checkpoint_file(run.run_id, name, kind)
+        written = file / "state.tmp" if kind == "external" else file
+
+        def then(_: None) -> object:
+            if kind == "external":
+                write_peft(read_embedded(written), self._created(run).base_model, file)
+                written.unlink()
+            return answer(core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata))
+
+        return core.accept(
+            run, checked_seq(request.seq_id), _SAVE[kind], fingerprint,
+            lambda engine: engine.save(run.run_id, written, kind == "state", bool(overwrite)), then,
+        )  # fmt: skip
 
     def unload(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
         """Forget a model; its checkpoints stay."""
         request = validated(types.UnloadModelRequest, data)
-        core, run = self._core, self._core.run(request.model_id)
-        request_id = f"{run.run_id}:unload"
-        seen = core.promises.seen(request_id, "unload_model", fingerprint)
+        promises, request_id = self._core.promises, f"{request.model_id}:unload"
+        seen = promises.seen(request_id, "unload_model", fingerprint)
         if seen is not None:
             return seen
+        run = self._core.run(request.model_id)
         session_id = run.run_id.partition(":")[0]
-        promise = core.promises.add(Promise(request_id, "unload_model", session_id, fingerprint, 0, run.run_id))
-        future = core.unload(run)
+        promise = promises.add(Promise(request_id, "unload_model", session_id, fingerprint, 0, run.run_id))
         answer = types.UnloadModelResponse(model_id=run.run_id, type="unload_model")
-        core.promises.follow_with(promise, future, answer)
+        promises.follow(promise, self._core.unload(run), lambda _: answer)
         return promise
-
-    def _name(self, run: Run, path: str | None, kind: Kind) -> str:
-        if path is None:
-            raise bad("save_weights needs a path: the checkpoint's name")
-        checkpoint_path(self._core.store.checkpoint_folder(run.run_id), path, kind)
-        return path
 
 
 class _SamplerSaved(types.SaveWeightsForSamplerResponse):
@@ -299,10 +274,14 @@ class _SamplerSaved(types.SaveWeightsForSamplerResponse):
     sampling_session_id: str | None = None
 
 
+class _ExternalSaved(types.SaveWeightsExternalResponse):
+    size_bytes: int
+
+
 def _adam_only(config: object) -> None:
     if not isinstance(config, types.AdamOptimizerConfig):
         kind = getattr(config, "type", type(config).__name__)
-        raise ConfigError(f"optimizer {str(kind)[:80]!r} is not supported by the embedded engine, only adamw")
+        raise ConfigError(f"optimizer {str(kind)[:80]!r} is not supported by this server, only adamw")
 
 
 def expiry(seconds: int | None) -> int | None:
@@ -310,9 +289,3 @@ def expiry(seconds: int | None) -> int | None:
     if seconds is not None and not MIN_TTL_S <= seconds <= MAX_TTL_S:
         raise bad(f"ttl_seconds={str(seconds)[:40]} must be from {MIN_TTL_S} (an hour) to {MAX_TTL_S} (ten years)")
     return seconds
-
-
-def _texts(metadata: dict[str, Any] | None) -> dict[str, str] | None:
-    if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
-        raise bad("user_metadata must hold texts only")
-    return metadata
