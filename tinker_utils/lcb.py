@@ -1,7 +1,7 @@
 """LiveCodeBench's prompts and test format, and what a Sandbox Fusion server is sent."""
 
-from code_rl.problems.course_tests import normalize_tests
 from code_rl.problems.prompts import LCB_SYSTEM_MESSAGE_GENERIC, fetch_live_code_bench_system_prompt
+from code_rl.problems.sources.testcases import normalize_tests
 from code_rl.sandbox.fusion.payload import TEST_CODE, TEST_UTIL
 
 __all__ = [

@@ -15,11 +15,10 @@ from corpus.rooms import data_file
 from problems.test_livecodebench import row as livecodebench_row
 
 from code_rl.errors import ConfigError, DataError, SandboxError
-from code_rl.evaluation.benchmarks import BENCHMARKS
-from code_rl.evaluation.fetch import Pinned, fetch
-from code_rl.evaluation.prepare import AT_ONCE, load_benchmark
-from code_rl.evaluation.replay import judge_both
+from code_rl.evaluation.benchmarks import AT_ONCE, BENCHMARKS, load_benchmark
+from code_rl.evaluation.runner import judge_both
 from code_rl.evaluation.settings import Choice
+from code_rl.problems.fetch import Pinned, fetch
 from code_rl.problems.problem import CallTest
 from code_rl.sandbox.embedded import EmbeddedSandbox
 

@@ -13,18 +13,17 @@ import zstandard
 from raw_rows import SAMPLES, SUM, taco
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.loading.load import READERS, find_data, load_problems, load_test_splits
 from code_rl.preparation.normalise import NORMALISERS
-from code_rl.preparation.stages import DECIDED_BY
+from code_rl.preparation.pipeline import DECIDED_BY
 from code_rl.problems import dataset as datasets
 from code_rl.problems.catalogue import CATALOGUE, MIXTURES
 from code_rl.problems.dataset import open_dataset, own_test_setting
+from code_rl.problems.fetch import select_files
 from code_rl.problems.files import sources_digest, stream_rows
+from code_rl.problems.load import READERS, find_data, load_problems, load_test_splits
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.problems.prompts import build_prompt
-from code_rl.problems.question import build_question
-from code_rl.problems.selection import select_files
+from code_rl.problems.prompts import build_prompt, build_question
 from code_rl.problems.sources.records import Skipped
 
 
@@ -75,7 +74,7 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
     package = tmp_path / "code_rl"
-    for name in ("problems/files.py", "problems/sources/reader.py", "loading/pack.py"):
+    for name in ("problems/files.py", "problems/sources/reader.py", "reward/compare.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("one = 1\n")
     monkeypatch.setattr("code_rl.problems.files.__file__", str(package / "problems" / "files.py"))
@@ -85,7 +84,7 @@ def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkey
         return sources_digest(*READERS)
 
     seen = {digest()}
-    for name in ("problems/sources/reader.py", "loading/pack.py"):
+    for name in ("problems/sources/reader.py", "reward/compare.py"):
         (package / name).write_text("one = 2\n")
         seen.add(digest())
     sources_digest.cache_clear()

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.normalise import open_source
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.source import open_source
 from code_rl.problems.native import format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 

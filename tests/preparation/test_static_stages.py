@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.preparation.decontaminate import Decontaminator
+from code_rl.preparation.decontaminate import Decontaminator, Exam, read_exams
 from code_rl.preparation.deduplicate import Deduplicator
-from code_rl.preparation.entries import Entry, entry_from_json, entry_to_json, make_entry
-from code_rl.preparation.evalsets import Exam, read_exams
-from code_rl.preparation.filters import filter_entry
+from code_rl.preparation.filter import filter_entry
+from code_rl.preparation.normalise import open_source
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.source import open_source
+from code_rl.preparation.store import Entry, entry_from_json, entry_to_json, make_entry
 from code_rl.preparation.text import canonical, grams, jaccard, numbers, shared, words
 from code_rl.problems.native import format_problem
 from code_rl.problems.problem import Problem, StdinTest

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from corpus.rooms import room
 
-from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.entries import make_entry
-from code_rl.preparation.ledger import Decision
+from code_rl.preparation.bench import Bench, Decision, Survivor
+from code_rl.preparation.normalise import open_source
+from code_rl.preparation.pipeline import run_verify
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.source import open_source
-from code_rl.preparation.stages import run_verify
+from code_rl.preparation.store import make_entry
 from code_rl.preparation.verify import Verifier
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest

@@ -7,14 +7,12 @@ import importlib.util
 from collections.abc import Callable, Mapping
 
 from code_rl.errors import ConfigError
-from code_rl.loading.load import READERS
-from code_rl.preparation.bench import Bench, check_folder
-from code_rl.preparation.evalsets import exams_fingerprint, read_exams
-from code_rl.preparation.ledger import content_key
-from code_rl.preparation.normalise import NORMALISERS
+from code_rl.preparation.bench import Bench, check_folder, content_key
+from code_rl.preparation.decontaminate import exams_fingerprint, read_exams
+from code_rl.preparation.normalise import NORMALISERS, Source, open_source
 from code_rl.preparation.settings import PrepareConfig, skip_note
-from code_rl.preparation.source import Source, open_source
 from code_rl.problems.files import sources_digest
+from code_rl.problems.load import READERS
 from code_rl.settings import make_settings
 
 
@@ -25,14 +23,14 @@ def prepare_command(given: Mapping[str, str]) -> int:
 
 def run(config: PrepareConfig) -> int:
     """Prepare as configured; 0 when every problem got a decision about itself, else 1."""
-    from code_rl.preparation.view import PrepareView
+    from code_rl.preparation.report import PrepareView
 
     source = check(config)
     view = PrepareView()
     if config.dry_run:
         _say_plan(config, source, view.say)
         return 0
-    from code_rl.preparation.run import run_stages
+    from code_rl.preparation.pipeline import run_stages
 
     key = content_key(sources_digest(*READERS, *NORMALISERS), source.fingerprint)
     with Bench(config, source, key) as bench:

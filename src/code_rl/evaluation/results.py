@@ -10,8 +10,7 @@ from typing import Any
 from code_rl.errors import ConfigError, SandboxError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.benchmarks import Benchmark, count
-from code_rl.evaluation.figures import Figures, Outcome, figures
-from code_rl.evaluation.passk import Estimate
+from code_rl.evaluation.figures import Estimate, Figures, Outcome, figures
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
     mean_rating,

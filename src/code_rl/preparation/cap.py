@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.ledger import Decision, drop
+from code_rl.preparation.bench import Decision, drop
 from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.store import Entry
 
 
 def cap_settings(config: PrepareConfig) -> tuple[object, ...]:

@@ -7,9 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from code_rl.evaluation.passk import wilson
-from code_rl.preparation.bench import Bench, ByteBudget, OnItem, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, Ledger, content_key, drop
+from code_rl.evaluation.figures import wilson
+from code_rl.preparation.bench import KEEP, Bench, ByteBudget, Decision, Ledger, OnItem, Survivor, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verify import BROKEN_CHECKER
 from code_rl.problems.files import sources_digest

@@ -14,8 +14,7 @@ import chz
 
 from code_rl import __version__
 from code_rl.errors import ConfigError
-from code_rl.preparation.bench import Bench, OnItem, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, content_key
+from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import parse_problem, problem_to_json

@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import CATALOGUE, MIXTURES, Entry, known_names
+from code_rl.problems.fetch import Repository, open_repository, select_files
 from code_rl.problems.files import count_rows, is_data_file, stream_rows
-from code_rl.problems.hub import Repository, open_repository
-from code_rl.problems.selection import select_files
 from code_rl.problems.sources.competition import Origin
 from code_rl.problems.sources.livecodebench import release_shards
 from code_rl.problems.sources.records import Item

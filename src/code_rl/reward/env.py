@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import tinker
 
 from code_rl.errors import SandboxError
-from code_rl.problems.course_tests import read_tests
 from code_rl.problems.problem import Problem
+from code_rl.problems.sources.testcases import read_tests
 from code_rl.reward.extract import extract_code
 from code_rl.reward.judge import judge
 from code_rl.reward.shared import shared_executor

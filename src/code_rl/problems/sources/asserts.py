@@ -8,13 +8,14 @@ no plain data (a regular-expression match, say) can still be compared by what th
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from code_rl.problems.problem import CallTest, Compare, Problem
 from code_rl.problems.sources.literals import Folder, NotLiteralError
-from code_rl.problems.sources.records import RowError
-from code_rl.problems.sources.views import VIEWS
+from code_rl.problems.sources.records import Draft, RowError
 
 SAME_VALUE_FUNCTIONS = ("is_same_list", "is_same_tree")
 DEFAULT_ISCLOSE_REL_TOL = 1e-9
@@ -159,3 +160,118 @@ def read_asserts(reader: AssertReader, statements: list[ast.stmt]) -> Iterator[C
         found = reader.read(statement)
         if found is not None:
             yield found
+
+
+VIEWS = {
+    "bool": "bool(value)",
+    "int": "int(value)",
+    "found": "value if value is True or value is False else value is not None",
+    "set": "set(value)",
+    "tuple": "tuple(value)",
+    "list": "list(value)",
+    "sorted": "sorted(value)",
+    "len": "len(value)",
+}
+
+_TEMPLATE = """
+def _seen_by_test(function):
+    depth = 0
+    def call(*args, **kwargs):
+        nonlocal depth
+        depth += 1
+        try:
+            value = function(*args, **kwargs)
+        finally:
+            depth -= 1
+        return value if depth else ({view})
+    return call
+if "{name}" in globals():
+    {name} = _seen_by_test({name})
+else:
+    Solution.{name} = _seen_by_test(Solution.{name})
+"""
+
+
+def view_setup(fn_name: str, view: str) -> str:
+    """Source that makes outermost calls of `fn_name` return the view of their value; recursive calls see the value itself."""
+    return _TEMPLATE.format(name=fn_name, view=VIEWS[view])
+
+
+DEFAULT_FLOAT_TOL = 1e-6
+ALLCLOSE_REL_TOL = 1e-7
+
+
+def call_tests(asserts: Sequence[CallAssert], public: int = 0) -> tuple[CallTest, ...]:
+    """One CallTest an assert; the first `public` of them public. Raises RowError when there is none."""
+    if not asserts:
+        raise RowError("no_tests")
+    return tuple(
+        CallTest(found.args, found.expected, found.kwargs, public=index < public) for index, found in enumerate(asserts)
+    )
+
+
+def common_view(asserts: Iterable[CallAssert]) -> str | None:
+    """The view that all asserts share. Raises RowError when they differ: one problem has one entry point."""
+    views = {found.view for found in asserts}
+    if len(views) > 1:
+        raise RowError("mixed_views", ", ".join(sorted(map(str, views))))
+    return views.pop() if views else None
+
+
+def assert_rule(asserts: Sequence[CallAssert]) -> Compare:
+    """Python's `==`, with the widest tolerance named when any assert names one."""
+    abs_tol = max((found.abs_tol for found in asserts), default=0.0)
+    rel_tol = max((found.rel_tol for found in asserts), default=0.0)
+    return Compare("python", abs_tol, rel_tol)
+
+
+def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
+    """EvalPlus's rule: a named tolerance, else 1e-6 where an expected value is a float or a flat sequence of floats, else `==`."""
+    tolerance = abs_tol or (DEFAULT_FLOAT_TOL if any(map(_is_floats, expected)) else 0.0)
+    return Compare("python", tolerance, ALLCLOSE_REL_TOL if tolerance else 0.0)
+
+
+def tabled(
+    problem: Problem, inputs: Sequence[tuple[Any, ...]], results: list[Any] | None, atol: float, public: int = 0
+) -> Problem | Draft:
+    """`problem` with the tests of a table, the first `public` of them public; a Draft where a reference has yet to compute the results."""
+    if results is None:
+        return Draft(problem, tuple(inputs), problem.solutions[0], atol, public)
+    tests = tuple(
+        CallTest(args, value, public=index < public)
+        for index, (args, value) in enumerate(zip(inputs, results, strict=True))
+    )
+    return dataclasses.replace(problem, tests=tests, compare=expected_rule(results, atol))
+
+
+def _is_floats(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(item, float) for item in value)
+    return isinstance(value, float)
+
+
+def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...], list[Any] | None, float]:
+    """`inputs`, `results` (None when a reference function computes them) and the tolerance of an EvalPlus OriginFmt test.
+
+    The comparing loop must be `assertion(f(*inp), …, atol)`; any other (a broken or special oracle) raises AssertFormError.
+    """
+    tables: dict[str, Any] = {}
+    atol: float | None = None
+    for part in statements:
+        match part:
+            case ast.Assign(targets=[ast.Name(id="inputs" | "results" as name)], value=value):
+                tables[name] = _fold(value)
+            case ast.For(body=[ast.Expr(value=ast.Call(func=ast.Name(id="assertion"), args=[_, _, tolerance]))]):
+                atol = float(_fold(tolerance))
+            case ast.For():
+                raise AssertFormError("unknown_oracle", ast.unparse(part.body[0])[:120])
+    if atol is None or "inputs" not in tables:
+        raise AssertFormError("unknown_test_shape", f"tables {sorted(tables)}")
+    return tuple(tuple(call) for call in tables["inputs"]), tables.get("results"), atol
+
+
+def _fold(node: ast.expr) -> Any:
+    try:
+        return Folder().fold(node)
+    except NotLiteralError as error:
+        raise AssertFormError("value_is_not_a_literal", str(error)) from error

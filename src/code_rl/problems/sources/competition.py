@@ -13,8 +13,8 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import decode_private_tests
-from code_rl.problems.sources.rawtests import MAX_SOLUTIONS, finish, from_json, solutions
 from code_rl.problems.sources.records import Item, Row, RowError, Unsettled, field
+from code_rl.problems.sources.testcases import MAX_SOLUTIONS, finish, from_json, solutions
 
 PYTHON3 = (3, "PYTHON3")
 """How CodeContests marks a solution in Python 3: the class number, or its name."""

@@ -12,14 +12,36 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from code_rl.problems.problem import Compare, Problem
-from code_rl.problems.sources.asserts import AssertReader, check_body, read_asserts, read_statements
-from code_rl.problems.sources.build import assert_rule, call_tests, common_view, tabled
-from code_rl.problems.sources.checkers import FIND_ZERO_CHECKER
+from code_rl.problems.sources.asserts import (
+    AssertReader,
+    assert_rule,
+    call_tests,
+    check_body,
+    common_view,
+    read_asserts,
+    read_statements,
+    read_tables,
+    tabled,
+    view_setup,
+)
 from code_rl.problems.sources.records import Draft, Row, RowError, Skipped, field, number, read_each
-from code_rl.problems.sources.tables import read_tables
-from code_rl.problems.sources.views import view_setup
 
 COMPLETE = "Complete the following function."
+FIND_ZERO_CHECKER = """
+import json, math, sys
+
+test = json.load(sys.stdin)
+coefficients, root = test["args"][0], test["value"]
+if type(root) not in (int, float) or not math.isfinite(root):
+    print("wrong: not a finite number")
+else:
+    try:
+        residue = math.fsum(c * math.pow(root, power) for power, c in enumerate(coefficients))
+    except OverflowError:
+        residue = math.inf
+    print("ok" if abs(residue) <= 1e-4 else "wrong: not a root")
+"""
+"""HumanEval/32: any root of the polynomial is right, to 1e-4 in the polynomial's value, as the task's own test has it."""
 CHECKERS = {"find_zero": FIND_ZERO_CHECKER}
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from code_rl.problems.problem import Compare, Problem
-from code_rl.problems.sources.asserts import AssertReader, CallAssert, check_body, read_asserts
-from code_rl.problems.sources.build import call_tests, common_view
+from code_rl.problems.sources.asserts import AssertReader, CallAssert, call_tests, check_body, common_view, read_asserts
 from code_rl.problems.sources.literals import Folder
 from code_rl.problems.sources.records import Row, RowError, Skipped, field, read_each
 from code_rl.problems.values import BinaryTree, LinkedList

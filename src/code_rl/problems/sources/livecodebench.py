@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.problems.course_tests import read_tests
 from code_rl.problems.problem import Problem, TestCase
-from code_rl.problems.sources.prelude import CALL_PRELUDE
 from code_rl.problems.sources.records import Row, RowError, Skipped, field, read_rows
+from code_rl.problems.sources.testcases import CALL_PRELUDE, read_tests
 
 REPOSITORY = "livecodebench/code_generation_lite"
 SHARDS = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl", "test6.jsonl")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.errors import DataError
-from code_rl.problems.native import problem_from_json
+from code_rl.problems.native import native_fields, problem_from_json
 from code_rl.problems.sources.competition import (
     Origin,
     read_apps,
@@ -26,7 +26,6 @@ from code_rl.problems.sources.leetcode import read_leetcode
 from code_rl.problems.sources.livecodebench import read_livecodebench
 from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus, read_mbpp_plus_origin
 from code_rl.problems.sources.records import Item, Row, RowError, Skipped
-from code_rl.problems.sources.tabular import native_fields
 
 ReadRow = Callable[[Row, Origin], Item]
 ReadRows = Callable[[Iterable[Row]], Iterator[Item]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.ledger import Decision, drop
+from code_rl.preparation.bench import Decision, drop
 from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.store import Entry
 from code_rl.preparation.text import problem_text, task_text
 
 _NO_STATEMENT = re.compile(r"\bdescription is not available\b", re.IGNORECASE)

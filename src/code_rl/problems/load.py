@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from code_rl.config import parse_difficulty
+from code_rl.environments import Environment
 from code_rl.errors import ConfigError, DataError
-from code_rl.loading.pack import PackedProblems, write_pack
-from code_rl.loading.settle import settle_all
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_splits
 from code_rl.problems.files import cache_folder, sources_digest
-from code_rl.problems.order import subsample
+from code_rl.problems.order import Selected, subsample
+from code_rl.problems.pack import PackedProblems, write_pack
 from code_rl.problems.problem import Problem
+from code_rl.problems.settle import settle_all
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.sources.shapes import NATIVE, shape_of
+from code_rl.renderers import Renderer
 from code_rl.sandbox.executor import Executor
 
-READERS = ("code_rl.problems", "code_rl.loading")
+READERS = ("code_rl.problems", "code_rl.reward")
 """What decides which problems the rows of a data set are."""
 
 Say = Callable[[str], None]
@@ -129,3 +133,56 @@ async def _strictly(items: AsyncIterator[Problem | Skipped]) -> AsyncIterator[Pr
             raise DataError(f"id {item.id!r} comes twice; ids must be unique")
         seen.add(item.id)
         yield item
+
+
+def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
+    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included.
+
+    Raises:
+        ConfigError: a problem has no pass rate, or none is left.
+    """
+    low, high = parse_difficulty(difficulty)
+    rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem)) is not None}
+    if len(rates) < len(problems):
+        raise ConfigError(
+            f"difficulty={difficulty} needs a measured pass rate, which {len(problems) - len(rates)} of {len(problems)} problems lack; "
+            "`code-rl prepare` measures it"
+        )
+    kept = Selected(problems, [i for i, rate in rates.items() if low <= rate <= high])
+    if not kept:
+        raise ConfigError(f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it")
+    return kept
+
+
+def _pass_rate(problem: Problem) -> float | None:
+    """What `code-rl prepare` measured (its card in `meta`), or a plain `meta.pass_rate`."""
+    meta: Any = problem.meta
+    measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
+    return float(measured) if isinstance(measured, int | float) else None
+
+
+def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
+    """`max_tokens`, or what the model's context can hold beside a prompt, said aloud. Each prompt leaves its own share of it."""
+    room = context - 1
+    if max_tokens > room:
+        say(
+            f"max_tokens={max_tokens} capped to {room}: the model's context is {context} tokens, each prompt's own included"
+        )
+    return min(max_tokens, room)
+
+
+def prompt_length(problem: Problem, environment: Environment, renderer: Renderer) -> int:
+    """Tokens of a problem's first prompt."""
+    return len(renderer.prompt_tokens(environment.begin(problem.view())))
+
+
+def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str, room: int = 0) -> None:
+    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths) leave no more than `room` tokens for an
+    answer in the model's context."""
+    overlong = [(name, length) for name, length in lengths if length >= context - room]
+    if overlong:
+        beside = f", {room} of them for overlong_buffer" if room else ""
+        raise DataError(
+            f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit into the model's context of {context} "
+            f"tokens{beside}; the first is {overlong[0][0]!r} with {overlong[0][1]}"
+        )

@@ -1,28 +1,131 @@
-"""The stages, each a function from the survivors so far to one decision for each, resumed from its ledger."""
+"""The stages one after the other: each gets what the one before kept; the report is written after every one."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
+
+import chz
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 from code_rl.errors import SandboxError
-from code_rl.preparation.bench import Bench, ByteBudget, OnItem, Survivor
+from code_rl.preparation.bench import KEEP, Bench, ByteBudget, Decision, Ledger, OnItem, Survivor, content_key, drop
 from code_rl.preparation.cap import cap_entry, cap_settings
-from code_rl.preparation.decontaminate import Decontaminator, decide, decontaminate_settings
+from code_rl.preparation.decontaminate import (
+    Decontaminator,
+    decide,
+    decontaminate_settings,
+    exams_fingerprint,
+    read_exams,
+)
 from code_rl.preparation.deduplicate import Deduplicator, chained_keys, deduplicate_settings
-from code_rl.preparation.evalsets import exams_fingerprint, read_exams
-from code_rl.preparation.filters import filter_entry, filter_settings
-from code_rl.preparation.ledger import KEEP, Decision, Ledger, content_key, drop
-from code_rl.preparation.verify import SANDBOX_ERROR, UNSETTLED, Verifier, verify_settings
+from code_rl.preparation.difficulty import run_difficulty
+from code_rl.preparation.filter import filter_entry, filter_settings
+from code_rl.preparation.normalise import normalise
+from code_rl.preparation.report import PrepareView, Report, StageReport, dropped_rows, dropped_survivor
+from code_rl.preparation.settings import skip_note
+from code_rl.preparation.verify import MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Verifier, verify_settings
+from code_rl.preparation.write import run_write
 from code_rl.problems.files import sources_digest
+
+
+async def run_stages(bench: Bench, view: PrepareView) -> int:
+    """Run the configured stages; 0 when every problem got a decision about itself, else 1.
+
+    Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
+    """
+    report = Report(bench.config.dataset, chz.asdict(bench.config), bench.source.provenance)
+    try:
+        if "verify" in bench.config.stages:
+            await bench.check_executor()
+        survivors = await _normalise(bench, view, report)
+        for name in bench.config.stages[1:]:
+            survivors = await _run_stage(bench, view, report, name, survivors)
+    finally:
+        await bench.aclose()
+    report.finished = True
+    report.save(bench.out)
+    view.funnel(report.stages)
+    view.farewell(bench.out, "write" in bench.config.stages)
+    return _exit_code(report, view)
+
+
+async def _normalise(bench: Bench, view: PrepareView, report: Report) -> list[Survivor]:
+    started = time.perf_counter()
+    with view.progress("normalise", None) as on_row:
+        await normalise(bench.source, bench.store, bench.executor, on_row)
+    found = bench.store.found
+    seconds = time.perf_counter() - started
+    _note(
+        bench,
+        view,
+        report,
+        StageReport("normalise", found.rows, len(found.entries), dropped_rows(found.skipped), seconds),
+    )
+    return [Survivor(entry) for entry in found.entries]
+
+
+async def _run_stage(
+    bench: Bench, view: PrepareView, report: Report, name: str, survivors: Sequence[Survivor]
+) -> list[Survivor]:
+    started = time.perf_counter()
+    with view.progress(name, len(survivors)) as on_item:
+        decisions = await RUNNERS[name](bench, survivors, on_item)
+    kept: list[Survivor] = []
+    dropped = []
+    for survivor, decision in zip(survivors, decisions, strict=True):
+        if decision.keep:
+            kept.append(_after(survivor, name, decision, bench))
+        else:
+            dropped.append(dropped_survivor(survivor, decision))
+            if "pair" in decision.notes:
+                report.pairs.append(dict(decision.notes["pair"]))
+    seconds = time.perf_counter() - started
+    note = skip_note(name, bench.config)
+    _note(
+        bench,
+        view,
+        report,
+        StageReport(name, len(survivors), len(kept), tuple(dropped), seconds, note and f"skipped: {note}"),
+    )
+    return kept
+
+
+def _after(survivor: Survivor, stage: str, decision: Decision, bench: Bench) -> Survivor:
+    """The survivor with what the stage adds to its card and notes."""
+    passed = [*survivor.card.get("passed", ("normalise",))]
+    if not skip_note(stage, bench.config):
+        passed.append(stage)
+    card = {**survivor.card, **decision.card, "passed": passed} if stage != "write" else survivor.card
+    return Survivor(survivor.entry, card, {**survivor.notes, **decision.notes})
+
+
+def _note(bench: Bench, view: PrepareView, report: Report, stage: StageReport) -> None:
+    report.stages.append(stage)
+    report.save(bench.out)
+    view.stage_done(stage)
+
+
+def _exit_code(report: Report, view: PrepareView) -> int:
+    reasons = {reason: count for stage in report.stages for reason, count in stage.reasons.items()}
+    if reasons.get(MISSING_LIBRARY):
+        view.say(
+            f"{reasons[MISSING_LIBRARY]} problems were left out because the sandbox lacks a library that their reference imports "
+            "(named in dropped.jsonl); install it beside code-rl (pip install 'code-rl[solutions]') and run again"
+        )
+    if reasons.get(SANDBOX_ERROR):
+        view.say(f"{reasons[SANDBOX_ERROR]} problems got no verdict (sandbox_error); run again to try them once more")
+        return 1
+    return 0
+
 
 Survivors = Sequence[Survivor]
 DECIDED_BY = {
-    "filter": ("filters",),
-    "deduplicate": ("deduplicate", "text", "shapes"),
-    "decontaminate": ("decontaminate", "deduplicate", "evalsets", "text"),
-    "verify": ("verify", "clock", "diagnosis", "mutation", "references", "trivial"),
+    "filter": ("filter", "text"),
+    "deduplicate": ("deduplicate", "text"),
+    "decontaminate": ("decontaminate", "deduplicate", "text"),
+    "verify": ("verify", "trials", "diagnosis", "mutation"),
     "cap": ("cap",),
 }
 """The modules whose source decides in a stage, so that its decisions are made anew once they have changed."""
@@ -184,3 +287,14 @@ class _Verification:
     def _decided(self, index: int, decision: Decision) -> None:
         self._decisions[index] = decision
         self._on_item()
+
+
+RUNNERS: dict[str, Stage] = {
+    "filter": run_filter,
+    "deduplicate": run_deduplicate,
+    "decontaminate": run_decontaminate,
+    "verify": run_verify,
+    "cap": run_cap,
+    "difficulty": run_difficulty,
+    "write": run_write,
+}

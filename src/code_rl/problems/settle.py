@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from code_rl.errors import SandboxError
+from code_rl.problems import values
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.problems.sources.evalplus import with_expected
+from code_rl.problems.sources.asserts import expected_rule
 from code_rl.problems.sources.readings import DOCUMENTED
 from code_rl.problems.sources.records import Draft, Item, Reading, Skipped, Unsettled, item_id
 from code_rl.problems.values import ValueCodecError, dumps
 from code_rl.reward.compare import compare_returned
-from code_rl.sandbox.executor import CallInput, Executor, Job, Limits, Status, closing
+from code_rl.sandbox.executor import CallInput, Execution, Executor, Job, Limits, Status, closing
 
 MAX_REFERENCES = 5
 """Solutions tried for one row before it is given up."""
@@ -167,3 +168,60 @@ def _test_weight(test: TestCase) -> int:
     if isinstance(test, StdinTest):
         return len(test.input) + len(test.expected)
     return len(repr(test))
+
+
+EXPECTED_LIMITS = Limits(cpu_s=60.0, memory_mb=4096)
+"""Values may be as long as those of any program that is judged by them."""
+_BEYOND = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT)
+_MOST_LEFT_OUT = 0.05
+"""Of a problem's calls; a reference beyond its limits on more of them has failed."""
+
+
+async def with_expected(draft: Draft, executor: Executor, limits: Limits = EXPECTED_LIMITS) -> Problem | Skipped:
+    """Run the draft's reference on its inputs and return the problem with the values it gave as expected values.
+
+    The reference runs under generous limits in the same sandbox as any program: fresh inputs for each call, so that a reference that
+    changes its arguments cannot disturb another test. A reference that fails makes the row a Skipped, `reference_failed`. A few calls on
+    which it only goes beyond the limits (a value of a gigabyte) are left out, and named in `meta["calls_left_out"]`.
+    Raises SandboxError when the executor itself fails.
+    """
+    problem = draft.problem
+    executions = [run async for run in executor.run(_expected_job(draft, limits))]
+    beyond = {index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND}
+    if len(beyond) > _MOST_LEFT_OUT * len(draft.calls):
+        beyond = {}
+    failed = _first_failure(draft, executions, beyond)
+    if failed is not None:
+        return failed
+    kept = [index for index in range(len(executions)) if index not in beyond]
+    expected = [values.loads(executions[index].value or b"") for index in kept]
+    tests = tuple(
+        CallTest(draft.calls[index], value, public=index < draft.public)
+        for index, value in zip(kept, expected, strict=True)
+    )
+    compare = problem.compare if problem.compare.checker else expected_rule(expected, draft.abs_tol)
+    left_out = {"calls_left_out": {str(index): status for index, status in beyond.items()}} if beyond else {}
+    return dataclasses.replace(problem, tests=tests, compare=compare, meta={**problem.meta, **left_out})
+
+
+def _expected_job(draft: Draft, limits: Limits) -> Job:
+    meta = draft.problem.meta
+    return Job(
+        code=draft.reference,
+        cases=tuple(CallInput(args) for args in draft.calls),
+        fn_name=draft.problem.fn_name,
+        preamble=str(meta.get("preamble", "")),
+        setup=str(meta.get("setup", "")),
+        limits=limits,
+    )
+
+
+def _first_failure(draft: Draft, executions: list[Execution], beyond: Mapping[int, str]) -> Skipped | None:
+    for index, run in enumerate(executions):
+        if index in beyond:
+            continue
+        if run.status is not Status.OK or run.value is None:
+            return Skipped(draft.problem.id, "reference_failed", f"call {index}: {run.status} {run.detail[:200]}")
+    if len(executions) != len(draft.calls):
+        return Skipped(draft.problem.id, "reference_failed", f"{len(executions)} of {len(draft.calls)} calls answered")
+    return None
