@@ -11,6 +11,7 @@ import zlib
 from datetime import date
 
 import pytest
+from corpus.reading import read_livecodebench
 from corpus.rooms import data_file
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +25,6 @@ from code_rl.problems.sources.livecodebench import (
     SHARDS,
     decode_private_tests,
     parse_window,
-    read_livecodebench,
     read_shards,
     release_shards,
     shard_paths,

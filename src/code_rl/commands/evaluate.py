@@ -78,7 +78,6 @@ async def _evaluate_all(config: EvalConfig, names: list[str]) -> int:
         complete = True
         for name in names:
             benchmark = await load_benchmark(name, config.data, config.choice, executor)
-            stack.callback(benchmark.store.close)
             folder = out if len(names) == 1 else out / benchmark.name
             complete &= await _evaluate(config, benchmark, asked, executor, folder, view)
     return 0 if complete else 1

@@ -1,29 +1,32 @@
-"""What each benchmark asks a model, as its authors publish it; every wording has a version that goes into the results.
+"""What is evaluated: a benchmark by name, a file of problems or an object of one's own, with its prompts, its tags and where it came from.
 
-Built from a problem's public view and the prompt text of its row: nothing hidden can reach a model.
+Each wording of a prompt is as its authors publish it and has a version that goes into the results. It is built from a problem's public view and the prompt
+text of its row: nothing hidden can reach a model.
 """
 
 from __future__ import annotations
 
 import ast
-import asyncio
 import dataclasses
-import fcntl
 import hashlib
 import itertools
 import json
-from collections import deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from code_rl import registry
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.settings import Choice
-from code_rl.problems.fetch import Pinned, fetch
-from code_rl.problems.files import cache_folder, file_sha256, sources_digest
-from code_rl.problems.native import format_problem, write_problems
+from code_rl.problems.dataset import open_dataset
+from code_rl.problems.fetch import Pinned, fetch, fetch_file
+from code_rl.problems.files import file_sha256, is_data_file, stream_rows
+from code_rl.problems.load import TAGS, labels, load_problems
+from code_rl.problems.native import format_problem
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem, ProblemView
 from code_rl.problems.prompts import (
@@ -31,17 +34,27 @@ from code_rl.problems.prompts import (
     LCB_FORMATTING_WITHOUT_STARTER_CODE,
     LCB_SYSTEM_MESSAGE_GENERIC,
 )
-from code_rl.problems.settle import with_expected
-from code_rl.problems.sources.humaneval import read_humaneval, read_humaneval_plus, read_humaneval_plus_origin
-from code_rl.problems.sources.livecodebench import OUTSIDE_WINDOW, parse_window, read_livecodebench
-from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus, read_mbpp_plus_origin
-from code_rl.problems.sources.records import Draft, Row, Skipped, read_rows
-from code_rl.problems.sources.testcases import LCB_PRELUDE
-from code_rl.problems.store import ProblemStore
+from code_rl.problems.settle import settle_all
+from code_rl.problems.sources import humaneval, mbpp
+from code_rl.problems.sources.livecodebench import (
+    LCB_PRELUDE,
+    OUTSIDE_WINDOW,
+    REPOSITORY,
+    SHARDS,
+    parse_window,
+    read_livecodebench,
+    release_shards,
+    shard_paths,
+)
+from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
+from code_rl.problems.sources.shapes import ReadRow, read_as
+from code_rl.problems.sources.testcases import read_tests
+from code_rl.problems.store import cached_store
 from code_rl.renderers.base import Message
-from code_rl.runs.files import drop_torn_line, write_atomically
 from code_rl.sandbox.executor import Executor
-from code_rl.settings import suggestion
+
+PROMPT_TEXT = "prompt_text"
+"""The field of `meta` that holds what the benchmark's own prompt shows of a row."""
 
 EVALPLUS_SYSTEM = "You are a helpful assistant good at coding."
 EVALPLUS_INSTRUCTION = (
@@ -70,26 +83,19 @@ def _livecodebench_messages(view: ProblemView, _text: str) -> list[Message]:
     return [{"role": "system", "content": LCB_SYSTEM_MESSAGE_GENERIC}, {"role": "user", "content": question}]
 
 
-def _evalplus(_view: ProblemView, text: str) -> list[Message]:
+def _evalplus_messages(_view: ProblemView, text: str) -> list[Message]:
     content = f"{EVALPLUS_INSTRUCTION}\n```python\n{text.strip()}\n```"
     return [{"role": "system", "content": EVALPLUS_SYSTEM}, {"role": "user", "content": content}]
 
 
-def _mbpp(_view: ProblemView, text: str) -> list[Message]:
+def _mbpp_messages(_view: ProblemView, text: str) -> list[Message]:
     return [{"role": "user", "content": f"{MBPP_INSTRUCTION} {text}\n"}]
 
 
 COURSE = PromptStyle("course/1 (tinker-cookbook code_rl, LiveCodeBench's wording in one message)", None)
 LIVECODEBENCH = PromptStyle("livecodebench/28fef95 (generic chat: system and user)", _livecodebench_messages)
-EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus)
-MBPP = PromptStyle("mbpp/austin2021 (zero-shot, all of the row's asserts shown)", _mbpp)
-
-
-TAGS = ("split", "difficulty", "platform")
-"""Fields of `meta` that the results are broken down by, where problems have them."""
-
-PROMPT_TEXT = "prompt_text"
-"""The field of `meta` that holds what the benchmark's own prompt shows of a row."""
+EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus_messages)
+MBPP = PromptStyle("mbpp/austin2021 (zero-shot, all of the row's asserts shown)", _mbpp_messages)
 
 _LCB_REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
 _LCB_SHA256 = (
@@ -118,33 +124,24 @@ MBPP_PLUS = _github(
     "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
 )
 
+Items = Iterator[Item]
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One benchmark: how it is asked, what is downloaded when no `data=` is given, what it is."""
+    """One benchmark: how it is asked, what reads its files, what is downloaded when no `data=` is given."""
 
     prompt: PromptStyle
-    summary: str
+    read: Callable[[list[Path], Choice], Items] | None = None
     published: Pinned | None = None
-
-
-BENCHMARKS: Mapping[str, Kind] = {
-    "livecodebench": Kind(LIVECODEBENCH, "code_generation_lite, by release and contest dates"),
-    "humaneval": Kind(EVALPLUS, "HumanEval's own tests", HUMANEVAL_PLUS),
-    "humaneval+": Kind(EVALPLUS, "HumanEval+, base and extra tests", HUMANEVAL_PLUS),
-    "mbpp": Kind(EVALPLUS, "MBPP's own asserts", MBPP_PLUS),
-    "mbpp+": Kind(EVALPLUS, "MBPP+, base and extra tests", MBPP_PLUS),
-    "codeforces": Kind(COURSE, "contest problems, with rating and percentile"),
-    "builtin": Kind(COURSE, "the three held-out splits of the built-in family"),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged; `store` is open. `facts` go into the manifest, `skipped` are rows without a problem."""
+    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped` are rows without a problem."""
 
     name: str
-    store: ProblemStore
+    get: Callable[[str], Problem]
     prompt: PromptStyle
     entries: Sequence[Entry]
     facts: Mapping[str, Any]
@@ -152,7 +149,7 @@ class Benchmark:
 
     def problem(self, entry: Entry) -> Problem:
         """The problem with its tests."""
-        return self.store.get(entry.problem_id)
+        return self.get(entry.problem_id)
 
     def messages(self, problem: Problem) -> list[Message] | None:
         """The conversation that asks for a solution, where the benchmark has a wording of its own."""
@@ -161,14 +158,104 @@ class Benchmark:
 
 
 def check_name(name: str, data: str | None) -> None:
-    """Raise ConfigError when no benchmark is called `name`."""
-    if name in BENCHMARKS or _is_file(name):
-        if _is_file(name) and data is not None:
-            raise ConfigError(f"benchmark={name} is a problem file itself; leave out data={data}")
-        return
-    raise ConfigError(
-        f"benchmark={name!r} is unknown{suggestion(name, BENCHMARKS)}; there are {', '.join(BENCHMARKS)}, or a native problem file (.jsonl, .jsonl.gz)"
+    """Raise ConfigError when `name` is no benchmark, no file and no object that can be had."""
+    own = is_data_file(name) or ":" in name
+    if own and data is not None:
+        raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
+    if not is_data_file(name):
+        registry.find("benchmark", name, BENCHMARKS)
+
+
+async def load_benchmark(name: str, data: str | None, choice: Choice, executor: Executor) -> Benchmark:
+    """The benchmark `name`, ready to be asked and judged. References run in `executor` where expected values come from them.
+
+    Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
+    """
+    dated = choice.version or choice.start_date or choice.end_date
+    if name != "livecodebench" and dated:
+        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+    if is_data_file(name) or (name == "codeforces" and data is not None and is_data_file(data)):
+        return await _from_file(name, _file(data or name), choice, executor)
+    kind = registry.find("benchmark", name, BENCHMARKS)
+    if not isinstance(kind, Kind) or kind.read is None:
+        return _from_object(name, kind, choice)
+    paths, revision = source_files(name, data, choice)
+    files = _describe(paths)
+    shape = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
+    digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:24]
+    items = partial(_settled, kind.read, paths, choice, executor)
+    store = await cached_store(f"{name.replace('+', 'plus')}-{digest}", items, labels, __name__)
+    skipped = {one.row_id: one.reason for one in store.skipped}
+    facts: dict[str, Any] = {"files": files, "revision": revision, "skipped": store.left_out()}
+    if name == "livecodebench":
+        window = parse_window(choice.start_date, choice.end_date)
+        facts |= {"release": choice.version or "of the file", "window": str(window)}
+    prompt = kind.prompt
+    if name == "mbpp" and {place.about["source"] for place in store.places} == {"mbpp"}:
+        prompt = MBPP
+    listed = {row: reason for row, reason in skipped.items() if reason != OUTSIDE_WINDOW}
+    seen = [(place.id, place.about) for place in store.places]
+    return _benchmark(name, store.get, prompt, seen, choice, facts, listed)
+
+
+def _file(name: str) -> Path:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    return path
+
+
+async def _from_file(name: str, path: Path, choice: Choice, executor: Executor) -> Benchmark:
+    store = await load_problems(open_dataset(str(path), "test"), executor, lambda _: None)
+    facts = {"files": _describe([path]), "revision": "local file", "skipped": store.left_out()}
+    listed = {one.row_id: one.reason for one in store.skipped}
+    seen = [(place.id, place.about) for place in store.places]
+    return _benchmark(name if name in BENCHMARKS else path.name, store.get, COURSE, seen, choice, facts, listed)
+
+
+def _from_object(name: str, own: Any, choice: Choice) -> Benchmark:
+    """The built-in splits, or an object of the user's: problems, or a function that gives them; its `prompt` is the wording, if it has one."""
+    with registry.blaming("benchmark", name):
+        found = _builtin() if name == "builtin" else own() if callable(own) else own
+        problems = {problem.id: problem for problem in found}
+        if not all(isinstance(problem, Problem) for problem in problems.values()):
+            raise ConfigError(f"benchmark={name} must give problems (code_rl.Problem), or be a function that does")
+    digest = hashlib.sha256("\n".join(map(format_problem, problems.values())).encode()).hexdigest()
+    facts = {"files": [{"name": name, "sha256": digest}], "revision": "in the package", "skipped": {}}
+    seen = [(problem.id, labels(problem)) for problem in problems.values()]
+    prompt = getattr(own, "prompt", COURSE)
+    return _benchmark(name, problems.__getitem__, prompt, seen, choice, facts, {})
+
+
+def _builtin() -> list[Problem]:
+    from code_rl.problems.builtin import SPLITS, test_split
+
+    return [problem for split in SPLITS for problem in test_split(split)]
+
+
+def _benchmark(
+    name: str,
+    get: Callable[[str], Problem],
+    prompt: PromptStyle,
+    seen: Sequence[tuple[str, Mapping[str, str]]],
+    choice: Choice,
+    facts: Mapping[str, Any],
+    skipped: Mapping[str, str],
+) -> Benchmark:
+    """Raises DataError when no problem is left. The splits of the built-in family are limited one by one, as the training loop limits them."""
+    by_split: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
+    for problem_id, about in seen:
+        split = about.get("split", name) if name == "builtin" else name if name in BENCHMARKS else "test"
+        by_split.setdefault(split, []).append((problem_id, about))
+    entries = tuple(
+        Entry(problem_id, split, index, {tag: about[tag] for tag in TAGS if tag in about}, about.get("continued"))
+        for split, members in by_split.items()
+        for index, (problem_id, about) in enumerate(subsample(members, choice.limit))
     )
+    if not entries:
+        why = f": {dict(Counter(skipped.values()))}" if skipped else ""
+        raise DataError(f"benchmark={name} holds no problems{why}")
+    return Benchmark(name, get, prompt, entries, {**facts, "problems": len(entries), "of": len(seen)}, skipped)
 
 
 def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path], str]:
@@ -176,12 +263,10 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
 
     Raises ConfigError when there is neither, or when the choice does not apply.
     """
-    if name != "livecodebench" and (choice.version or choice.start_date or choice.end_date):
-        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+    path = None if data is None else Path(data).expanduser()
     if name == "livecodebench":
-        return _livecodebench_files(data, choice)
-    if data is not None:
-        path = Path(data).expanduser()
+        return _livecodebench_files(path, choice)
+    if path is not None:
         if not path.exists():
             raise ConfigError(f"data={data}: there is no such file")
         return ([path] if path.is_file() else _codeforces_files(name, path)), "local file"
@@ -191,15 +276,11 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
     return [fetch(published)], published.revision
 
 
-def _livecodebench_files(data: str | None, choice: Choice) -> tuple[list[Path], str]:
-    from code_rl.problems.fetch import fetch_file
-    from code_rl.problems.sources.livecodebench import REPOSITORY, SHARDS, release_shards, shard_paths
-
-    path = None if data is None else Path(data).expanduser()
+def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path], str]:
     if path is not None and path.is_file():
         if choice.version is not None:
             raise ConfigError(
-                f"version={choice.version} has no effect on one file (data={data}); give the folder of shards"
+                f"version={choice.version} has no effect on one file (data={path}); give the folder of shards"
             )
         return [path], "local file"
     if choice.version is None:
@@ -208,7 +289,7 @@ def _livecodebench_files(data: str | None, choice: Choice) -> tuple[list[Path], 
         )
     if path is not None:
         if not path.is_dir():
-            raise ConfigError(f"data={data}: there is no such file or folder")
+            raise ConfigError(f"data={path}: there is no such file or folder")
         return shard_paths(path, choice.version), "local files"
     hashes = dict(zip(SHARDS, _LCB_SHA256, strict=True))
     shards = {name: fetch_file(REPOSITORY, name, _LCB_REVISION) for name in release_shards(choice.version)}
@@ -225,286 +306,89 @@ def _codeforces_files(name: str, folder: Path) -> list[Path]:
     return wanted
 
 
-def open_native(
-    name: str, path: Path, prompt: PromptStyle, choice: Choice, facts: Mapping[str, Any], skipped: Mapping[str, str]
-) -> Benchmark:
-    """A benchmark over a native problem file. Raises DataError when the file is malformed or no problem is left."""
-    seen: list[tuple[str, Mapping[str, str], str | None]] = []
-    sources: set[str] = set()
-
-    def note(problem: Problem) -> None:
-        meta = problem.meta
-        sources.add(problem.source)
-        tags = {tag: meta[tag] for tag in TAGS if isinstance(meta.get(tag), str)}
-        continued = meta.get("continued")
-        seen.append((problem.id, tags, continued if isinstance(continued, str) else None))
-
-    store = ProblemStore(path, each=note)
-    entries = tuple(_entries(name, seen, choice.limit))
-    if not entries:
-        store.close()
-        raise DataError(f"benchmark={name} holds no problems{': ' + str(count(skipped.values())) if skipped else ''}")
-    shown = {**facts, "problems": len(entries), "of": len(seen)}
-    if name == "mbpp" and sources == {"mbpp"}:
-        prompt = MBPP
-    return Benchmark(name, store, prompt, entries, shown, skipped)
-
-
-def _entries(name: str, seen: Sequence[tuple[str, Mapping[str, str], str | None]], limit: int) -> Iterator[Entry]:
-    """Entries in the file's order. The splits of the built-in family are limited one by one, as the training loop limits them."""
-    by_split: dict[str, list[tuple[str, Mapping[str, str], str | None]]] = {}
-    for each in seen:
-        split = each[1].get("split", name) if name == "builtin" else name if name in BENCHMARKS else "test"
-        by_split.setdefault(split, []).append(each)
-    for split, members in by_split.items():
-        for index, (problem_id, tags, continued) in enumerate(subsample(members, limit)):
-            yield Entry(problem_id, split, index, tags, continued)
-
-
-def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
+def _describe(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of each file, for the manifest."""
     return [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths]
 
 
-def count(reasons: Iterable[str]) -> dict[str, int]:
-    """How often each reason occurs."""
-    counts: dict[str, int] = {}
-    for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
-    return counts
+async def _settled(
+    read: Callable[[list[Path], Choice], Items], paths: list[Path], choice: Choice, executor: Executor, skip: int
+) -> AsyncIterator[Problem | Skipped]:
+    async for item in settle_all(itertools.islice(read(paths, choice), skip, None), executor):
+        yield item
 
 
-def _is_file(name: str) -> bool:
-    return name.endswith((".jsonl", ".jsonl.gz"))
+def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Callable[[list[Path], Choice], Items]:
+    """A reader of either layout: rows with `base_input` are evalplus's own, of which `base_only` leaves the extra tests out."""
+
+    def items(paths: list[Path], _choice: Choice) -> Items:
+        for index, row in enumerate(stream_rows(paths[0])):
+            theirs = "base_input" in row
+            shown = {**row, "plus_input": []} if theirs and base_only else row
+            yield _with_prompt(row, read_as(plus if theirs else other, shown, Origin("evalplus", "row", index)))
+
+    return items
 
 
-Item = Problem | Draft | Skipped
-Pairs = Iterator[tuple[Row, Item]]
-Reader = Callable[[Iterable[Row]], Iterator[Item]]
-
-AT_ONCE = 8
-"""References that run at once while expected values are made."""
-
-
-async def load_benchmark(name: str, data: str | None, choice: Choice, executor: Executor) -> Benchmark:
-    """The benchmark `name`, ready to be asked and judged. References run in `executor` where expected values come from them.
-
-    Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
-    """
-    if name not in BENCHMARKS:
-        return _native(name, name, choice)
-    if name == "builtin":
-        return _builtin(choice)
-    if name == "codeforces" and data is not None and data.endswith((".jsonl", ".jsonl.gz")):
-        return _native(name, data, choice)
-    window = parse_window(choice.start_date, choice.end_date)
-    paths, revision = source_files(name, data, choice)
-    files = describe_files(paths)
-    key = _key(name, files, choice)
-    target = cache_folder() / "benchmarks" / f"{key}.jsonl"
-    if not _made(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        await _make(target, _PAIRS[name](paths, choice), executor)
-    skipped = json.loads(_notes(target).read_text(encoding="utf-8"))
-    facts: dict[str, Any] = {"files": files, "revision": revision, "skipped": count(skipped.values())}
-    if name == "livecodebench":
-        facts |= {"release": choice.version or "of the file", "window": str(window)}
-    listed = {row: reason for row, reason in skipped.items() if reason != OUTSIDE_WINDOW}
-    return open_native(name, target, BENCHMARKS[name].prompt, choice, facts, listed)
-
-
-def _native(name: str, file: str, choice: Choice) -> Benchmark:
-    path = Path(file).expanduser()
-    if choice.version or choice.start_date or choice.end_date:
-        raise ConfigError("version, start_date and end_date belong to benchmark=livecodebench")
-    if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
-    facts = {"files": describe_files([path]), "revision": "local file", "skipped": {}}
-    prompt = BENCHMARKS[name].prompt if name in BENCHMARKS else COURSE
-    return open_native(name if name in BENCHMARKS else path.name, path, prompt, choice, facts, {})
-
-
-def _builtin(choice: Choice) -> Benchmark:
-    from code_rl.problems.builtin import SPLITS, test_split
-
-    if choice.version or choice.start_date or choice.end_date:
-        raise ConfigError("version, start_date and end_date belong to benchmark=livecodebench")
-    problems = [problem for split in SPLITS for problem in test_split(split)]
-    digest = hashlib.sha256("\n".join(map(format_problem, problems)).encode()).hexdigest()
-    target = cache_folder() / "benchmarks" / f"builtin-{digest[:24]}.jsonl"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_problems(target, problems)
-    facts = {"files": [{"name": "builtin", "sha256": digest}], "revision": "in the package", "skipped": {}}
-    return open_native("builtin", target, BENCHMARKS["builtin"].prompt, choice, facts, {})
-
-
-async def _make(target: Path, pairs: Pairs, executor: Executor) -> None:
-    """Write the problems of all rows to `target`, in order, and beside it the reasons of the rows that have none, by id.
-
-    Rows go to a part file as they are ready, so that a cut costs the rows in hand; whoever comes second waits for the first.
-    """
-    part = target.with_name(f".{target.name}.part")
-    with target.with_name(f".{target.name}.lock").open("w") as lock:
-        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
-        if _made(target):
-            return
-        drop_torn_line(part)
-        with part.open("a+b") as file:
-            file.seek(0)
-            done = sum(1 for _ in file)
-            async for item in _resolved(itertools.islice(pairs, done, None), executor):
-                line = json.dumps([item.row_id, item.reason]) if isinstance(item, Skipped) else format_problem(item)
-                file.write(line.encode("ascii") + b"\n")
-                file.flush()
-        _split(part, target)
-        part.unlink()
-
-
-def _split(part: Path, target: Path) -> None:
-    """Problems to `target`, the rows left out to its notes. Raises DataError when no row is a problem."""
-    skipped: dict[str, str] = {}
-    problems = 0
-    temporary = target.with_name(f".{target.name}.tmp")
-    with part.open("rb") as lines, temporary.open("wb") as file:
-        for line in lines:
-            if line.startswith(b"["):
-                row_id, reason = json.loads(line)
-                skipped[row_id] = reason
-            else:
-                file.write(line)
-                problems += 1
-    if not problems:
-        temporary.unlink()
-        part.unlink()
-        raise DataError(f"no row of {target.name} is a problem: {count(skipped.values())}")
-    write_atomically(_notes(target), json.dumps(skipped))
-    temporary.replace(target)
-
-
-def _notes(target: Path) -> Path:
-    return target.with_suffix(".json")
-
-
-def _made(target: Path) -> bool:
-    return target.is_file() and _notes(target).is_file()
-
-
-async def _resolved(pairs: Pairs, executor: Executor) -> AsyncIterator[Problem | Skipped]:
-    """Drafts with their references' values, a few at once, everything in order."""
-    waiting: deque[asyncio.Task[Problem | Skipped]] = deque()
-    try:
-        for row, item in pairs:
-            waiting.append(asyncio.create_task(_resolve(row, item, executor)))
-            if len(waiting) >= AT_ONCE:
-                yield await waiting.popleft()
-        while waiting:
-            yield await waiting.popleft()
-    finally:
-        for task in waiting:
-            task.cancel()
-
-
-async def _resolve(row: Row, item: Item, executor: Executor) -> Problem | Skipped:
-    done = await with_expected(item, executor) if isinstance(item, Draft) else item
-    if isinstance(done, Skipped):
-        return done
-    extra = _prompt_meta(row, done)
-    return dataclasses.replace(done, meta={**done.meta, **extra}) if extra else done
-
-
-def _prompt_meta(row: Row, problem: Problem) -> dict[str, str]:
-    """What the benchmark's prompt shows of the row, and what a plain completion would continue."""
-    if problem.source.startswith("humaneval"):
-        return {PROMPT_TEXT: str(row["prompt"]), "continued": str(row["prompt"])}
-    if problem.source == "mbppplus":
-        return {PROMPT_TEXT: str(row["prompt"]), "continued": str(row["prompt"])}
-    if problem.source == "mbppplus-origin":
-        return {PROMPT_TEXT: f'"""\n{problem.statement}\n"""'}
-    if problem.source == "mbpp":
+def _with_prompt(row: Row, item: Item) -> Item:
+    """The item with what the benchmark's prompt shows of its row, and what a plain completion would continue."""
+    if isinstance(item, Skipped):
+        return item
+    problem = item if isinstance(item, Problem) else item.problem
+    shown = {}
+    if problem.source.startswith("humaneval") or problem.source == "mbppplus":
+        shown = {PROMPT_TEXT: str(row["prompt"]), "continued": str(row["prompt"])}
+    elif problem.source == "mbppplus-origin":
+        shown = {PROMPT_TEXT: f'"""\n{problem.statement}\n"""'}
+    elif problem.source == "mbpp":
         text = str(row["text" if "text" in row else "prompt"]).strip()
-        return {PROMPT_TEXT: f"{text} Your code should pass these tests:\n\n" + "\n".join(row["test_list"])}
-    return {}
+        shown = {PROMPT_TEXT: f"{text} Your code should pass these tests:\n\n" + "\n".join(row["test_list"])}
+    return _with_meta(item, shown)
 
 
-def _paired(rows: Iterable[Row], reader: Reader) -> Pairs:
-    """Items with the row that each came from: readers yield one item for each row."""
-    last: list[Row] = []
-
-    def watched() -> Iterator[Row]:
-        for row in rows:
-            last[:] = [row]
-            yield row
-
-    for item in reader(watched()):
-        yield last[0], item
+def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
+    if isinstance(item, Skipped):
+        return item
+    if isinstance(item, Problem):
+        return dataclasses.replace(item, meta={**item.meta, **more})
+    return dataclasses.replace(item, problem=_with_meta(item.problem, more))  # type: ignore[arg-type]
 
 
-def _by_layout(plus: Reader, other: Reader, *, base_only: bool) -> Callable[[list[Path], Choice], Pairs]:
-    """Pairs from a file of either layout: rows with `base_input` are evalplus's own, of which `base_only` leaves the extra tests out."""
-
-    def pairs(paths: list[Path], _choice: Choice) -> Pairs:
-        rows = read_rows(paths[0])
-        first = next(rows, None)
-        if first is None:
-            raise DataError(f"{paths[0]} holds no rows")
-        everything: Iterable[Row] = itertools.chain([first], rows)
-        if "base_input" not in first:
-            return _paired(everything, other)
-        if base_only:
-            everything = ({**row, "plus_input": []} for row in everything)
-        return _paired(everything, plus)
-
-    return pairs
-
-
-def _livecodebench(paths: list[Path], choice: Choice) -> Pairs:
+def _livecodebench(paths: list[Path], choice: Choice) -> Items:
+    """With the benchmark's own imports, which it has before every program, those that read stdin too."""
     window = parse_window(choice.start_date, choice.end_date)
-    rows = itertools.chain.from_iterable(map(read_rows, paths))
-    for row, item in _paired(rows, lambda watched: read_livecodebench(watched, window)):
-        yield row, (_with_prelude(item) if isinstance(item, Problem) else item)
+    read = partial(read_livecodebench, window=window)
+    for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
+        yield _with_meta(read_as(read, row, Origin("livecodebench", "row", index)), {"preamble": LCB_PRELUDE})
 
 
-def _with_prelude(problem: Problem) -> Problem:
-    """The benchmark's own imports, which it has before every program, those that read stdin too."""
-    return dataclasses.replace(problem, meta={**problem.meta, "preamble": LCB_PRELUDE})
-
-
-def _codeforces(paths: list[Path], _choice: Choice) -> Pairs:
+def _codeforces(paths: list[Path], _choice: Choice) -> Items:
     """A list of `{"problem", "tests"}` with a list of problem names beside it."""
-    if len(paths) != 2:
-        raise DataError(
-            f"{paths[0]}: benchmark=codeforces wants a native problem file, or the folder of codeforces.json"
-        )
     rows, names = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     if len(rows) != len(names):
         raise DataError(f"{paths[0]} has {len(rows)} problems, {paths[1].name} {len(names)} names")
-    for row, name in zip(rows, names, strict=True):
-        yield row, _codeforces_problem(row, name)
+    for index, (row, name) in enumerate(zip(rows, names, strict=True)):
+        yield read_as(_codeforces_problem, {**row, "task_id": name}, Origin("codeforces", "row", index))
 
 
-def _codeforces_problem(row: Row, name: str) -> Item:
-    from code_rl.problems.sources.testcases import read_tests
-
+def _codeforces_problem(row: Row, _origin: Origin) -> Problem:
     try:
         raw = row["tests"]
         tests, fn_name = read_tests(ast.literal_eval(raw) if isinstance(raw, str) else raw)
-        return Problem(id=name, statement=row["problem"], tests=tests, fn_name=fn_name, source="codeforces")
+        return Problem(row["task_id"], row["problem"], tests, fn_name=fn_name, source="codeforces")
     except (DataError, KeyError, ValueError, SyntaxError, TypeError) as error:
-        return Skipped(name, "bad_tests", str(error))
+        raise RowError("bad_tests", str(error)) from error
 
 
-_PAIRS: dict[str, Callable[[list[Path], Choice], Pairs]] = {
-    "livecodebench": _livecodebench,
-    "humaneval": _by_layout(read_humaneval_plus, read_humaneval, base_only=True),
-    "humaneval+": _by_layout(read_humaneval_plus, read_humaneval_plus_origin, base_only=False),
-    "mbpp": _by_layout(read_mbpp_plus, read_mbpp, base_only=True),
-    "mbpp+": _by_layout(read_mbpp_plus, read_mbpp_plus_origin, base_only=False),
-    "codeforces": _codeforces,
+_HUMANEVAL, _MBPP = humaneval.read_humaneval_plus, mbpp.read_mbpp_plus
+BENCHMARKS: Mapping[str, Kind] = {
+    "livecodebench": Kind(LIVECODEBENCH, _livecodebench),
+    "humaneval": Kind(EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval, base_only=True), HUMANEVAL_PLUS),
+    "humaneval+": Kind(
+        EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval_plus_origin, base_only=False), HUMANEVAL_PLUS
+    ),
+    "mbpp": Kind(EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp, base_only=True), MBPP_PLUS),
+    "mbpp+": Kind(EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp_plus_origin, base_only=False), MBPP_PLUS),
+    "codeforces": Kind(COURSE, _codeforces),
+    "builtin": Kind(COURSE),
 }
-
-
-def _key(name: str, files: list[dict[str, Any]], choice: Choice) -> str:
-    """A name for the native file: the inputs' hashes, the rows chosen, and the readers' own source."""
-    shape = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
-    digest = hashlib.sha256(json.dumps([*shape, sources_digest("code_rl.problems", __name__)]).encode()).hexdigest()
-    return f"{name.replace('+', 'plus')}-{digest[:24]}"

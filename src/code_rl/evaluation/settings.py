@@ -41,7 +41,7 @@ class EvalConfig:
 
     benchmark: str | None = chz.field(
         default=None,
-        doc="One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, or a native file.",
+        doc="One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, or package.module:object of your own.",
     )
     data: str | None = chz.field(
         default=None,

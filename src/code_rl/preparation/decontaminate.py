@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.errors import DataError
-from code_rl.preparation.bench import KEEP, Decision, drop
+from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.store import Entry
 from code_rl.preparation.text import Hashes, Numbers, among, grams, jaccard, numbers, other_numbers, problem_text, words
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
@@ -68,7 +66,7 @@ def exams_fingerprint(name: str) -> str:
     """Changes whenever the rows of the set do."""
     path = Path(name)
     if not path.exists() or (path / "manifest.json").is_file():
-        return open_source(name, "test").fingerprint
+        return open_source(name, "test").fingerprint()
     return " ".join(file_sha256(file) for file in _files(path))
 
 
@@ -97,7 +95,7 @@ def _function_names(found: list[str]) -> tuple[str, ...]:
 
 
 def _from_source(name: str) -> Iterator[Exam]:
-    for item in open_source(name, "test").read(0):
+    for item in open_source(name, "test"):
         if not isinstance(item, Skipped):
             problem = item if isinstance(item, Problem) else item.problem
             functions = (problem.fn_name,) if problem.fn_name else ()
@@ -209,14 +207,24 @@ class Decontaminator:
         return Pair(entry.id, exam.set_name, exam.id, why, round(containment, 3))
 
 
-def pair_to_json(pair: Pair) -> dict[str, object]:
-    """As in `report.json`."""
-    return asdict(pair)
+async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Problems that overlap with the named evaluation sets go."""
+    sets = bench.config.evaluation_sets
+    if not sets:
+        return [KEEP] * len(survivors)
+    settings = bench.settings("decontaminate", "decontaminate", "deduplicate", "text")
+    everything = [survivor.entry.digest for survivor in survivors]
+    base = content_key(settings, sets, [exams_fingerprint(name) for name in sets], everything)
+    keys = [content_key(base, survivor.entry.digest) for survivor in survivors]
+    found: list[Decontaminator] = []
 
+    def decide_one(survivor: Survivor) -> Decision:
+        if not found:
+            exams = [exam for name in sets for exam in read_exams(name)]
+            found.append(Decontaminator(exams, [one.entry for one in survivors], bench.config.containment))
+        return decide(found[0].find(survivor.entry))
 
-def decontaminate_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here, besides the sets."""
-    return (config.containment,)
+    return bench.item_by_item("decontaminate", survivors, keys, decide_one, on_item)
 
 
 def decide(pair: Pair | None) -> Decision:
@@ -224,7 +232,7 @@ def decide(pair: Pair | None) -> Decision:
     if pair is None:
         return KEEP
     detail = f"{pair.exam} of {pair.set}: {pair.why}, {100 * pair.containment:.0f}% of 13-grams"
-    return drop("contaminated", detail, pair=pair_to_json(pair))
+    return drop("contaminated", detail, pair=asdict(pair))
 
 
 def _frequent(texts: Sequence[str], grams_of: Sequence[Hashes]) -> Hashes:

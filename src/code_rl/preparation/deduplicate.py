@@ -13,12 +13,10 @@ import builtins
 import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from code_rl.preparation.bench import KEEP, Decision, content_key, drop
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.store import Entry
+from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.text import (
     SMALL_WORDS,
     Hashes,
@@ -45,6 +43,29 @@ MOST_CANDIDATES = 256
 """Candidates looked at for one entry: a family of thousands of alike statements stays linear."""
 LEAST_TOKENS = 12
 """Shorter statements are compared as a whole only: a few words are a family, not a copy."""
+
+
+async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Duplicates of earlier problems go. A decision depends on every entry before it: it holds only as long as nothing before it changed."""
+    key, keys = content_key(bench.settings("deduplicate", "deduplicate", "text")), []
+    for survivor in survivors:
+        key = content_key(key, survivor.entry.digest)
+        keys.append(key)
+    found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
+
+    kept: list[Entry] = []
+
+    def known(survivor: Survivor, decision: Decision) -> None:
+        if decision.keep:
+            kept.append(survivor.entry)
+
+    def decide(survivor: Survivor) -> Decision:
+        for entry in kept:
+            found.keep(entry)
+        kept.clear()
+        return found.decide(survivor.entry)
+
+    return bench.item_by_item("deduplicate", survivors, keys, decide, on_item, known=known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +170,6 @@ def in_series(left: Entry, right: Entry) -> bool:
 def _series(name: str) -> tuple[str, str]:
     found = _NUMERAL.search(name.lower())
     return (name.lower()[: found.start()], found[1]) if found else (name.lower(), "")
-
-
-def deduplicate_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here."""
-    return (config.similarity,)
-
-
-def chained_keys(entries: Sequence[Entry], settings: tuple[object, ...]) -> Iterator[str]:
-    """One key an entry that depends on every entry before it: a decision holds only as long as nothing before it changed."""
-    key = content_key("deduplicate", *settings)
-    for entry in entries:
-        key = content_key(key, entry.digest)
-        yield key
 
 
 def make_sketch(entry: Entry) -> Sketch:

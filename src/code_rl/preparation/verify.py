@@ -6,16 +6,19 @@ how strong the tests are. Where none passes and one ran out of time, they are tr
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.preparation.bench import Decision, drop
+from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
+from code_rl.errors import SandboxError
+from code_rl.preparation.bench import Bench, ByteBudget, Decision, Entry, Ledger, OnItem, Survivor, content_key, drop
 from code_rl.preparation.diagnosis import diagnose
 from code_rl.preparation.mutation import mutants
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.store import Entry
 from code_rl.preparation.trials import Trial, attempt, is_unsteady, outside_imports, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
@@ -32,19 +35,70 @@ UNSETTLED = frozenset({SANDBOX_ERROR, MISSING_LIBRARY})
 """Reasons that say something of this machine, not of the problem: never stored, so that a rerun asks again."""
 
 
-def verify_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here."""
-    names = (
-        "max_references",
-        "repeats",
-        "patient_limit_s",
-        "mutants",
-        "min_strength",
-        "unverified",
-        "checkers",
-        "seed",
-    )
-    return tuple(getattr(config, name) for name in names)
+async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
+    settings = bench.settings("verify", "verify", "trials", "diagnosis", "mutation", "code_rl.reward")
+    keys = [content_key(settings, survivor.entry.digest, survivor.entry.stated_checker) for survivor in survivors]
+    with bench.ledger("verify", keys) as ledger:
+        run = _Verification(bench, survivors, keys, ledger, on_item)
+        return await run.all()
+
+
+class _Verification:
+    """One pass of `verify` over the survivors."""
+
+    def __init__(
+        self, bench: Bench, survivors: Sequence[Survivor], keys: list[str], ledger: Ledger, on_item: OnItem
+    ) -> None:
+        self._bench, self._survivors, self._keys, self._ledger, self._on_item = bench, survivors, keys, ledger, on_item
+        self._decisions: dict[int, Decision] = {}
+        self._late: list[int] = []
+        self._budget = ByteBudget()
+
+    async def all(self) -> list[Decision]:
+        """One decision a survivor, in their order."""
+        waiting: list[int] = []
+        for index, key in enumerate(self._keys):
+            known = self._ledger.get(key)
+            if known is None:
+                waiting.append(index)
+            else:
+                self._decided(index, known)
+        if waiting:
+            verifier = Verifier(self._bench.config, self._bench.executor())
+            places = self._bench.config.concurrency or default_concurrency(self._bench.executor())
+            await self._all_of(verifier, waiting, places)
+            await self._all_of(verifier, sorted(self._late), max(1, places // IN_FLIGHT_PER_PLACE), patient=True)
+        return [self._decisions[index] for index in range(len(self._survivors))]
+
+    async def _all_of(self, verifier: Verifier, indices: Sequence[int], places: int, *, patient: bool = False) -> None:
+        queue = iter(indices)
+
+        async def work() -> None:
+            for index in queue:
+                async with self._budget.take(self._survivors[index].entry.length):
+                    await self._one(verifier, index, patient=patient)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(places, len(indices))):
+                group.create_task(work())
+
+    async def _one(self, verifier: Verifier, index: int, *, patient: bool = False) -> None:
+        entry = self._survivors[index].entry
+        try:
+            decision = await verifier.verify(entry, self._bench.store[entry.place], patient=patient)
+        except SandboxError as error:
+            decision = drop(SANDBOX_ERROR, str(error))
+        if decision is None:
+            self._late.append(index)
+            return
+        if decision.reason not in UNSETTLED:
+            self._ledger.put(self._keys[index], decision)
+        self._decided(index, decision)
+
+    def _decided(self, index: int, decision: Decision) -> None:
+        self._decisions[index] = decision
+        self._on_item()
 
 
 @dataclass(frozen=True, slots=True)

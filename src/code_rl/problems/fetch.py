@@ -1,4 +1,5 @@
-"""Files of data sets on the Hugging Face hub, at one commit, through the hub's own cache.
+"""Files from where they are published: data sets of the Hugging Face hub at one commit, through the hub's own cache, and single files at a pinned
+revision with a known hash; which of a repository's (or folder's) files hold a split.
 
 A revision (branch, tag or commit) is resolved to its commit once; everything is then read at that commit. Without a network the cache
 answers, where it holds the files.

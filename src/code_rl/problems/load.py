@@ -1,9 +1,11 @@
-"""The settings `dataset=` and `test_dataset=` to problems: the built-in family, native files, and every other source through a pack."""
+"""The settings `dataset=` and `test_dataset=` to problems that a run can draw from and fit into its model's context."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from code_rl.config import parse_difficulty
@@ -11,21 +13,19 @@ from code_rl.environments import Environment
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_splits
-from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.order import Selected, subsample
-from code_rl.problems.pack import PackedProblems, write_pack
 from code_rl.problems.problem import Problem
 from code_rl.problems.settle import settle_all
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.sources.shapes import NATIVE, shape_of
+from code_rl.problems.store import Store, cached_store
 from code_rl.renderers import Renderer
 from code_rl.sandbox.executor import Executor
 
-READERS = ("code_rl.problems", "code_rl.reward")
-"""What decides which problems the rows of a data set are."""
-
 Say = Callable[[str], None]
 TRAIN, TEST = "train", "test "
+TAGS = ("split", "difficulty", "platform")
+"""Fields of `meta` that results are broken down by, where problems have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,11 @@ def find_data(
     """
     pins = pins or {}
     train = None if dataset == BUILTIN else open_dataset(",".join(pins.get(TRAIN, (dataset,))))
-    pinned = {
-        name.removeprefix(TEST): open_dataset(",".join(parts), "test") for name, parts in pins.items() if name != TRAIN
-    }
-    if pinned and evaluates:
-        return RunData(train, pinned)
     if not evaluates:
         return RunData(train, {})
+    pinned = {name.removeprefix(TEST): ",".join(parts) for name, parts in pins.items() if name != TRAIN}
+    if pinned:
+        return RunData(train, {name: open_dataset(parts, "test") for name, parts in pinned.items()})
     setting = held_out_setting(dataset, test_dataset)
     return RunData(train, None if setting == BUILTIN else test_splits(setting))
 
@@ -95,44 +93,43 @@ async def load_test_splits(
     return {name: subsample(problems, limit) for name, problems in splits.items()}
 
 
-async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) -> Sequence[Problem]:
-    """All problems of a data set, by position. The first time, every row is read and call rows run their solutions; then a pack answers.
+async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) -> Store:
+    """All problems of a data set, by position and by id. The first time, every row is read and call rows run their solutions; then a store answers.
 
     Raises DataError for a malformed native file, and for a data set that holds no problem at all.
     """
-    folder = cache_folder() / "problems" / f"{dataset.fingerprint()[:32]}-{sources_digest(*READERS)[:16]}"
-    if folder.is_dir():
-        problems = PackedProblems(folder)
-    else:
-        say(f"reading {dataset} (the first time; then kept in {folder})")
-        items = settle_all(dataset, executor)
-        about = {"dataset": dataset.name, "sources": dataset.provenance()}
-        problems = await write_pack(folder, _strictly(items) if _is_native(dataset) else items, about)
-    left = str(problems.left)
+    store = await cached_store(dataset.fingerprint()[:32], partial(_settled, dataset, executor, say), labels)
+    left = ", ".join(f"{count} {reason}" for reason, count in store.left_out().items())
     if left:
-        say(f"{dataset}: {len(problems)} problems; left out: {left} (examples in {folder}/index.json)")
-    if not problems:
+        say(f"{dataset}: {len(store)} problems; left out: {left} (each in {store.folder}/index.jsonl)")
+    if not store:
         raise DataError(f"dataset={dataset.name} holds no problems{': ' + left if left else ''}")
-    return problems
+    return store
 
 
-def _is_native(dataset: Dataset) -> bool:
-    """True when the data set is in our own format, told by the first row of each source."""
+async def _settled(dataset: Dataset, executor: Executor, say: Say, skip: int) -> AsyncIterator[Problem | Skipped]:
+    """What the rows give. Our own format is for its writer to get right: a malformed or repeated row is an error there, not a row to leave out."""
+    say(f"reading {dataset} (the first time; then kept)")
     first = (next(source.rows(), None) for source in dataset.sources)
     shapes = [shape_of(row[1]) for row in first if row is not None]
-    return bool(shapes) and all(shape is not None and shape.name == NATIVE for shape in shapes)
-
-
-async def _strictly(items: AsyncIterator[Problem | Skipped]) -> AsyncIterator[Problem | Skipped]:
-    """Our own format is for its writer to get right: a malformed or repeated row is an error, not a row to leave out."""
+    native = bool(shapes) and all(shape is not None and shape.name == NATIVE for shape in shapes)
     seen: set[str] = set()
-    async for item in items:
-        if isinstance(item, Skipped):
-            raise DataError(item.detail)
-        if item.id in seen:
-            raise DataError(f"id {item.id!r} comes twice; ids must be unique")
-        seen.add(item.id)
-        yield item
+    async with aclosing(settle_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
+        async for item in items:
+            if native and isinstance(item, Skipped):
+                raise DataError(item.detail)
+            if native and item.id in seen:
+                raise DataError(f"id {item.id!r} comes twice; ids must be unique")
+            if native:
+                seen.add(item.id)
+            if not native or len(seen) > skip:
+                yield item
+
+
+def labels(problem: Problem) -> dict[str, str]:
+    """What evaluations ask of a problem before they load it: tags that figures are broken down by, and what a plain completion continues."""
+    found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
+    return {name: value for name, value in found.items() if isinstance(value, str)} | {"source": problem.source}
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:

@@ -1,7 +1,15 @@
 """The native problem format: JSON Lines, one problem an object, optionally compressed (`.gz`, to be read also `.zst`).
 
 `{"id", "statement", "tests", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb", "compare", "solutions", "source", "date",
-"meta", "interactor"}`; all but the first three may be left out. Tests are read by `problems.native_tests`. Reading is strict: anything else is a DataError that names file, line, field, value and remedy.
+"meta", "interactor"}`; all but the first three may be left out. Reading is strict: anything else is a DataError that names file, line, field, value and remedy. Tests by `kind`:
+
+| `kind` | fields |
+|---|---|
+| `stdin` | `input`, `expected` |
+| `call` | `args`, `kwargs`, `expected` or `raises`, `fn_name` |
+| `sequence` | `class`, `calls`: `[[name, [argument, …]], …]`, `expected` |
+
+and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__type__": …}` forms of `problems.values`.
 """
 
 from __future__ import annotations
@@ -14,33 +22,23 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from code_rl.errors import DataError
 from code_rl.problems.files import read_lines, read_object, short
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.rows import Row, check_fields
 from code_rl.problems.rules import WITH_TOLERANCE, check_compare, check_source, check_tolerance
-from code_rl.problems.sources.testcases import from_json
+from code_rl.problems.sources.records import Origin, RowError, from_json
 from code_rl.problems.values import ValueCodecError, decode, encode
 
 _REQUIRED = ("id", "statement", "tests")
 _DEFAULTS = Problem(id="", statement="", tests=())
 NATIVE_FIELDS = (
-    "id",
-    "statement",
-    "starter_code",
-    "fn_name",
-    "tests",
-    "time_limit_s",
-    "memory_limit_mb",
-    "compare",
-    "solutions",
-    "source",
-    "date",
-    "meta",
-    "interactor",
-)
+    "id", "statement", "starter_code", "fn_name", "tests", "time_limit_s", "memory_limit_mb", "compare", "solutions", "source", "date", "meta", "interactor",
+)  # fmt: skip
+NESTED = ("tests", "compare", "solutions", "meta")
+"""Fields that hold JSON text in a table, where every field is a column."""
 _HEAD = NATIVE_FIELDS[: NATIVE_FIELDS.index("tests") + 1]
 _COMPARE_FIELDS = tuple(field.name for field in dataclasses.fields(Compare))
 _USUAL = Compare()
@@ -65,12 +63,18 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
 
     The same problems give the same bytes.
     """
-    target = Path(path)
-    count = 0
+    target, count = Path(path), 0
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as temporary:
             try:
-                count = _write_all(temporary, problems, compress=target.suffix == ".gz")
+                packed = gzip.GzipFile("", "wb", fileobj=temporary, mtime=0) if target.suffix == ".gz" else None
+                for problem in problems:
+                    count += 1
+                    (packed or temporary).write(format_problem(problem).encode("ascii") + b"\n")
+                if packed is not None:
+                    packed.close()
+                temporary.flush()
+                os.fsync(temporary.fileno())
                 os.chmod(temporary.name, 0o644)
                 os.replace(temporary.name, target)
             except BaseException:
@@ -78,19 +82,6 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
                 raise
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
-    return count
-
-
-def _write_all(stream: IO[bytes], problems: Iterable[Problem], *, compress: bool) -> int:
-    packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) if compress else None
-    count = 0
-    for problem in problems:
-        (packed or stream).write(format_problem(problem).encode("ascii") + b"\n")
-        count += 1
-    if packed is not None:
-        packed.close()
-    stream.flush()
-    os.fsync(stream.fileno())
     return count
 
 
@@ -280,12 +271,12 @@ def _call(row: Row, fn_name: str | None, public: bool, common: Mapping[str, floa
         raise DataError(f"{row.where}: raises={raises!r} cannot be expected of a program; name another exception")
     if ("expected" in data) == (raises is not None):
         raise DataError(f"{row.where}: expected is missing; a call test needs either expected or raises")
-    args = row.data["args"]
+    args = data["args"]
     if not isinstance(args, list):
-        raise DataError(f"{row.where}: args={short(args)} must be a list, one item per argument")
+        raise row.wrong("args", "a list, one item per argument")
     kwargs = data.get("kwargs", {})
     if not isinstance(kwargs, dict) or not all(name.isidentifier() for name in kwargs):
-        raise DataError(f"{row.where}: kwargs={short(kwargs)} must be an object whose keys are argument names")
+        raise row.wrong("kwargs", "an object whose keys are argument names")
     return CallTest(
         args=tuple(decode(item) for item in args),
         kwargs={name: decode(item) for name, item in kwargs.items()},
@@ -326,14 +317,14 @@ def _identifier(row: Row, name: str) -> str:
     return value
 
 
-NESTED = ("tests", "compare", "solutions", "meta")
-
-
-def native_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The native fields of a row: nested ones parsed where they are JSON text, absent (None) ones left out."""
+def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
+    """A row of a file or a table in our own format: nested fields parsed where they are JSON text, absent (None) ones left out. Raises RowError."""
     fields = {name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS}
     for name in NESTED:
         value = fields.get(name)
         if isinstance(value, str) and (name != "compare" or value.lstrip()[:1] in ('"', "{")):
             fields[name] = from_json(value, name)
-    return fields
+    try:
+        return problem_from_json(fields, origin.where)
+    except DataError as error:
+        raise RowError("bad_native_row", str(error)) from error

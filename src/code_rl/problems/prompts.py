@@ -1,6 +1,6 @@
-"""LiveCodeBench's prompt for one problem (lcb_runner/prompts/code_generation.py, the generic model style).
+"""LiveCodeBench's prompt for one problem (lcb_runner/prompts/code_generation.py, the generic model style), and tests as text.
 
-Built from a `ProblemView`, so that nothing hidden can reach a prompt.
+Prompts are built from a `ProblemView`, so that nothing hidden can reach one. `build_question` makes the same of a raw row of any source.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.problems.problem import CallTest, ProblemView, SequenceTest, StdinTest, TestCase
-from code_rl.problems.sources.humaneval import COMPLETE
-from code_rl.problems.sources.leetcode import REQUEST
 from code_rl.problems.values import dumps
+
+COMPLETE = "Complete the following function."
+"""The statement of rows whose prompt is code."""
+REQUEST = "Please complete the following python code precisely:"
+"""What stands before the code in LeetCodeDataset's older layout."""
 
 LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate a "

@@ -1,17 +1,20 @@
-"""MBPP, its sanitized subset and MBPP+ (full and OriginFmt): raw row to problem.
+"""MBPP, its sanitized subset, MBPP+ (full and OriginFmt) and AceCoder: raw row to problem.
 
 MBPP names its function only in its tests, so the first assert is part of the statement and its test is public, as EvalPlus shows it.
 MBPP+ special oracles are kept as views: eight tasks compare as sets, three ask only whether something was found. Two of EvalPlus's
 oracles forgive wrong references (`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
+
+MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row shows the same base inputs twice, as JSON lists and as
+Python literals in `assertion`: a `Cast` is learned from the literals, one for each argument and depth, and then applied to all inputs.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from code_rl.problems.problem import Problem
@@ -26,36 +29,92 @@ from code_rl.problems.sources.asserts import (
     tabled,
     view_setup,
 )
-from code_rl.problems.sources.records import Draft, Row, RowError, Skipped, field, number, read_each, strings
+from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, number, strings
+from code_rl.problems.sources.testcases import MAX_SOLUTIONS, unfenced
 
-SET_VIEWS = (
-    "similar_elements",
-    "find_char_long",
-    "common_in_nested_lists",
-    "extract_singly",
-    "larg_nnum",
-    "intersection_array",
-    "find_dissimilar",
-    "Diff",
+SET_VIEWS = frozenset(
+    [
+        "similar_elements",
+        "find_char_long",
+        "common_in_nested_lists",
+        "extract_singly",
+        "larg_nnum",
+        "intersection_array",
+        "find_dissimilar",
+        "Diff",
+    ]
 )
 FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
 DEEP_TUPLES = ("extract_even", "average_tuple", "remove_nested")
 """Tasks about tuples nested to any depth: deeper than their asserts show, lists of the JSON are tuples too."""
 
-
-def read_mbpp(rows: Iterable[Row]) -> Iterator[Problem | Skipped]:
-    """MBPP rows, original (`text`) or sanitized (`prompt`)."""
-    return read_each(rows, _from_asserts, _row_id)
-
-
-def read_mbpp_plus(rows: Iterable[Row]) -> Iterator[Draft | Skipped]:
-    """MBPP+ rows (`base_input`, `plus_input`, `canonical_solution`)."""
-    return read_each(rows, _from_inputs, _row_id)
+CONTAINERS = (list, tuple, set, frozenset)
+NUMBERS = {int, float, complex}
+COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
+"""JSON has no complex numbers: where the asserts show only numbers, `"(1+2j)"` is one."""
 
 
-def read_mbpp_plus_origin(rows: Iterable[Row]) -> Iterator[Problem | Draft | Skipped]:
-    """MBPP+ rows in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
-    return read_each(rows, _from_tables, _row_id)
+def read_mbpp(row: Row, _origin: Origin) -> Problem:
+    """An MBPP row, original (`text`) or sanitized (`prompt`)."""
+    text = field(row, "text" if "text" in row else "prompt", str)
+    solution, asserts = _lines(field(row, "code", str)), strings(row, "test_list")
+    statements = [part for source in asserts for part in read_statements(source)]
+    name = entry_point(solution, statements)
+    imports = strings(row, "test_imports") if "test_imports" in row else []
+    setup = "\n".join([*imports, _lines(str(row.get("test_setup_code") or ""))]).strip()
+    found = list(read_asserts(AssertReader(name), statements))
+    view = common_view(found)
+    if view is not None:
+        setup += view_setup(name, view)
+    tests, compare = call_tests(found, public=1), assert_rule(found)
+    shown = _statement(row, text, asserts)
+    return _problem(row, "mbpp", name, shown, solution=solution, setup=setup, tests=tests, compare=compare)
+
+
+def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
+    """An MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
+    name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
+    asserts = [part for part in read_statements(field(row, "assertion", str)) if isinstance(part, ast.Assert)]
+    reader = AssertReader(name)
+    literal = [reader.arguments(part) for part in asserts]
+    unseen = tuple if name in DEEP_TUPLES else list
+    try:
+        calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), unseen)
+    except CastError as error:
+        raise RowError("input_types_unknown", str(error)) from error
+    problem = _problem(row, "mbppplus", name, field(row, "prompt", str).strip().strip('"').strip(), solution=solution)
+    return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
+
+
+def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
+    """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
+    solution, asserts = field(row, "code", str), strings(row, "test_list")
+    name = entry_point(solution, [part for source in asserts for part in read_statements(source)])
+    inputs, results, atol = read_tables(read_statements(field(row, "test", str)))
+    statement = _statement(row, field(row, "prompt", str), asserts)
+    problem = _problem(row, "mbppplus-origin", name, statement, solution=solution)
+    if results is not None and name in SET_VIEWS:
+        results = [set(value) for value in results]
+    return tabled(problem, inputs, results, atol, public=1)
+
+
+def read_acecode(row: Row, origin: Origin) -> Problem:
+    """An AceCoder row: `question`, `test_cases` (asserts), perhaps `inferences`, of which those that pass every test are solutions."""
+    statements = [part for source in strings(row, "test_cases") for part in read_statements(source)]
+    name = entry_point(None, statements)
+    found = list(read_asserts(AssertReader(name), statements))
+    view = common_view(found)
+    passing = [one for one in row.get("inferences") or () if isinstance(one, Mapping) and one.get("pass_rate") == 1.0]
+    return Problem(
+        id=str(row.get("id") or origin.row_id),
+        statement=filled(row, "question").strip(),
+        tests=call_tests(found),
+        fn_name=name,
+        compare=assert_rule(found),
+        solutions=tuple(unfenced(str(one.get("completion", ""))) for one in passing[:MAX_SOLUTIONS]),
+        source=origin.source,
+        meta={"setup": view_setup(name, view)} if view else {},
+    )
 
 
 def _row_id(row: Row) -> str:
@@ -82,73 +141,29 @@ def _statement(row: Row, text: str, asserts: list[str]) -> str:
     return f"{text.strip()}\n\nYour code should pass this test:\n{asserts[0].strip()}"
 
 
-def _from_asserts(row: Row) -> Problem:
-    text = field(row, "text" if "text" in row else "prompt", str)
-    solution, asserts = _lines(field(row, "code", str)), strings(row, "test_list")
-    statements = [part for source in asserts for part in read_statements(source)]
-    name = entry_point(solution, statements)
-    setup = "\n".join([*_imports(row), _lines(str(row.get("test_setup_code") or ""))]).strip()
-    found = list(read_asserts(AssertReader(name), statements))
-    view = common_view(found)
-    if view is not None:
-        setup += view_setup(name, view)
-    return _problem(
-        row,
-        "mbpp",
-        name,
-        _statement(row, text, asserts),
-        solution=solution,
-        setup=setup,
-        tests=call_tests(found, public=1),
-        compare=assert_rule(found),
-    )
-
-
-def _imports(row: Row) -> list[str]:
-    return strings(row, "test_imports") if "test_imports" in row else []
-
-
 def _lines(source: str) -> str:
     return source.replace("\r\n", "\n")
 
 
-def entry_point(solution: str, statements: list[ast.stmt]) -> str:
-    """The function that the tests call: the one name that `solution` defines at the top and every assert calls.
+def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
+    """The function that the tests call: the one name that every assert calls and `solution` (None: not Python) defines at the top.
 
     Raises RowError when there is none, or more than one.
     """
-    defined = {part.name for part in read_statements(solution) if isinstance(part, ast.FunctionDef)}
     called: set[str] | None = None
     for statement in statements:
         if isinstance(statement, ast.Assert):
-            names = _called_names(statement)
+            calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
+            names = {function.id for function in calls if isinstance(function, ast.Name)}
             called = names if called is None else called & names
-    candidates = sorted(defined & (called or set()))
+    if solution is None:
+        candidates = sorted((called or set()) - set(dir(builtins)))
+    else:
+        defined = {part.name for part in read_statements(solution) if isinstance(part, ast.FunctionDef)}
+        candidates = sorted(defined & (called or set()))
     if len(candidates) != 1:
         raise RowError("entry_point_unclear", f"candidates {candidates}")
     return candidates[0]
-
-
-def _called_names(statement: ast.Assert) -> set[str]:
-    calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
-    return {function.id for function in calls if isinstance(function, ast.Name)}
-
-
-def _from_inputs(row: Row) -> Draft:
-    name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
-    asserts = [part for part in read_statements(field(row, "assertion", str)) if isinstance(part, ast.Assert)]
-    reader = AssertReader(name)
-    literal = [reader.arguments(part) for part in asserts]
-    try:
-        calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), _unseen(name))
-    except CastError as error:
-        raise RowError("input_types_unknown", str(error)) from error
-    problem = _problem(row, "mbppplus", name, field(row, "prompt", str).strip().strip('"').strip(), solution=solution)
-    return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
-
-
-def _unseen(name: str) -> type:
-    return tuple if name in DEEP_TUPLES else list
 
 
 def _calls(row: Row, name: str) -> list[list[Any]]:
@@ -161,28 +176,11 @@ def _calls(row: Row, name: str) -> list[list[Any]]:
     return calls
 
 
-def _from_tables(row: Row) -> Problem | Draft:
-    solution, asserts = field(row, "code", str), strings(row, "test_list")
-    name = entry_point(solution, [part for source in asserts for part in read_statements(source)])
-    inputs, results, atol = read_tables(read_statements(field(row, "test", str)))
-    statement = _statement(row, field(row, "prompt", str), asserts)
-    problem = _problem(row, "mbppplus-origin", name, statement, solution=solution)
-    if results is not None and name in SET_VIEWS:
-        results = [set(value) for value in results]
-    return tabled(problem, inputs, results, atol, public=1)
-
-
-CONTAINERS = (list, tuple, set, frozenset)
-NUMBERS = {int, float, complex}
-COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
-"""JSON has no complex numbers: where the asserts show only numbers, `"(1+2j)"` is one."""
-
-
 class CastError(ValueError):
     """The literals do not determine the types of the JSON inputs."""
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Cast:
     """How JSON values at one place become Python values. `container` None: nothing seen there but scalars."""
 

@@ -7,173 +7,73 @@
 | list of `{"input", "output"}` | DeepCoder codeforces |
 | `{"inputs": [...], "outputs": [...][, "fn_name"]}` | TACO, APPS |
 
-Each may come as JSON text. LiveCodeBench writes the arguments of a call as one JSON value a line and the result as JSON text. The other
-call shapes hold values: a list is the arguments, and a result that is a list of one item stands for that item. Rows
-that mean it otherwise cannot be told apart without running a solution; the readers of `problems.sources` do that.
+Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result as JSON text) are exact. The other call shapes
+hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and a result that is a list of one item for that
+item; `finish` leaves it to the row's own solutions (`readings`, `problems.settle`).
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.errors import DataError
+from code_rl.problems.files import short
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.sources.readings import call_tiers
-from code_rl.problems.sources.records import RowError, Unsettled
+from code_rl.problems.sources.records import RowError, Unsettled, from_json
 from code_rl.problems.values import ValueCodecError, decode, dumps, loads
 
 STDIN_TYPES = ("stdin", "stdin_stdout")
 CALL_TYPES = ("functional", "function_call")
+MAX_SOLUTIONS = 10
+"""Solutions kept of a row, the first ones: some rows have hundreds."""
+
+CALL_PRELUDE = """\
+from typing import *
+from bisect import *
+from collections import *
+from functools import *
+from heapq import *
+from itertools import *
+from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, prod, sqrt
+import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
+"""
+"""The names that starter code of competition sites takes for granted: their judges import much of the standard library first. In training only
+calls have them, and only names that shadow no builtin: a program that reads stdin writes its own imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawTests:
+    """Raw inputs and outputs of one row. `fn_name` None: stdin. `exact`: calls are JSON text, one value a line; else values, in some wrapping."""
+
+    fn_name: str | None
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    exact: bool
+
+    def typed(self) -> tuple[TestCase, ...]:
+        """The tests, wrapped as is usual."""
+        make = _stdin_test if self.fn_name is None else _call_test
+        pairs = enumerate(zip(self.inputs, self.outputs, strict=True))
+        return tuple(make(given, wanted, f"tests[{index}]") for index, (given, wanted) in pairs)
 
 
 def read_tests(raw: Any, metadata: Any = None) -> tuple[tuple[TestCase, ...], str | None]:
-    """Typed tests and the function's name (None: stdin tests). Raises DataError for a shape that is not in the table."""
-    fallback_name = _function_name(_mapping(metadata, "metadata"))
-    raw = _from_json(raw, "tests")
-    rows = _pair_up(raw) if isinstance(raw, Mapping) and "inputs" in raw else raw
-    if isinstance(rows, Mapping):
-        rows = [rows]
-    if not isinstance(rows, Sequence) or isinstance(rows, str | bytes) or not rows:
-        raise DataError(
-            f"tests: a list of at least one test or an object with inputs and outputs was expected, not {_short(raw)}"
-        )
-    tests: list[TestCase] = []
-    names: set[str | None] = set()
-    for index, row in enumerate(rows):
-        test, name = _read_row(row, fallback_name, f"tests[{index}]")
-        tests.append(test)
-        names.add(name)
-    if len(names) > 1:
-        raise DataError(f"tests: all must be of one kind and call one function; found {sorted(map(str, names))}")
-    return tuple(tests), names.pop()
+    """Typed tests and the function's name (None: stdin tests). Raises RowError for a shape that is not in the table."""
+    found = _parse(raw, metadata)
+    return found.typed(), found.fn_name
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
     """Any shape of the table as LiveCodeBench rows: `{"input", "output", "testtype", "metadata": {"func_name"}}`, all strings.
 
-    Idempotent. Raises DataError as `read_tests` does.
+    Idempotent. Raises RowError as `read_tests` does.
     """
     tests, fn_name = read_tests(raw_tests, metadata)
     return [_to_row(test, fn_name) for test in tests]
-
-
-def _to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
-    if isinstance(test, StdinTest):
-        return {"input": test.input, "output": test.expected, "testtype": "stdin", "metadata": {"func_name": None}}
-    if isinstance(test, SequenceTest) or test.raises is not None or test.kwargs:
-        raise DataError(
-            "tests: a sequence of calls, an expected exception or arguments by name have no place in LiveCodeBench's rows"
-        )
-    return {
-        "input": "\n".join(map(dumps, test.args)),
-        "output": dumps(test.expected),
-        "testtype": "functional",
-        "metadata": {"func_name": fn_name},
-    }
-
-
-def _pair_up(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """TACO's columns as rows."""
-    inputs, outputs = raw.get("inputs"), raw.get("outputs")
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-        raise DataError("tests: inputs and outputs must be lists of one length")
-    name = raw.get("fn_name")
-    kind = "stdin_stdout" if name is None else "function_call"
-    return [{"input": i, "output": o, "type": kind, "fn_name": name} for i, o in zip(inputs, outputs, strict=True)]
-
-
-def _read_row(row: Any, fallback_name: str | None, where: str) -> tuple[TestCase, str | None]:
-    if not isinstance(row, Mapping):
-        raise DataError(f"{where}: an object was expected, not {_short(row)}")
-    for field in ("input", "output"):
-        if field not in row:
-            raise DataError(f"{where}: {field} is missing")
-    own_name = row.get("fn_name") or _function_name(_mapping(row.get("metadata"), f"{where}: metadata"))
-    kind = row.get("testtype") or row.get("type") or ("function_call" if own_name else "stdin")
-    if kind in STDIN_TYPES:
-        return StdinTest(_lines(row["input"], f"{where}: input"), _lines(row["output"], f"{where}: output")), None
-    if kind not in CALL_TYPES:
-        raise DataError(f"{where}: type {_short(kind)} is unknown; known are {', '.join((*STDIN_TYPES, *CALL_TYPES))}")
-    name = own_name or fallback_name
-    if not isinstance(name, str) or not name.isidentifier():
-        raise DataError(
-            f"{where}: a call test needs the function's name, in fn_name or metadata.func_name; found {_short(name)}"
-        )
-    return _read_call(row["input"], row["output"], where), name
-
-
-def _read_call(given: Any, wanted: Any, where: str) -> CallTest:
-    try:
-        if isinstance(given, str):
-            args = tuple(loads(line) for line in given.split("\n")) if given.strip() else ()
-            expected = loads(wanted) if isinstance(wanted, str) else _unwrapped(wanted)
-        elif isinstance(given, list):
-            args, expected = tuple(map(decode, given)), _unwrapped(wanted)
-        else:
-            raise DataError(
-                f"{where}: input {_short(given)} must be a list of arguments, or JSON text, one value a line"
-            )
-    except ValueCodecError as error:
-        raise DataError(f"{where}: input or output is not one JSON value a line: {error}") from error
-    return CallTest(args=args, expected=expected)
-
-
-def _unwrapped(output: Any) -> Any:
-    value = decode(output)
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
-def _lines(value: Any, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "\n".join(value)
-    raise DataError(f"{where} {_short(value)} must be a string or a list of lines")
-
-
-def _function_name(metadata: Mapping[str, Any]) -> str | None:
-    return metadata.get("func_name") or metadata.get("fn_name")
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    value = (_from_json(value, where) if value else None) or {}
-    if not isinstance(value, Mapping):
-        raise DataError(f"{where}: an object was expected, not {_short(value)}")
-    return value
-
-
-def _from_json(value: Any, where: str) -> Any:
-    if not isinstance(value, str):
-        return value
-    sys.set_int_max_str_digits(0)
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {error}") from error
-
-
-def _short(value: Any) -> str:
-    text = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-MAX_SOLUTIONS = 10
-"""Solutions kept of a row, the first ones: some rows have hundreds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """The raw inputs and outputs of call tests, as values."""
-
-    fn_name: str
-    inputs: list[Any]
-    outputs: list[Any]
 
 
 def finish(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Unsettled:
@@ -181,27 +81,11 @@ def finish(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool =
 
     `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to find out.
     """
-    raw = from_json(raw, "tests")
-    calls = None if text_calls else _value_calls(raw, metadata)
-    if calls is None:
-        try:
-            tests, fn_name = read_tests(raw, metadata)
-        except DataError as error:
-            raise RowError("bad_tests", str(error)) from error
-        return _with(draft, fn_name, (*draft.tests, *tests))
-    tiers = call_tiers(calls.inputs, calls.outputs)
-    return Unsettled(dataclasses.replace(_with(draft, calls.fn_name, tiers[0][0].tests), tests=()), tiers)
-
-
-def from_json(value: Any, name: str) -> Any:
-    """`value`, parsed when it is text. Raises RowError for text that is not JSON."""
-    if not isinstance(value, str):
-        return value
-    sys.set_int_max_str_digits(0)
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise RowError("not_json", f"{name}: {error}") from error
+    found = _parse(raw, metadata)
+    if found.fn_name is None or found.exact or text_calls:
+        return _with(draft, found.fn_name, found.typed())
+    tiers = call_tiers(found.inputs, found.outputs)
+    return Unsettled(dataclasses.replace(_with(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
 
 
 def solutions(value: Any) -> tuple[str, ...]:
@@ -225,67 +109,113 @@ def unfenced(text: str) -> str:
     return rest if newline and (not first.strip() or first.strip().isalnum()) else block
 
 
-def starter_for(fn_name: str, given: str | None, references: Sequence[str], arguments: int) -> str:
-    """The row's own starter code, else the header that its solution has, else one with as many parameters as the tests have."""
-    if given is not None and given.strip():
-        return given
-    for code in references:
-        header = _header(code, fn_name)
-        if header is not None:
-            return header
-    return f"def {fn_name}({', '.join(f'arg{index + 1}' for index in range(arguments))}):\n    "
+def _parse(raw: Any, metadata: Any) -> RawTests:
+    raw, named = from_json(raw, "tests"), _function_name(metadata, "metadata")
+    if isinstance(raw, Mapping) and "inputs" in raw:
+        inputs, outputs = raw["inputs"], raw.get("outputs")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
+            raise RowError("bad_tests", "inputs and outputs must be lists of one length, at least 1")
+        name = raw.get("fn_name") or named
+        return RawTests(None if name is None else _identifier(name, "tests"), inputs, outputs, exact=False)
+    rows = [raw] if isinstance(raw, Mapping) else raw
+    if not isinstance(rows, list) or not rows:
+        raise RowError(
+            "bad_tests", f"a list of tests or an object with inputs and outputs was expected, not {short(raw)}"
+        )
+    kinds = {_kind(row, named, f"tests[{index}]") for index, row in enumerate(rows)}
+    if len(kinds) > 1:
+        shown = sorted(f"{kind} {name or ''}".strip() for kind, name in kinds)
+        raise RowError("bad_tests", f"all tests must be of one kind and call one function; found {', '.join(shown)}")
+    kind, name = kinds.pop()
+    exact = kind != "function_call"
+    return RawTests(name, [row["input"] for row in rows], [row["output"] for row in rows], exact)
+
+
+def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
+    """How one test is written, and the function that it calls."""
+    if not isinstance(row, Mapping):
+        raise RowError("bad_tests", f"{where}: an object was expected, not {short(row)}")
+    for name in ("input", "output"):
+        if name not in row:
+            raise RowError("bad_tests", f"{where}: {name} is missing")
+    own = row.get("fn_name") or _function_name(row.get("metadata"), f"{where}: metadata")
+    kind = row.get("testtype") or row.get("type") or ("function_call" if own else "stdin")
+    if kind in STDIN_TYPES:
+        return "stdin", None
+    if kind not in CALL_TYPES:
+        known = ", ".join((*STDIN_TYPES, *CALL_TYPES))
+        raise RowError("bad_tests", f"{where}: type {short(kind)} is unknown; known are {known}")
+    return kind, _identifier(own or named, where)
+
+
+def _stdin_test(given: Any, wanted: Any, where: str) -> StdinTest:
+    return StdinTest(_lines(given, f"{where}: input"), _lines(wanted, f"{where}: output"))
+
+
+def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
+    try:
+        if isinstance(given, str):
+            args = tuple(loads(line) for line in given.split("\n")) if given.strip() else ()
+            return CallTest(args, loads(wanted) if isinstance(wanted, str) else _unwrapped(wanted))
+        if isinstance(given, list):
+            return CallTest(tuple(map(decode, given)), _unwrapped(wanted))
+    except ValueCodecError as error:
+        raise RowError("bad_tests", f"{where}: input or output is not one JSON value a line: {error}") from error
+    raise RowError(
+        "bad_tests", f"{where}: input {short(given)} must be a list of arguments, or JSON text, one value a line"
+    )
+
+
+def _unwrapped(output: Any) -> Any:
+    value = decode(output)
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _lines(value: Any, where: str) -> str:
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if not isinstance(value, str):
+        raise RowError("bad_tests", f"{where} {short(value)} must be a string or a list of lines")
+    return value
+
+
+def _to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
+    if isinstance(test, StdinTest):
+        return {"input": test.input, "output": test.expected, "testtype": "stdin", "metadata": {"func_name": None}}
+    if isinstance(test, SequenceTest) or test.raises is not None or test.kwargs:
+        raise RowError(
+            "bad_tests",
+            "a sequence of calls, an expected exception or arguments by name have no place in LiveCodeBench's rows",
+        )
+    given, metadata = "\n".join(map(dumps, test.args)), {"func_name": fn_name}
+    return {"input": given, "output": dumps(test.expected), "testtype": "functional", "metadata": metadata}
+
+
+def _function_name(metadata: Any, where: str) -> str | None:
+    found = from_json(metadata, where, dict) if metadata else {}
+    name: str | None = found.get("func_name") or found.get("fn_name")
+    return name
+
+
+def _identifier(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not name.isidentifier():
+        wanted = "a call needs the function's name, in fn_name or metadata.func_name"
+        raise RowError("bad_fn_name", f"{where}: {wanted}; found {short(name)}")
+    return name
 
 
 def _with(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
     """The draft with its tests, with the starter code and the imports that a call needs."""
     if fn_name is None:
         return dataclasses.replace(draft, tests=tests)
-    arguments = len(tests[0].args) if isinstance(tests[0], CallTest) else 0
-    return dataclasses.replace(
-        draft,
-        tests=tests,
-        fn_name=fn_name,
-        starter_code=starter_for(fn_name, draft.starter_code, draft.solutions, arguments),
-        meta={**draft.meta, "preamble": CALL_PRELUDE},
-    )
-
-
-def _value_calls(raw: Any, metadata: Any) -> Calls | None:
-    """The calls of `raw` when it holds calls; None for stdin tests and for LiveCodeBench's text rows."""
-    if isinstance(raw, Mapping) and "inputs" in raw:
-        name = raw.get("fn_name") or _named(metadata)
-        if name is None:
-            return None
-        inputs, outputs = raw["inputs"], raw.get("outputs")
-        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
-            raise RowError("bad_tests", "inputs and outputs must be lists of one length, at least 1")
-        return Calls(_identifier(name), inputs, outputs)
-    if not isinstance(raw, list) or not all(isinstance(row, Mapping) for row in raw):
-        return None
-    kinds = {row.get("type") for row in raw}
-    if "function_call" not in kinds:
-        return None
-    if len(kinds) > 1:
-        raise RowError("bad_tests", f"tests of several kinds in one row: {sorted(map(str, kinds))}")
-    names = {row.get("fn_name") for row in raw}
-    if len(names) > 1:
-        raise RowError("bad_tests", f"one row calls several functions: {sorted(map(str, names))}")
-    if not all("input" in row and "output" in row for row in raw):
-        raise RowError("bad_tests", "a test lacks its input or output")
-    return Calls(
-        _identifier(names.pop() or _named(metadata)), [row["input"] for row in raw], [row["output"] for row in raw]
-    )
-
-
-def _named(metadata: Any) -> Any:
-    found = from_json(metadata, "metadata") if metadata else None
-    return found.get("func_name") if isinstance(found, Mapping) else None
-
-
-def _identifier(name: Any) -> str:
-    if not isinstance(name, str) or not name.isidentifier():
-        raise RowError("bad_fn_name", f"{str(name)[:60]!r} is not the name of a function")
-    return name
+    starter = draft.starter_code
+    if starter is None or not starter.strip():
+        headers = filter(None, (_header(code, fn_name) for code in draft.solutions))
+        count = len(tests[0].args) if isinstance(tests[0], CallTest) else 0
+        plain = f"def {fn_name}({', '.join(f'arg{index + 1}' for index in range(count))}):\n    "
+        starter = next(headers, plain)
+    meta = {**draft.meta, "preamble": CALL_PRELUDE}
+    return dataclasses.replace(draft, tests=tests, fn_name=fn_name, starter_code=starter, meta=meta)
 
 
 def _header(code: str, fn_name: str) -> str | None:
@@ -302,26 +232,3 @@ def _header(code: str, fn_name: str) -> str | None:
                 if isinstance(method, ast.FunctionDef) and method.name == fn_name:
                     return f"class Solution:\n    def {fn_name}({ast.unparse(method.args)}):\n        "
     return None
-
-
-CALL_PRELUDE = """\
-from typing import *
-from bisect import *
-from collections import *
-from functools import *
-from heapq import *
-from itertools import *
-from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, prod, sqrt
-import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
-"""
-
-_BEFORE_BUILTINS = (
-    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator",
-    "io", "sys", "json",
-)  # fmt: skip
-
-LCB_PRELUDE = (
-    "".join(f"from {name} import *\n" for name in (*_BEFORE_BUILTINS, "builtins", "typing"))
-    + f"import {', '.join(_BEFORE_BUILTINS)}\nsys.setrecursionlimit(50000)\n"
-)
-"""What LiveCodeBench has before every program: the names of these modules, a later one before an earlier, then the modules themselves."""
