@@ -174,6 +174,7 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     dated = choice.version or choice.start_date or choice.end_date
     if name != "livecodebench" and dated:
         raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+    window = parse_window(choice.start_date, choice.end_date)
     if is_data_file(name) or (name == "codeforces" and data is not None and is_data_file(data)):
         return await _from_file(name, _file(data or name), choice, executor)
     kind = registry.find("benchmark", name, BENCHMARKS)
@@ -188,7 +189,6 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     skipped = {one.row_id: one.reason for one in store.skipped}
     facts: dict[str, Any] = {"files": files, "revision": revision, "skipped": store.left_out()}
     if name == "livecodebench":
-        window = parse_window(choice.start_date, choice.end_date)
         facts |= {"release": choice.version or "of the file", "window": str(window)}
     prompt = kind.prompt
     if name == "mbpp" and {place.about["source"] for place in store.places} == {"mbpp"}:

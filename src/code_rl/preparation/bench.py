@@ -109,7 +109,8 @@ class Ledger:
     def _read(self, line: bytes) -> bool:
         try:
             row = json.loads(line)
-            self._records[row.pop("key")] = Decision(**row)
+            key = row.pop("key")
+            self._records[key] = Decision(**row)
         except (ValueError, TypeError, KeyError):
             return False
         return True

@@ -5,6 +5,7 @@ An evaluation set need not be trainable: prompts without tests are enough, so ro
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,18 @@ from code_rl.errors import DataError
 from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.text import Hashes, Numbers, among, grams, jaccard, numbers, other_numbers, problem_text, words
+from code_rl.preparation.text import (
+    Hashes,
+    Numbers,
+    among,
+    jaccard,
+    numbers,
+    other_numbers,
+    problem_text,
+    runs,
+    token_hashes,
+    words,
+)
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
@@ -150,11 +162,10 @@ class Decontaminator:
     def __init__(self, exams: Iterable[Exam], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
         self._exams = list(dict.fromkeys(exams))
-        texts = [grams(words(exam.text), GRAM) for exam in self._exams]
-        told = [problem_text(entry.statement, entry.starter_code) for entry in entries]
-        self._own = {entry.digest: grams(words(text), GRAM) for entry, text in zip(entries, told, strict=True)}
-        own = [self._own[entry.digest] for entry in entries]
-        self._stop = np.union1d(_frequent([exam.text for exam in self._exams], texts), _frequent(told, own))
+        texts, frequent = _measured([exam.text for exam in self._exams])
+        own, own_frequent = _measured([problem_text(entry.statement, entry.starter_code) for entry in entries])
+        self._own = {entry.digest: found for entry, found in zip(entries, own, strict=True)}
+        self._stop = np.union1d(frequent, own_frequent)
         self._telling = [int(np.count_nonzero(~among(text, self._stop))) for text in texts]
         every = np.concatenate([*texts, np.empty(0, dtype=np.uint64)])
         self._sizes = np.array([len(text) for text in texts], dtype=np.int64)
@@ -235,48 +246,52 @@ def decide(pair: Pair | None) -> Decision:
     return drop("contaminated", detail, pair=asdict(pair))
 
 
-def _frequent(texts: Sequence[str], grams_of: Sequence[Hashes]) -> Hashes:
-    """The 13-grams that many of the distinct problems among `texts` share."""
+def _measured(texts: Sequence[str]) -> tuple[list[Hashes], Hashes]:
+    """The 13-grams of each text, and those that many of the distinct problems among the texts share."""
+    hashed = [token_hashes(words(text)) for text in texts]
+    grams_of = [runs(hashes, GRAM) for hashes in hashed]
     tellings: dict[int, list[Hashes]] = defaultdict(list)
-    for problem, found in zip(distinct(texts), grams_of, strict=True):
+    for problem, found in zip(distinct(texts, hashed), grams_of, strict=True):
         tellings[problem].append(found)
     if not tellings:
-        return np.empty(0, dtype=np.uint64)
+        return grams_of, np.empty(0, dtype=np.uint64)
     values, counts = np.unique(
         np.concatenate([np.unique(np.concatenate(one)) for one in tellings.values()]), return_counts=True
     )
     least, most = BOILERPLATE
-    frequent: Hashes = values[counts >= min(most, max(least, len(tellings) // 20))]
-    return frequent
+    return grams_of, values[counts >= min(most, max(least, len(tellings) // 20))]
 
 
-def distinct(texts: Sequence[str]) -> list[int]:
-    """For each text the number of the first text that tells the same problem: its own, where it is the first to do so."""
+def distinct(texts: Sequence[str], hashed: Sequence[Hashes]) -> list[int]:
+    """For each text (and its tokens' hashes) the number of the first text that tells the same problem: its own, where it is the first to do so."""
     known: dict[str, int] = {}
-    tellings: dict[int, tuple[Hashes, Numbers]] = {}
+    shingles: dict[int, Hashes] = {}
+    stated: dict[int, Numbers] = {}  # a text's own, then those of all that tell its problem; most texts are never asked
     by_hash: dict[int, list[int]] = defaultdict(list)
-    for number, text in enumerate(texts):
+    for number, (text, hashes) in enumerate(zip(texts, hashed, strict=True)):
         if text in known:
             continue
-        own, stated = grams(words(text), SHINGLE), numbers(text)
-        near = Counter(other for key in own[:SKETCH].tolist() for other in by_hash[key])
-        for other, count in near.most_common(MOST_ALIKE):
-            shingles, all_stated = tellings[other]
-            if count < min(SHARED_SKETCH, len(own)) or other_numbers(stated, all_stated):
+        own = runs(hashes, SHINGLE)
+        sketch = own[:SKETCH].tolist()
+        near = Counter(itertools.chain.from_iterable(map(by_hash.__getitem__, sketch)))
+        own_numbers: Numbers | None = None
+        least = min(SHARED_SKETCH, len(own))
+        for other in [other for other, count in near.most_common(MOST_ALIKE) if count >= least]:
+            if jaccard(own, shingles[other]) < SAME_PROBLEM:
                 continue
-            if jaccard(own, shingles) >= SAME_PROBLEM:
+            if own_numbers is None:
+                own_numbers = numbers(text)
+            theirs = stated[other] if other in stated else numbers(texts[other])
+            stated[other] = theirs
+            if not other_numbers(own_numbers, theirs):
                 known[text] = other
-                tellings[other] = (
-                    shingles,
-                    {
-                        place: stated.get(place, Counter()) | all_stated.get(place, Counter())
-                        for place in stated.keys() | all_stated.keys()
-                    },
-                )
+                places = own_numbers.keys() | theirs.keys()
+                none: Counter[str] = Counter()
+                stated[other] = {at: own_numbers.get(at, none) | theirs.get(at, none) for at in places}
                 break
         else:
-            known[text], tellings[number] = number, (own, stated)
-            for key in own[:SKETCH].tolist():
+            known[text], shingles[number] = number, own
+            for key in sketch:
                 if len(by_hash[key]) < MOST_CANDIDATES:
                     by_hash[key].append(number)
     return [known[text] for text in texts]

@@ -111,7 +111,7 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
     if window is not None and day not in window:
         return Skipped(field(row, "question_id", str), OUTSIDE_WINDOW, str(day))
     fn_name = _function_name(row)
-    public = _tests("public_test_cases", from_json(field(row, "public_test_cases", str), "public_test_cases"), fn_name)
+    public = _tests("public_test_cases", field(row, "public_test_cases", str), fn_name)
     private = _tests("private_test_cases", decode_private_tests(field(row, "private_test_cases", str)), fn_name)
     kinds = {called for tests, called in (public, private) if tests}
     if len(kinds) != 1:
@@ -192,12 +192,11 @@ def _inflate(packed: bytes) -> bytes:
 
 def _tests(name: str, raw: Any, fn_name: str | None) -> tuple[tuple[TestCase, ...], str | None]:
     """The tests of one field and the function they call; nothing for an empty list."""
-    if raw == []:
-        return (), None
     try:
-        return read_tests(raw, {"func_name": fn_name})
+        found = from_json(raw, name)
+        return ((), None) if found == [] else read_tests(found, {"func_name": fn_name})
     except RowError as error:
-        raise RowError(error.reason, f"{name}: {error.detail}") from error
+        raise RowError("bad_tests", f"{name}: {error}") from error
 
 
 def _function_name(row: Row) -> str | None:

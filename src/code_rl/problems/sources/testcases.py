@@ -192,7 +192,9 @@ def _to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
 
 
 def _function_name(metadata: Any, where: str) -> str | None:
-    found = from_json(metadata, where, dict) if metadata else {}
+    found = from_json(metadata, where) or {}
+    if not isinstance(found, Mapping):
+        raise RowError("wrong_field_type", f"{where} is {type(found).__name__}, expected an object")
     name: str | None = found.get("func_name") or found.get("fn_name")
     return name
 
