@@ -12,7 +12,7 @@ from code_rl.problems.dataset import Dataset, Role, open_dataset
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
 from code_rl.problems.settle import OnDemand, settle_all
-from code_rl.problems.sources.records import Item, Skipped
+from code_rl.problems.sources.records import Draft, Item, Skipped
 from code_rl.problems.store import READERS
 
 
@@ -37,9 +37,9 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
 
     Raises SandboxError when the executor fails on a draft: without its reference a row cannot be read.
     """
-    store, supplied = bench.store, set[str]()
+    store, supplied, derived = bench.store, set[str](), set[str]()
     if not store.complete:
-        rows = _watched(bench.dataset.items(store.rows), supplied)
+        rows = _watched(bench.dataset.items(store.rows), supplied, derived)
         async with aclosing(settle_all(rows, OnDemand(bench.executor))) as items:  # type: ignore[type-var]
             async for item in items:
                 if isinstance(item, Problem) and item.id in store:
@@ -49,16 +49,18 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                 else:
                     stated = item.compare.rule == "checker" and item.id not in supplied
                     item = tidy(item)
-                    entry, line = make_entry(item, len(store), stated_checker=stated)
+                    entry, line = make_entry(item, len(store), stated_checker=stated, derived=item.id in derived)
                     store.add(item, entry_to_json(entry), line)
                 on_row()
         store.finish()
     return [Survivor(entry_from_json(place.about)) for place in store.places]
 
 
-def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:
-    """The items; ids of those whose checker a reader supplied are noted: only a finished row can bring a checker of its own."""
+def _watched(items: Iterator[Item], supplied: set[str], derived: set[str]) -> Iterator[Item]:
+    """The items; noted are ids of those whose checker a reader supplied (only a finished row can bring its own), and of those without expected values."""
     for item in items:
+        if isinstance(item, Draft):
+            derived.add(item.problem.id)
         if not isinstance(item, Problem | Skipped) and item.problem.compare.rule == "checker":
             supplied.add(item.problem.id)
         yield item

@@ -61,47 +61,10 @@ _ARCHIVE = re.compile(
 )
 """Limits of time and memory and running numbers are the archive's, not the task's."""
 MAX_EXPONENT = 30
-SMALL_WORDS = frozenset(
-    [
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "for",
-        "from",
-        "given",
-        "has",
-        "have",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "please",
-        "such",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "this",
-        "to",
-        "we",
-        "where",
-        "which",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
-)
+SMALL_WORDS = frozenset({
+    "an", "and", "are", "as", "at", "be", "by", "for", "from", "given", "has", "have", "in", "into", "is", "it", "its", "of",
+    "on", "or", "please", "such", "that", "the", "their", "them", "then", "there", "this", "to", "we", "where", "which", "will", "with", "you", "your",
+})  # fmt: skip
 """Words that two tellings of one problem may differ in."""
 
 

@@ -127,7 +127,7 @@ class Verifier:
             trial = await attempt(problem, code, self.executor, limit)
             kind = trial.verdict.kind
             if kind is VerdictKind.PASSED:
-                return await self._proved(problem, code, trial, number)
+                return await self._proved(entry, problem, code, trial, number)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, trial, limit))
@@ -156,14 +156,16 @@ class Verifier:
         at = f"test {verdict.passed} of {verdict.total}"
         return drop(f"reference_{verdict.kind.value}", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(self, problem: Problem, code: str, trial: Trial, number: int) -> Decision:
+    async def _proved(self, entry: Entry, problem: Problem, code: str, trial: Trial, number: int) -> Decision:
         """A reference passed once: the rest of the proof."""
         slowest = trial.slowest_s
         stated = problem.time_limit_s
         if slowest > stated and stated != DEFAULT_TIME_LIMIT_S and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1):
             return drop("impossible_time_limit", f"the limit is {stated:g} s of CPU time, the reference needs more")
         patience = max(stated, 4 * rung(slowest))
-        decision = await self._repeated(problem, code, patience) or await self._wrong_ones(problem, patience)
+        decision = await self._repeated(
+            problem, code, patience, done=int(entry.derived and number == 1)
+        ) or await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
         killed, made, kills = await self._mutants(problem, code, slowest)
@@ -185,13 +187,13 @@ class Verifier:
             notes={"time_limit_s": limit, "costs": costs, "kills": {str(k): n for k, n in sorted(kills.items())}},
         )
 
-    async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
-        """Run a passing reference again; one failure makes it flaky."""
+    async def _repeated(self, problem: Problem, code: str, limit: float, *, done: int) -> Decision | None:
+        """Run a passing reference again, less the run that gave the expected values if it was that one; one failure makes it flaky."""
         repeats = self.config.repeats
         other_seeds = (
             [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)] if repeats and is_unsteady(code) else []
         )
-        for again in [problem] * repeats + other_seeds:
+        for again in [problem] * max(0, repeats - done) + other_seeds:
             verdict = (await attempt(again, code, self.executor, limit)).verdict
             if verdict.ours:
                 return _no_verdict(verdict)

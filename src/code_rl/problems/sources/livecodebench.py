@@ -200,7 +200,10 @@ def _tests(name: str, raw: Any, fn_name: str | None) -> tuple[tuple[TestCase, ..
 
 
 def _function_name(row: Row) -> str | None:
-    name = from_json(row.get("metadata") or {}, "metadata", dict).get("func_name")
+    try:
+        name = from_json(row.get("metadata") or {}, "metadata", dict).get("func_name")
+    except RowError as error:
+        raise RowError("bad_tests" if error.reason == "not_json" else error.reason, error.detail) from error
     if name is not None and not isinstance(name, str):
         raise RowError("wrong_field_type", f"metadata.func_name is {type(name).__name__}, expected str")
     return name

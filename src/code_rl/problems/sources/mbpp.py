@@ -32,18 +32,9 @@ from code_rl.problems.sources.asserts import (
 from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, number, strings
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, unfenced
 
-SET_VIEWS = frozenset(
-    [
-        "similar_elements",
-        "find_char_long",
-        "common_in_nested_lists",
-        "extract_singly",
-        "larg_nnum",
-        "intersection_array",
-        "find_dissimilar",
-        "Diff",
-    ]
-)
+SET_VIEWS = (
+    "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum", "intersection_array", "find_dissimilar", "Diff",
+)  # fmt: skip
 FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
 DEEP_TUPLES = ("extract_even", "average_tuple", "remove_nested")
 """Tasks about tuples nested to any depth: deeper than their asserts show, lists of the JSON are tuples too."""
