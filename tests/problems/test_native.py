@@ -244,8 +244,8 @@ def test_a_store_gives_what_was_put_there_by_place_and_by_id(tmp_path, cache_byt
     assert list(store) == problems
     assert list(store[3:6]) == problems[3:6]
     assert store.skipped == [ITEMS[5]]
-    assert "7" in store
-    assert "5" not in store
+    assert store.has("7")
+    assert not store.has("5")
     for problem in [*problems, *reversed(problems), problems[3], problems[3]]:
         assert store.get(problem.id) == problem
     assert [place.about for place in store.places] == [{"n": problem.id} for problem in problems]

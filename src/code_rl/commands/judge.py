@@ -120,7 +120,7 @@ def read_programs(path: str, store: Store) -> Iterator[Program]:
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
         if not isinstance(problem_id, str):
             raise DataError(f"{where}: problem_id={problem_id!r} must be the id of a problem, a string")
-        if problem_id not in store:
+        if not store.has(problem_id):
             raise DataError(f"{where}: problem_id={problem_id!r} is not among the {len(store)} problems given")
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")

@@ -42,7 +42,7 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
         rows = _watched(bench.dataset.items(store.rows), supplied, derived)
         async with aclosing(settle_all(rows, OnDemand(bench.executor))) as items:  # type: ignore[type-var]
             async for item in items:
-                if isinstance(item, Problem) and item.id in store:
+                if isinstance(item, Problem) and store.has(item.id):
                     item = Skipped(item.id, "repeated_id", "the id came before")
                 if isinstance(item, Skipped):
                     store.leave_out(item)

@@ -135,59 +135,23 @@ THICKNESS, GAP = 26.0, 14.0
 PLOT_WIDTH = WIDTH - LABEL_WIDTH - VALUE_WIDTH
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One stage of the funnel: what it kept, what it dropped beside it, and the band from the stage before."""
-
-    name: str
-    value: str
-    x: float
-    y: float
-    width: float
-    gone_x: float
-    gone_width: float
-    text_y: float
-    flow: str
-
-
-@dataclass(frozen=True, slots=True)
-class Funnel:
-    """Bars centred on one axis, as wide as the problems that are left."""
-
-    bars: tuple[Bar, ...]
-    height: float
-    width: float = WIDTH
-    thickness: float = THICKNESS
-    label_x: float = LABEL_WIDTH - 12
-    value_x: float = LABEL_WIDTH + PLOT_WIDTH + 12
-
-
-def draw_funnel(stages: list[tuple[str, int, int]]) -> Funnel:
-    """A funnel of (stage, in, out)."""
+def draw_funnel(stages: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+    """A funnel of (stage, in, out): bars centred on one axis, as wide as the problems that are left, with what was dropped beside and the band between."""
     most = max((went_in for _, went_in, _ in stages), default=1) or 1
-    bars: list[Bar] = []
+    bars: list[dict[str, Any]] = []
     before: tuple[float, float] | None = None
     for place, (name, went_in, came_out) in enumerate(stages):
         whole, kept = PLOT_WIDTH * went_in / most, PLOT_WIDTH * came_out / most
-        left = LABEL_WIDTH + (PLOT_WIDTH - whole) / 2
-        y = place * (THICKNESS + GAP)
+        left, y = LABEL_WIDTH + (PLOT_WIDTH - whole) / 2, place * (THICKNESS + GAP)
         flow = "" if before is None else _band(before, (left, whole), y)
-        gone = f" (-{went_in - came_out})" if came_out < went_in else ""
-        bars.append(
-            Bar(
-                name=name,
-                value=f"{came_out}{gone}",
-                x=round(left, 1),
-                y=y,
-                width=round(kept, 1),
-                gone_x=round(left + kept, 1),
-                gone_width=round(whole - kept, 1),
-                text_y=y + THICKNESS * 0.68,
-                flow=flow,
-            )
-        )
+        value = f"{came_out} (-{went_in - came_out})" if came_out < went_in else f"{came_out}"
+        at = {"x": left, "width": kept, "gone_x": left + kept, "gone_width": whole - kept}
+        row = {"name": name, "value": value, "y": y, "text_y": y + THICKNESS * 0.68, "flow": flow}
+        bars.append(row | {key: round(number, 1) for key, number in at.items()})
         before = (left, kept)
-    return Funnel(tuple(bars), height=max(1.0, len(stages) * (THICKNESS + GAP) - GAP))
+    labels = {"label_x": LABEL_WIDTH - 12, "value_x": LABEL_WIDTH + PLOT_WIDTH + 12}
+    height = max(1.0, len(stages) * (THICKNESS + GAP) - GAP)
+    return {"bars": bars, "height": height, "width": WIDTH, "thickness": THICKNESS, **labels}
 
 
 def _band(above: tuple[float, float], below: tuple[float, float], y: float) -> str:

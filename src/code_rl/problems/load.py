@@ -116,11 +116,11 @@ async def _settled(dataset: Dataset, executor: Executor, say: Say, skip: int) ->
     seen: set[str] = set()
     async with aclosing(settle_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
         async for item in items:
-            if native and isinstance(item, Skipped):
-                raise DataError(item.detail)
-            if native and item.id in seen:
-                raise DataError(f"id {item.id!r} comes twice; ids must be unique")
             if native:
+                if isinstance(item, Skipped):
+                    raise DataError(item.detail)
+                if item.id in seen:
+                    raise DataError(f"id {item.id!r} comes twice; ids must be unique")
                 seen.add(item.id)
             if not native or len(seen) > skip:
                 yield item

@@ -75,7 +75,8 @@ class Store(Sequence[Problem]):
     def __len__(self) -> int:
         return len(self.places)
 
-    def __contains__(self, problem_id: object) -> bool:
+    def has(self, problem_id: str) -> bool:
+        """Whether there is a problem with this id."""
         return problem_id in self._place_of
 
     def get(self, problem_id: str) -> Problem:
@@ -180,7 +181,8 @@ class Store(Sequence[Problem]):
                 if "skipped" in row:
                     self.skipped.append(Skipped(*row["skipped"]))
                 elif "id" in row:
-                    place = Place(row["id"], *row["at"], row.get("about", {}))
+                    offset, length = row["at"]
+                    place = Place(row["id"], offset, length, row.get("about", {}))
                     if place.offset + place.length > size:
                         break
                     self._take(place)
@@ -221,7 +223,7 @@ async def cached_store(
             store = Store(folder, key)
             async with aclosing(items(store.rows) if not store.complete else _nothing()) as rows:  # type: ignore[type-var]
                 async for item in rows:
-                    if isinstance(item, Problem) and item.id in store:
+                    if isinstance(item, Problem) and store.has(item.id):
                         item = Skipped(item.id, "duplicate_id", "an earlier row has this id")
                     store.leave_out(item) if isinstance(item, Skipped) else store.add(item, about(item))
             store.finish()

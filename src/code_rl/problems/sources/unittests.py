@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any
 
 from code_rl.problems.problem import Problem
 from code_rl.problems.prompts import COMPLETE
@@ -115,8 +114,8 @@ def _replaced(node: ast.expr, given: dict[str, ast.expr]) -> ast.expr:
         def visit_Name(self, name: ast.Name) -> ast.expr:
             return given.get(name.id, name)
 
-    replaced: Any = Replace().visit(ast.parse(ast.unparse(node), mode="eval").body)
-    return ast.copy_location(replaced, node)
+    replaced: ast.expr = Replace().visit(ast.parse(ast.unparse(node), mode="eval").body)
+    return replaced
 
 
 def _program(what: str) -> RowError:
