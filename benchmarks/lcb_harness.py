@@ -27,10 +27,10 @@ import chz
 
 from code_rl.cli import run_script
 from code_rl.errors import ConfigError
-from code_rl.evaluation.replay import judge_both
+from code_rl.evaluation.runner import judge_both
 from code_rl.problems.builtin import SPLITS, test_split
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.sources.prelude import LCB_PRELUDE
+from code_rl.problems.sources.livecodebench import LCB_PRELUDE
 from code_rl.sandbox.embedded import EmbeddedSandbox
 
 TIMEOUT_S = 2

@@ -1,6 +1,15 @@
 """Shared by all tests."""
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("no-clock", deadline=None)
 settings.load_profile("no-clock")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """What tests read is kept nowhere else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CODE_RL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

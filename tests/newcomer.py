@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from code_rl import Grader, Loss, ProblemView, Reply, Single, Trajectory, extract_code
+from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
+from code_rl.problems.sources.records import Origin, Row
+from code_rl.problems.sources.shapes import Shape
 from code_rl.renderers import Message
 
 
@@ -49,3 +51,20 @@ class Twice:
         if len(conversation) == 2:
             return Reply(code, await grader.judge_public(code), tuple(self.begin(problem)))
         return Reply(code, await grader.judge(code))
+
+
+def sums() -> list[Problem]:
+    """A benchmark: problems, or a function that gives them."""
+    program = "print(sum(map(int, input().split())))"
+    return [
+        Problem(f"sum-{n}", "Print the sum.", (StdinTest(f"{n} 2\n", f"{n + 2}\n"),), solutions=(program,))
+        for n in range(3)
+    ]
+
+
+def _read(row: Row, origin: Origin) -> Problem:
+    return Problem(origin.row_id, row["task"], tuple(StdinTest(given, wanted) for given, wanted in row["pairs"]))
+
+
+SHAPE = Shape("pairs", frozenset({"task", "pairs"}), _read)
+"""A shape of rows: the columns that tell, and who reads one."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import newcomer
 import pytest
 from pipeline_support import rollouts, small, untimed
 
 from code_rl.cli import main
 from code_rl.commands.train import train_command
+from code_rl.problems.dataset import open_dataset
+from code_rl.problems.sources import shapes
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
 
@@ -93,3 +96,25 @@ def test_a_benchmark_of_ones_own_is_a_file(tmp_path, monkeypatch):
     assert main(["eval", f"benchmark={path}", "model=reference", f"out={tmp_path / 'out'}"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["problems"], results["pass@1"]) == (2, 1.0)
+
+
+def test_a_benchmark_of_ones_own_is_an_object(tmp_path):
+    assert main(["eval", "benchmark=newcomer:sums", "model=reference", f"out={tmp_path / 'out'}"]) == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (results["problems"], results["pass@1"], results["benchmark"]) == (3, 1.0, "newcomer:sums")
+
+
+def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
+    for name in ("newcomer:nothing", "newcomer:median", "newcomr"):
+        assert main(["eval", f"benchmark={name}", "model=reference", f"out={tmp_path / 'out'}"]) == 2
+        assert name in capsys.readouterr().err
+
+
+def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):
+    """What a line in `problems/sources/shapes.py` does, without the line."""
+    monkeypatch.setattr(shapes, "SHAPES", (*shapes.SHAPES, newcomer.SHAPE))
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "3"]]}) + "\n" + json.dumps({"task": "Add."}) + "\n")
+    problem, other = open_dataset(str(path))
+    assert (problem.id, problem.statement, problem.tests[0].expected) == ("rows/0", "Add.", "3")
+    assert other.reason == "unknown_shape"

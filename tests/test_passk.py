@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.evaluation.figures import Outcome, figures
-from code_rl.evaluation.passk import mean_with_interval, paired_difference, pass_at_k
+from code_rl.evaluation.figures import Outcome, figures, mean_with_interval, paired_difference, pass_at_k
 from code_rl.reward.verdict import VerdictKind
 
 PUBLISHED = [

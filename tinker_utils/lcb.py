@@ -2,8 +2,8 @@
 
 import inspect
 
-from code_rl.problems.course_tests import normalize_tests
 from code_rl.problems.prompts import LCB_SYSTEM_MESSAGE_GENERIC, fetch_live_code_bench_system_prompt
+from code_rl.problems.sources.testcases import normalize_tests
 from code_rl.sandbox.fusion.remote import course
 from code_rl.sandbox.fusion.remote.course import TEST_CODE
 

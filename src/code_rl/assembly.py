@@ -20,9 +20,16 @@ from code_rl.config import Config, batch_shape, context_schedule, loss_config, r
 from code_rl.console import Console
 from code_rl.environments import get_environment
 from code_rl.errors import ConfigError
-from code_rl.loading.load import find_data, load_test_splits, load_train_problems
-from code_rl.loading.suitable import cap_max_tokens, prompt_length, refuse_prompts, within_difficulty
 from code_rl.objective import Objective, objective_of
+from code_rl.problems.load import (
+    cap_max_tokens,
+    find_data,
+    load_test_splits,
+    load_train_problems,
+    prompt_length,
+    refuse_prompts,
+    within_difficulty,
+)
 from code_rl.problems.order import ProblemOrder
 from code_rl.problems.overlap import trained_on
 from code_rl.renderers import get_renderer

@@ -17,11 +17,11 @@ from code_rl.backends.places import BackendKind
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule
 from code_rl.errors import DataError
-from code_rl.loading.load import held_out_setting
 from code_rl.planner import Plan, StageTimes, simulate
 from code_rl.problems.builtin import SPLITS
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import test_split_settings
+from code_rl.problems.load import held_out_setting
 
 ASSUMED = {
     "prompt_tokens": 600.0,

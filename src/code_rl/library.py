@@ -62,7 +62,7 @@ def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Pro
 
     They are read when they are asked for. Raises ConfigError for an unknown name, DataError for files that cannot be used.
     """
-    from code_rl.loading.load import find_data, load_train_problems
+    from code_rl.problems.load import find_data, load_train_problems
     from code_rl.problems.order import subsample
 
     limit = _limit(limit)
@@ -88,7 +88,7 @@ async def evaluate_async(
     """
     from code_rl.evaluation.evaluate import evaluate as evaluate_splits
     from code_rl.evaluation.evaluate import evaluation_metrics
-    from code_rl.loading.suitable import cap_max_tokens
+    from code_rl.problems.load import cap_max_tokens
     from code_rl.rollouts.sample import Sampling
 
     settings = _plain(settings)
@@ -190,7 +190,7 @@ def _settings(
     """The settings of an evaluation, and where the weights are (None: the base model's). Each that is given takes effect, or is refused."""
     from code_rl.commands.train import settings_of
     from code_rl.config import make_config
-    from code_rl.evaluation.who import checkpoint_record
+    from code_rl.evaluation.ask import checkpoint_record
 
     if policy is not None and checkpoint is not None:
         raise ConfigError("policy= and checkpoint= are two different ones to evaluate; give one")
@@ -211,7 +211,7 @@ async def _splits(
     problems: str | Sequence[Problem] | Mapping[str, Sequence[Problem]] | None, config: Config, limit: int
 ) -> Mapping[str, Sequence[Problem]]:
     """Held-out problems by split: of those that are given, the split `test`, `limit` each."""
-    from code_rl.loading.load import find_data, load_test_splits
+    from code_rl.problems.load import find_data, load_test_splits
     from code_rl.problems.order import subsample
 
     if isinstance(problems, Mapping):

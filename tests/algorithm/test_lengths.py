@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
-from code_rl.loading.suitable import within_difficulty
+from code_rl.problems.load import within_difficulty
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.rollouts.lengths import ContextSchedule, StepFacts, parse_schedule
 

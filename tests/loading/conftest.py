@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from code_rl.loading.settle import settle
 from code_rl.problems.problem import Problem
+from code_rl.problems.settle import settle
 from code_rl.reward.judge import judge
 from code_rl.sandbox.embedded import EmbeddedSandbox
 

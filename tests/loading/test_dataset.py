@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 
+import chz
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -13,19 +14,19 @@ import zstandard
 from raw_rows import SAMPLES, SUM, taco
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.loading.load import READERS, find_data, load_problems, load_test_splits
-from code_rl.preparation.normalise import NORMALISERS
-from code_rl.preparation.stages import DECIDED_BY
+from code_rl.preparation.bench import STAGE_SETTINGS
+from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems import dataset as datasets
 from code_rl.problems.catalogue import CATALOGUE, MIXTURES
 from code_rl.problems.dataset import open_dataset, own_test_setting
+from code_rl.problems.fetch import select_files
 from code_rl.problems.files import sources_digest, stream_rows
+from code_rl.problems.load import find_data, load_problems, load_test_splits
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.problems.prompts import build_prompt
-from code_rl.problems.question import build_question
-from code_rl.problems.selection import select_files
+from code_rl.problems.prompts import build_prompt, build_question
 from code_rl.problems.sources.records import Skipped
+from code_rl.problems.store import READERS
 
 
 def row(number):
@@ -75,7 +76,7 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
     package = tmp_path / "code_rl"
-    for name in ("problems/files.py", "problems/sources/reader.py", "loading/pack.py"):
+    for name in ("problems/files.py", "problems/sources/reader.py", "reward/compare.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("one = 1\n")
     monkeypatch.setattr("code_rl.problems.files.__file__", str(package / "problems" / "files.py"))
@@ -85,16 +86,15 @@ def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkey
         return sources_digest(*READERS)
 
     seen = {digest()}
-    for name in ("problems/sources/reader.py", "loading/pack.py"):
+    for name in ("problems/sources/reader.py", "reward/compare.py"):
         (package / name).write_text("one = 2\n")
         seen.add(digest())
     sources_digest.cache_clear()
     assert len(seen) == 3
 
 
-def test_every_module_that_decides_in_a_stage_is_there():
-    assert all(sources_digest(f"code_rl.preparation.{name}") for names in DECIDED_BY.values() for name in names)
-    assert sources_digest(*READERS) != sources_digest(*READERS, *NORMALISERS)
+def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():
+    assert {name for names in STAGE_SETTINGS.values() for name in names} <= set(chz.chz_fields(PrepareConfig))
 
 
 def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
@@ -298,7 +298,7 @@ def test_the_course_s_prompt_of_rows_whose_prompt_is_code():
 
 
 def _items(raw):
-    from code_rl.problems.sources.competition import Origin
+    from code_rl.problems.sources.records import Origin
     from code_rl.problems.sources.shapes import read_row
 
     return [read_row(raw, Origin("set", "set", 0))]

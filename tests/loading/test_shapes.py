@@ -9,8 +9,7 @@ import pytest
 from raw_rows import CALLS, METHOD, METHOD_STARTER, SAMPLES, SUM, TOP, apps, lcbv5, prime_call, taco
 
 from code_rl.problems.prompts import build_prompt
-from code_rl.problems.sources.competition import Origin
-from code_rl.problems.sources.records import Skipped, Unsettled
+from code_rl.problems.sources.records import Origin, Skipped, Unsettled
 from code_rl.problems.sources.shapes import read_row, shape_of
 
 ORIGIN = Origin("set", "set/train", 4)

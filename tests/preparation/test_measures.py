@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.preparation.bench import Decision, Entry, Ledger, content_key, make_entry
 from code_rl.preparation.cap import cap_entry, spread
-from code_rl.preparation.clock import calibrated_limit, rung
+from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.difficulty import judge_rate, wilson
-from code_rl.preparation.entries import Entry, make_entry
-from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.shapes import program_shape
-from code_rl.preparation.trivial import trivial_pass
-from code_rl.problems.native import format_problem
+from code_rl.preparation.trials import trivial_pass
+from code_rl.preparation.verify import calibrated_limit, rung
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 
 
@@ -31,7 +29,7 @@ def call_problem(*cases: tuple[tuple[object, ...], object]) -> Problem:
 
 
 def entry(problem: Problem) -> Entry:
-    return make_entry(problem, format_problem(problem).encode(), 0, stated_checker=False)
+    return make_entry(problem, 0)[0]
 
 
 @given(st.floats(0, 200))

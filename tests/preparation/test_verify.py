@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 from corpus.rooms import room
 
-from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.entries import make_entry
-from code_rl.preparation.ledger import Decision
+from code_rl.preparation.bench import Bench, Decision, make_entry
+from code_rl.preparation.normalise import normalise, open_source
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.source import open_source
-from code_rl.preparation.stages import run_verify
-from code_rl.preparation.verify import Verifier
-from code_rl.problems.native import format_problem, write_problems
+from code_rl.preparation.verify import Verifier, run_verify
+from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.sandbox.executor import Execution, Job, Status
 
@@ -37,7 +34,7 @@ def verify(*problems: Problem, **settings: object) -> list[Decision]:
         async with room("auto") as executor:
             verifier = Verifier(config, executor)
             for problem in problems:
-                entry = make_entry(problem, format_problem(problem).encode(), 0, stated_checker=False)
+                entry = make_entry(problem, 0)[0]
                 decision = await verifier.verify(entry, problem)
                 if decision is None:
                     decision = await verifier.verify(entry, problem, patient=True)
@@ -89,7 +86,7 @@ SLOW = "while True:\n    pass\n"
 
 def test_a_fast_second_reference_proves_a_problem_without_the_slow_queue() -> None:
     problem = with_solution(SUM, SLOW, RIGHT, time_limit_s=0.5)
-    entry = make_entry(problem, format_problem(problem).encode(), 0, stated_checker=False)
+    entry = make_entry(problem, 0)[0]
 
     async def run() -> Decision | None:
         async with room("auto") as executor:
@@ -129,8 +126,7 @@ def test_slow_references_are_tried_again_side_by_side(tmp_path: Path) -> None:
         with Bench(config, open_source(config.dataset), "key") as bench:
             monkey = Hung(2)
             bench.executor = lambda: monkey  # type: ignore[method-assign]
-            entries = [bench.store.add(problem, stated_checker=False) for problem in problems]
-            return await run_verify(bench, [Survivor(entry) for entry in entries], lambda: None)
+            return await run_verify(bench, await normalise(bench, lambda: None), lambda: None)
 
     assert [decision.reason for decision in asyncio.run(run())] == ["reference_time_limit"] * 2
 

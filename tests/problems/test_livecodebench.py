@@ -11,6 +11,7 @@ import zlib
 from datetime import date
 
 import pytest
+from corpus.reading import read_livecodebench, read_rows
 from corpus.rooms import data_file
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +25,6 @@ from code_rl.problems.sources.livecodebench import (
     SHARDS,
     decode_private_tests,
     parse_window,
-    read_livecodebench,
-    read_shards,
     release_shards,
     shard_paths,
 )
@@ -174,12 +173,6 @@ def test_tests_that_cannot_decide_make_a_bad_row(changes):
     assert item.reason == "bad_tests"
 
 
-def test_a_repeated_id_is_counted_once():
-    _, again = read_livecodebench([row(), row()])
-    assert isinstance(again, Skipped)
-    assert again.reason == "duplicate_id"
-
-
 @given(st.dates(), st.dates(), st.dates(), st.times().map(lambda t: t.isoformat("seconds")))
 def test_a_window_holds_both_its_ends_and_all_hours_of_the_last_day(day, one, other, hour):
     start, end = min(one, other), max(one, other)
@@ -218,7 +211,7 @@ def test_an_unknown_release_is_refused_with_those_that_exist(version):
 def test_a_folder_of_shards_is_read_in_order_and_a_missing_one_is_named(tmp_path):
     for name, question in zip(SHARDS[:2], ("a", "b"), strict=True):
         (tmp_path / name).write_text(json.dumps(row(question_id=question)) + "\n")
-    problems = read_livecodebench(read_shards(shard_paths(tmp_path, "release_v2")))
+    problems = read_livecodebench(each for path in shard_paths(tmp_path, "release_v2") for each in read_rows(path))
     assert [problem.id for problem in problems] == ["a", "b"]
     with pytest.raises(ConfigError, match=r"test3\.jsonl"):
         shard_paths(tmp_path, "release_v3")

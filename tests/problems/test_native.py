@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from code_rl.errors import DataError
 from code_rl.problems.native import problem_from_json, problem_to_json, read_problems, write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.problems.store import ProblemStore
+from code_rl.problems.sources.records import Skipped
+from code_rl.problems.store import Store
 
 STDIN = {"kind": "stdin", "input": "1\n", "expected": "2\n", "public": True}
 CALL = {"kind": "call", "args": [1, {"__type__": "tuple", "items": [2]}], "expected": {"__type__": "set", "items": [3]}}
@@ -204,8 +205,6 @@ def test_repeated_ids_are_refused(tmp_path):
     path = write_rows(tmp_path / "p.jsonl", row(), row(id="q"), row())
     with pytest.raises(DataError, match=r"line 3: id 'p' came before"):
         list(read_problems(path))
-    with pytest.raises(DataError, match=r"line 3: id 'p' came before"):
-        ProblemStore(path)
 
 
 def test_files_that_cannot_be_read_are_data_errors(tmp_path):
@@ -214,26 +213,66 @@ def test_files_that_cannot_be_read_are_data_errors(tmp_path):
     for path in (tmp_path / "absent.jsonl", tmp_path, tmp_path / "broken.gz", tmp_path / "plain.gz"):
         with pytest.raises(DataError, match=path.name):
             list(read_problems(path))
-        with pytest.raises(DataError, match=path.name):
-            ProblemStore(path)
 
 
 def test_a_byte_order_mark_and_blank_lines_are_skipped(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row()).encode() + b"\r\n\n  \n")
     assert [problem.id for problem in read_problems(path)] == ["p"]
-    with ProblemStore(path) as store:
-        assert store.get("p") == next(iter(read_problems(path)))
 
 
-@pytest.mark.parametrize("name", ["p.jsonl", "p.jsonl.gz"])
+def made(folder, items, key="key", cache_bytes=1 << 20):
+    store = Store(folder, key, cache_bytes)
+    for item in items[store.rows :]:
+        store.leave_out(item) if isinstance(item, Skipped) else store.add(item, {"n": item.id})
+    store.finish()
+    return store
+
+
+ITEMS = [
+    Skipped("x", "reason", "detail") if i == 5 else Problem(str(i), "x" * i, (StdinTest("", str(i)),))
+    for i in range(20)
+]
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_a_store_gives_what_the_reader_gives_in_any_order(tmp_path, name, cache_bytes):
-    items = {str(i): Problem(id=str(i), statement="x" * i, tests=(StdinTest("", str(i)),)) for i in range(20)}
-    write_problems(tmp_path / name, items.values())
-    with ProblemStore(tmp_path / name, cache_bytes) as store:
-        assert len(store) == 20
-        assert "7" in store
-        assert "x" not in store
-        for key in [*items, *reversed(items), "3", "3"]:
-            assert store.get(key) == items[key]
+def test_a_store_gives_what_was_put_there_by_place_and_by_id(tmp_path, cache_bytes):
+    made(tmp_path / "s", ITEMS).close()
+    store = Store(tmp_path / "s", "key", cache_bytes)
+    problems = [item for item in ITEMS if isinstance(item, Problem)]
+    assert store.complete
+    assert list(store) == problems
+    assert list(store[3:6]) == problems[3:6]
+    assert store.skipped == [ITEMS[5]]
+    assert store.has("7")
+    assert not store.has("5")
+    for problem in [*problems, *reversed(problems), problems[3], problems[3]]:
+        assert store.get(problem.id) == problem
+    assert [place.about for place in store.places] == [{"n": problem.id} for problem in problems]
+
+
+def test_a_store_cut_at_any_byte_goes_on_where_it_was(tmp_path):
+    whole = made(tmp_path / "whole", ITEMS)
+    whole.close()
+    index, records = ((tmp_path / "whole" / name).read_bytes() for name in ("index.jsonl", "problems.bin"))
+    for cut in range(0, len(index), 37):
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        (folder / "index.jsonl").write_bytes(index[:cut])
+        (folder / "problems.bin").write_bytes(records[: len(records) * cut // len(index)])
+        made(folder, ITEMS).close()
+        assert (folder / "index.jsonl").read_bytes() == index
+        assert (folder / "problems.bin").read_bytes() == records
+
+
+def test_a_store_under_another_key_is_made_anew(tmp_path):
+    made(tmp_path / "s", ITEMS).close()
+    other = made(tmp_path / "s", ITEMS[:3], "other")
+    assert [problem.id for problem in other] == ["0", "1", "2"]
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    made(tmp_path / "s", ITEMS).close()
+    (tmp_path / "s" / "problems.bin").write_bytes(bytes((tmp_path / "s" / "problems.bin").stat().st_size))
+    with pytest.raises(DataError, match="record 4 is damaged"):
+        Store(tmp_path / "s", "key")[4]

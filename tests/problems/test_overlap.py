@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from code_rl.loading.pack import write_pack
 from code_rl.problems.order import Selected
 from code_rl.problems.overlap import trained_on
 from code_rl.problems.problem import Problem, StdinTest
+from code_rl.problems.store import Store
 
 
 def problem(name, statement):
@@ -29,11 +27,10 @@ def test_a_part_of_a_set_counts_as_that_part():
     assert trained_on(Selected(TRAIN, [0, 1]), HELD_OUT) == {"x": ["a"], "y": []}
 
 
-def test_a_pack_knows_without_reading_its_problems(tmp_path, monkeypatch):
-    async def items():
-        for each in TRAIN:
-            yield each
-
-    pack = asyncio.run(write_pack(tmp_path / "pack", items(), {}))
-    monkeypatch.setattr(type(pack), "__getitem__", None)
-    assert trained_on(pack, HELD_OUT) == {"x": ["a", "z"], "y": []}
+def test_a_store_knows_without_reading_its_problems(tmp_path, monkeypatch):
+    store = Store(tmp_path / "store", "key")
+    for each in TRAIN:
+        store.add(each)
+    store.close()
+    monkeypatch.setattr(Store, "__getitem__", None)
+    assert trained_on(Store(tmp_path / "store", "key"), HELD_OUT) == {"x": ["a", "z"], "y": []}

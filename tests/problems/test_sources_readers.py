@@ -5,15 +5,23 @@ import copy
 from dataclasses import replace
 
 import pytest
+from corpus.reading import (
+    count_reasons,
+    read_humaneval,
+    read_humaneval_plus,
+    read_humaneval_plus_origin,
+    read_leetcode,
+    read_mbpp,
+    read_mbpp_plus,
+    read_rows,
+)
 
 from code_rl.errors import DataError
 from code_rl.problems.problem import CallTest, Problem
-from code_rl.problems.sources.casts import CastError, cast_calls
-from code_rl.problems.sources.evalplus import REFERENCE_LIMITS, with_expected
-from code_rl.problems.sources.humaneval import read_humaneval, read_humaneval_plus, read_humaneval_plus_origin
-from code_rl.problems.sources.leetcode import binary_tree, linked_list, read_leetcode
-from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus
-from code_rl.problems.sources.records import Draft, Skipped, count_reasons, read_rows
+from code_rl.problems.settle import REFERENCE_LIMITS, with_expected
+from code_rl.problems.sources.leetcode import binary_tree, linked_list
+from code_rl.problems.sources.mbpp import CastError, cast_calls
+from code_rl.problems.sources.records import Draft, Skipped
 from code_rl.problems.values import BinaryTree, LinkedList
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind

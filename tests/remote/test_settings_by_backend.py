@@ -81,7 +81,7 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
         seen.requests.append(self)
 
     def created(self, model, lora, *rest):
-        seen.loras.append((model.name, lora.settings))
+        seen.loras.append((model.name, lora))
         made(self, model, lora, *rest)
 
     def saved(self, name, ttl_seconds=None, **rest):

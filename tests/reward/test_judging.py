@@ -142,9 +142,38 @@ def test_a_run_that_is_cut_leaves_whole_rows_and_the_older_file_as_it_was(files,
     cut_short(paths, Held(10_000))
     assert (tmp_path / "v.jsonl").read_text() == "older"
     partial = (tmp_path / "v.jsonl.partial").read_text()
-    assert [json.loads(line)["verdict"] for line in partial.splitlines()] == ["passed"]
+    assert {json.loads(line)["verdict"] for line in partial.splitlines()} == {"passed"}
     judged(paths)
     assert not (tmp_path / "v.jsonl.partial").exists()
+
+
+def test_a_cut_run_keeps_its_verdicts_and_the_same_command_gives_the_rest(files, tmp_path):
+    rows = [program(1, "slow", name="slow"), *(program(1, "1", name=str(n % 3)) for n in range(400))]
+    paths = files(*rows)
+    cut_short(paths, Held(10_000))
+    kept = (tmp_path / "v.jsonl.partial").read_bytes()
+    (tmp_path / "v.jsonl.partial").write_bytes(kept + b'{"problem_id": "1", "torn')
+    _, out, executor = judged(paths, Held(1))
+    assert [row["program_id"] for row in out] == ["slow", *(str(n % 3) for n in range(400))]
+    assert len(executor.jobs) == 401 - kept.count(b"\n")
+
+
+def test_programs_that_are_added_are_appended_and_only_what_changed_is_judged(files):
+    first = [program(1, "1", name="a"), program(2, "2", name="b"), program(3, "down", name="c")]
+    judged(files(*first))
+    changed = [first[0], program(2, "3", name="b"), first[2], program(4, "4", name="d")]
+    _, out, executor = judged(files(*changed))
+    assert [row["verdict"] for row in out] == ["passed", "wrong_answer", "sandbox_error", "passed"]
+    assert [job.code for job in executor.jobs] == ["3", "down", "4"]
+    assert judged(files(*changed), cpu_limit_s=1.0)[2].jobs  # another limit is another question
+
+
+def test_problems_are_rows_of_any_shape(files, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(
+        json.dumps({"id": 7, "problem": "Print 5.", "tests": {"inputs": ["1"], "outputs": ["5"]}}) + "\n"
+    )
+    _, programs, out = files({**program(0, "5"), "problem_id": "rows/7"})
+    assert judged((str(tmp_path / "rows.jsonl"), programs, out))[1][0]["verdict"] == "passed"
 
 
 def test_rows_go_to_a_device_or_a_pipe_as_well(files, tmp_path):
@@ -232,7 +261,7 @@ def test_other_failures_cancel_what_is_in_flight(files):
         (["problems=P", "programs=Q"], "missing: out"),
         (["problems=P", "programs=Q", "out=V", "excutor=embedded"], "did you mean 'executor'"),
         (["problems=P", "programs=Q", "out=Q"], "would overwrite"),
-        (["problems=absent", "programs=Q", "out=V"], "absent cannot be read"),
+        (["problems=absent", "programs=Q", "out=V"], "problems='absent': there is no such file"),
         (["problems=P", "programs=Q", "out=V", "concurrency=0"], "concurrency=0"),
         (["problems=P", "programs=Q", "out=V", "executor=ftp://x"], "ftp://x"),
         (["stray"], "stray"),

@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.evaluation.ask import Asked
-from code_rl.evaluation.benchmarks import Benchmark, check_name
+from code_rl.evaluation.ask import Asked, connect_asked, read_samples_file
+from code_rl.evaluation.benchmarks import Benchmark, check_name, load_benchmark
 from code_rl.evaluation.compare import compare, comparison_json
-from code_rl.evaluation.keeping import SAMPLES, Folder
-from code_rl.evaluation.machine import measure
-from code_rl.evaluation.manifest import check_same, code_version, read_manifest, write_manifest
-from code_rl.evaluation.prepare import load_benchmark
+from code_rl.evaluation.manifest import check_same, code_version, measure, read_manifest, write_manifest
 from code_rl.evaluation.results import Rating, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
+from code_rl.evaluation.samples import SAMPLES, Folder
 from code_rl.evaluation.settings import EvalConfig, make_eval_config, sample_count, wanted_ks
 from code_rl.evaluation.view import EvalView, markdown
-from code_rl.evaluation.who import connect_asked, read_samples_file
 from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor
 
@@ -83,7 +80,6 @@ async def _evaluate_all(config: EvalConfig, names: list[str], out: Path) -> int:
         complete = True
         for name in names:
             benchmark = await load_benchmark(name, config.data, config.choice, executor)
-            stack.callback(benchmark.store.close)
             folder = out if len(names) == 1 else out / benchmark.name
             complete &= await _evaluate(config, benchmark, asked, executor, folder, view)
     return 0 if complete else 1
@@ -97,7 +93,7 @@ async def _evaluate(
     if config.temperature == 0 and config.who in ("endpoint", "weights"):
         n, greedy = 0, True
     if config.samples is not None:
-        asked, in_file, greedy = read_samples_file(config.samples, benchmark)
+        asked, in_file, greedy = read_samples_file(config.samples, benchmark.entries)
         n = in_file if config.n is None else config.n
     ks = wanted_ks(config, n)
     what = (

@@ -7,14 +7,11 @@ import importlib.util
 from collections.abc import Callable, Mapping
 
 from code_rl.errors import ConfigError, install_command
-from code_rl.loading.load import READERS
 from code_rl.preparation.bench import Bench, check_folder
-from code_rl.preparation.evalsets import exams_fingerprint, read_exams
-from code_rl.preparation.ledger import content_key
-from code_rl.preparation.normalise import NORMALISERS
+from code_rl.preparation.decontaminate import exams_fingerprint, read_exams
+from code_rl.preparation.normalise import open_source, store_key
 from code_rl.preparation.settings import PrepareConfig, skip_note
-from code_rl.preparation.source import Source, open_source
-from code_rl.problems.files import sources_digest
+from code_rl.problems.dataset import Dataset
 from code_rl.settings import make_settings
 
 
@@ -25,21 +22,20 @@ def prepare_command(given: Mapping[str, str]) -> int:
 
 def run(config: PrepareConfig) -> int:
     """Prepare as configured; 0 when every problem got a decision about itself, else 1."""
-    from code_rl.preparation.view import PrepareView
+    from code_rl.preparation.report import PrepareView
 
     source = check(config)
     view = PrepareView()
     if config.dry_run:
         _say_plan(config, source, view.say)
         return 0
-    from code_rl.preparation.run import run_stages
+    from code_rl.preparation.pipeline import run_stages
 
-    key = content_key(sources_digest(*READERS, *NORMALISERS), source.fingerprint)
-    with Bench(config, source, key) as bench:
+    with Bench(config, source, store_key(source)) as bench:
         return asyncio.run(run_stages(bench, view))
 
 
-def check(config: PrepareConfig) -> Source:
+def check(config: PrepareConfig) -> Dataset:
     """Refuse what cannot be done before anything runs: unknown data, evaluation sets, models, formats, folders."""
     from code_rl.preparation.write import check_format
 
@@ -58,9 +54,9 @@ def check(config: PrepareConfig) -> Source:
     return open_source(config.dataset)
 
 
-def _say_plan(config: PrepareConfig, source: Source, say: Callable[[str], None]) -> None:
+def _say_plan(config: PrepareConfig, source: Dataset, say: Callable[[str], None]) -> None:
     """What would run; a first row is read to show that the data can be."""
-    first = next(iter(source.read(0)), None)
+    first = next(source.items(), None)
     say(f"dataset {config.dataset}: first row gives {type(first).__name__.lower() if first is not None else 'nothing'}")
     for name in config.evaluation_sets:
         exams = sum(1 for _ in read_exams(name))

@@ -9,7 +9,7 @@ from code_rl.environments.base import Grader, Reply
 from code_rl.environments.single import Single
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import ProblemView, StdinTest
-from code_rl.problems.shown import shown_test
+from code_rl.problems.prompts import shown_test
 from code_rl.renderers.base import Message
 from code_rl.reward.extract import extract_code
 from code_rl.reward.verdict import Verdict

@@ -1,30 +1,101 @@
-"""What is evaluated: a benchmark by name, as a native problem file with its prompts, its tags and where it came from."""
+"""What is evaluated: a benchmark by name, a file of problems or an object of one's own, with its prompts, its tags and where it came from.
+
+Each wording of a prompt is as its authors publish it and has a version that goes into the results. It is built from a problem's public view and the prompt
+text of its row: nothing hidden can reach a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ast
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from code_rl import registry
 from code_rl.errors import ConfigError, DataError
-from code_rl.evaluation import prompts
 from code_rl.evaluation.ask import Entry
-from code_rl.evaluation.fetch import Pinned, fetch
-from code_rl.evaluation.prompts import PromptStyle
 from code_rl.evaluation.settings import Choice
-from code_rl.problems.files import file_sha256
+from code_rl.problems.dataset import open_dataset
+from code_rl.problems.fetch import Pinned, fetch, fetch_file
+from code_rl.problems.files import file_sha256, is_data_file, stream_rows
+from code_rl.problems.load import TAGS, labels, load_problems
+from code_rl.problems.native import format_problem
 from code_rl.problems.order import subsample
-from code_rl.problems.problem import Problem
-from code_rl.problems.store import ProblemStore
+from code_rl.problems.problem import Problem, ProblemView
+from code_rl.problems.prompts import (
+    LCB_FORMATTING_WITH_STARTER_CODE,
+    LCB_FORMATTING_WITHOUT_STARTER_CODE,
+    LCB_SYSTEM_MESSAGE_GENERIC,
+)
+from code_rl.problems.settle import settle_all
+from code_rl.problems.sources import humaneval, mbpp
+from code_rl.problems.sources.livecodebench import (
+    LCB_PRELUDE,
+    OUTSIDE_WINDOW,
+    REPOSITORY,
+    SHARDS,
+    parse_window,
+    read_livecodebench,
+    release_shards,
+    shard_paths,
+)
+from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
+from code_rl.problems.sources.shapes import ReadRow, read_as
+from code_rl.problems.sources.testcases import read_tests
+from code_rl.problems.store import cached_store
 from code_rl.renderers.base import Message
-from code_rl.settings import suggestion
-
-TAGS = ("split", "difficulty", "platform")
-"""Fields of `meta` that the results are broken down by, where problems have them."""
+from code_rl.sandbox.executor import Executor
 
 PROMPT_TEXT = "prompt_text"
 """The field of `meta` that holds what the benchmark's own prompt shows of a row."""
+
+EVALPLUS_SYSTEM = "You are a helpful assistant good at coding."
+EVALPLUS_INSTRUCTION = (
+    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+)
+MBPP_INSTRUCTION = "You are an expert Python programmer, and here is your task:"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStyle:
+    """`version` names the wording, and where it is from; `build` makes the conversation from a view and the row's prompt text.
+
+    None: the conversation begins as the environment begins it, as in training.
+    """
+
+    version: str
+    build: Callable[[ProblemView, str], list[Message]] | None
+
+
+def _livecodebench_messages(view: ProblemView, _text: str) -> list[Message]:
+    if view.starter_code:
+        body = f"### Format: {LCB_FORMATTING_WITH_STARTER_CODE}\n```python\n{view.starter_code}\n```\n\n"
+    else:
+        body = f"### Format: {LCB_FORMATTING_WITHOUT_STARTER_CODE}\n```python\n# YOUR CODE HERE\n```\n\n"
+    question = f"### Question:\n{view.statement}\n\n{body}### Answer: (use the provided format with backticks)\n\n"
+    return [{"role": "system", "content": LCB_SYSTEM_MESSAGE_GENERIC}, {"role": "user", "content": question}]
+
+
+def _evalplus_messages(_view: ProblemView, text: str) -> list[Message]:
+    content = f"{EVALPLUS_INSTRUCTION}\n```python\n{text.strip()}\n```"
+    return [{"role": "system", "content": EVALPLUS_SYSTEM}, {"role": "user", "content": content}]
+
+
+def _mbpp_messages(_view: ProblemView, text: str) -> list[Message]:
+    return [{"role": "user", "content": f"{MBPP_INSTRUCTION} {text}\n"}]
+
+
+COURSE = PromptStyle("course/1 (tinker-cookbook code_rl, LiveCodeBench's wording in one message)", None)
+LIVECODEBENCH = PromptStyle("livecodebench/28fef95 (generic chat: system and user)", _livecodebench_messages)
+EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus_messages)
+MBPP = PromptStyle("mbpp/austin2021 (zero-shot, all of the row's asserts shown)", _mbpp_messages)
 
 _LCB_REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
 _LCB_SHA256 = (
@@ -53,33 +124,24 @@ MBPP_PLUS = _github(
     "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
 )
 
+Items = Iterator[Item]
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One benchmark: how it is asked, what is downloaded when no `data=` is given, what it is."""
+    """One benchmark: how it is asked, what reads its files, what is downloaded when no `data=` is given."""
 
     prompt: PromptStyle
-    summary: str
+    read: Callable[[list[Path], Choice], Items] | None = None
     published: Pinned | None = None
-
-
-BENCHMARKS: Mapping[str, Kind] = {
-    "livecodebench": Kind(prompts.LIVECODEBENCH, "code_generation_lite, by release and contest dates"),
-    "humaneval": Kind(prompts.EVALPLUS, "HumanEval's own tests", HUMANEVAL_PLUS),
-    "humaneval+": Kind(prompts.EVALPLUS, "HumanEval+, base and extra tests", HUMANEVAL_PLUS),
-    "mbpp": Kind(prompts.EVALPLUS, "MBPP's own asserts", MBPP_PLUS),
-    "mbpp+": Kind(prompts.EVALPLUS, "MBPP+, base and extra tests", MBPP_PLUS),
-    "codeforces": Kind(prompts.COURSE, "contest problems, with rating and percentile"),
-    "builtin": Kind(prompts.COURSE, "the three held-out splits of the built-in family"),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged; `store` is open. `facts` go into the manifest, `skipped` are rows without a problem."""
+    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped` are rows without a problem."""
 
     name: str
-    store: ProblemStore
+    get: Callable[[str], Problem]
     prompt: PromptStyle
     entries: Sequence[Entry]
     facts: Mapping[str, Any]
@@ -87,7 +149,7 @@ class Benchmark:
 
     def problem(self, entry: Entry) -> Problem:
         """The problem with its tests."""
-        return self.store.get(entry.problem_id)
+        return self.get(entry.problem_id)
 
     def messages(self, problem: Problem) -> list[Message] | None:
         """The conversation that asks for a solution, where the benchmark has a wording of its own."""
@@ -96,14 +158,104 @@ class Benchmark:
 
 
 def check_name(name: str, data: str | None) -> None:
-    """Raise ConfigError when no benchmark is called `name`."""
-    if name in BENCHMARKS or _is_file(name):
-        if _is_file(name) and data is not None:
-            raise ConfigError(f"benchmark={name} is a problem file itself; leave out data={data}")
-        return
-    raise ConfigError(
-        f"benchmark={name!r} is unknown{suggestion(name, BENCHMARKS)}; there are {', '.join(BENCHMARKS)}, or a native problem file (.jsonl, .jsonl.gz)"
+    """Raise ConfigError when `name` is no benchmark, no file and no object that can be had."""
+    own = is_data_file(name) or ":" in name
+    if own and data is not None:
+        raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
+    if not is_data_file(name):
+        registry.find("benchmark", name, BENCHMARKS)
+
+
+async def load_benchmark(name: str, data: str | None, choice: Choice, executor: Executor) -> Benchmark:
+    """The benchmark `name`, ready to be asked and judged. References run in `executor` where expected values come from them.
+
+    Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
+    """
+    dated = choice.version or choice.start_date or choice.end_date
+    if name != "livecodebench" and dated:
+        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+    window = parse_window(choice.start_date, choice.end_date)
+    if is_data_file(name) or (name == "codeforces" and data is not None and is_data_file(data)):
+        return await _from_file(name, _file(data or name), choice, executor)
+    kind = registry.find("benchmark", name, BENCHMARKS)
+    if not isinstance(kind, Kind) or kind.read is None:
+        return _from_object(name, kind, choice)
+    paths, revision = source_files(name, data, choice)
+    files = _describe(paths)
+    shape = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
+    digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:24]
+    items = partial(_settled, kind.read, paths, choice, executor)
+    store = await cached_store(f"{name.replace('+', 'plus')}-{digest}", items, labels, __name__)
+    skipped = {one.row_id: one.reason for one in store.skipped}
+    facts: dict[str, Any] = {"files": files, "revision": revision, "skipped": store.left_out()}
+    if name == "livecodebench":
+        facts |= {"release": choice.version or "of the file", "window": str(window)}
+    prompt = kind.prompt
+    if name == "mbpp" and {place.about["source"] for place in store.places} == {"mbpp"}:
+        prompt = MBPP
+    listed = {row: reason for row, reason in skipped.items() if reason != OUTSIDE_WINDOW}
+    seen = [(place.id, place.about) for place in store.places]
+    return _benchmark(name, store.get, prompt, seen, choice, facts, listed)
+
+
+def _file(name: str) -> Path:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    return path
+
+
+async def _from_file(name: str, path: Path, choice: Choice, executor: Executor) -> Benchmark:
+    store = await load_problems(open_dataset(str(path), "test"), executor, lambda _: None)
+    facts = {"files": _describe([path]), "revision": "local file", "skipped": store.left_out()}
+    listed = {one.row_id: one.reason for one in store.skipped}
+    seen = [(place.id, place.about) for place in store.places]
+    return _benchmark(name if name in BENCHMARKS else path.name, store.get, COURSE, seen, choice, facts, listed)
+
+
+def _from_object(name: str, own: Any, choice: Choice) -> Benchmark:
+    """The built-in splits, or an object of the user's: problems, or a function that gives them; its `prompt` is the wording, if it has one."""
+    with registry.blaming("benchmark", name):
+        found = _builtin() if name == "builtin" else own() if callable(own) else own
+        problems = {problem.id: problem for problem in found}
+        if not all(isinstance(problem, Problem) for problem in problems.values()):
+            raise ConfigError(f"benchmark={name} must give problems (code_rl.Problem), or be a function that does")
+    digest = hashlib.sha256("\n".join(map(format_problem, problems.values())).encode()).hexdigest()
+    facts = {"files": [{"name": name, "sha256": digest}], "revision": "in the package", "skipped": {}}
+    seen = [(problem.id, labels(problem)) for problem in problems.values()]
+    prompt = getattr(own, "prompt", COURSE)
+    return _benchmark(name, problems.__getitem__, prompt, seen, choice, facts, {})
+
+
+def _builtin() -> list[Problem]:
+    from code_rl.problems.builtin import SPLITS, test_split
+
+    return [problem for split in SPLITS for problem in test_split(split)]
+
+
+def _benchmark(
+    name: str,
+    get: Callable[[str], Problem],
+    prompt: PromptStyle,
+    seen: Sequence[tuple[str, Mapping[str, str]]],
+    choice: Choice,
+    facts: Mapping[str, Any],
+    skipped: Mapping[str, str],
+) -> Benchmark:
+    """Raises DataError when no problem is left. The splits of the built-in family are limited one by one, as the training loop limits them."""
+    by_split: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
+    for problem_id, about in seen:
+        split = about.get("split", name) if name == "builtin" else name if name in BENCHMARKS else "test"
+        by_split.setdefault(split, []).append((problem_id, about))
+    entries = tuple(
+        Entry(problem_id, split, index, {tag: about[tag] for tag in TAGS if tag in about}, about.get("continued"))
+        for split, members in by_split.items()
+        for index, (problem_id, about) in enumerate(subsample(members, choice.limit))
     )
+    if not entries:
+        why = f": {dict(Counter(skipped.values()))}" if skipped else ""
+        raise DataError(f"benchmark={name} holds no problems{why}")
+    return Benchmark(name, get, prompt, entries, {**facts, "problems": len(entries), "of": len(seen)}, skipped)
 
 
 def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path], str]:
@@ -111,12 +263,10 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
 
     Raises ConfigError when there is neither, or when the choice does not apply.
     """
-    if name != "livecodebench" and (choice.version or choice.start_date or choice.end_date):
-        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+    path = None if data is None else Path(data).expanduser()
     if name == "livecodebench":
-        return _livecodebench_files(data, choice)
-    if data is not None:
-        path = Path(data).expanduser()
+        return _livecodebench_files(path, choice)
+    if path is not None:
         if not path.exists():
             raise ConfigError(f"data={data}: there is no such file")
         return ([path] if path.is_file() else _codeforces_files(name, path)), "local file"
@@ -126,15 +276,11 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
     return [fetch(published)], published.revision
 
 
-def _livecodebench_files(data: str | None, choice: Choice) -> tuple[list[Path], str]:
-    from code_rl.problems.hub import fetch_file
-    from code_rl.problems.sources.livecodebench import REPOSITORY, SHARDS, release_shards, shard_paths
-
-    path = None if data is None else Path(data).expanduser()
+def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path], str]:
     if path is not None and path.is_file():
         if choice.version is not None:
             raise ConfigError(
-                f"version={choice.version} has no effect on one file (data={data}); give the folder of shards"
+                f"version={choice.version} has no effect on one file (data={path}); give the folder of shards"
             )
         return [path], "local file"
     if choice.version is None:
@@ -143,7 +289,7 @@ def _livecodebench_files(data: str | None, choice: Choice) -> tuple[list[Path], 
         )
     if path is not None:
         if not path.is_dir():
-            raise ConfigError(f"data={data}: there is no such file or folder")
+            raise ConfigError(f"data={path}: there is no such file or folder")
         return shard_paths(path, choice.version), "local files"
     hashes = dict(zip(SHARDS, _LCB_SHA256, strict=True))
     shards = {name: fetch_file(REPOSITORY, name, _LCB_REVISION) for name in release_shards(choice.version)}
@@ -160,54 +306,89 @@ def _codeforces_files(name: str, folder: Path) -> list[Path]:
     return wanted
 
 
-def open_native(
-    name: str, path: Path, prompt: PromptStyle, choice: Choice, facts: Mapping[str, Any], skipped: Mapping[str, str]
-) -> Benchmark:
-    """A benchmark over a native problem file. Raises DataError when the file is malformed or no problem is left."""
-    seen: list[tuple[str, Mapping[str, str], str | None]] = []
-    sources: set[str] = set()
-
-    def note(problem: Problem) -> None:
-        meta = problem.meta
-        sources.add(problem.source)
-        tags = {tag: meta[tag] for tag in TAGS if isinstance(meta.get(tag), str)}
-        continued = meta.get("continued")
-        seen.append((problem.id, tags, continued if isinstance(continued, str) else None))
-
-    store = ProblemStore(path, each=note)
-    entries = tuple(_entries(name, seen, choice.limit))
-    if not entries:
-        store.close()
-        raise DataError(f"benchmark={name} holds no problems{': ' + str(count(skipped.values())) if skipped else ''}")
-    shown = {**facts, "problems": len(entries), "of": len(seen)}
-    if name == "mbpp" and sources == {"mbpp"}:
-        prompt = prompts.MBPP
-    return Benchmark(name, store, prompt, entries, shown, skipped)
-
-
-def _entries(name: str, seen: Sequence[tuple[str, Mapping[str, str], str | None]], limit: int) -> Iterator[Entry]:
-    """Entries in the file's order. The splits of the built-in family are limited one by one, as the training loop limits them."""
-    by_split: dict[str, list[tuple[str, Mapping[str, str], str | None]]] = {}
-    for each in seen:
-        split = each[1].get("split", name) if name == "builtin" else name if name in BENCHMARKS else "test"
-        by_split.setdefault(split, []).append(each)
-    for split, members in by_split.items():
-        for index, (problem_id, tags, continued) in enumerate(subsample(members, limit)):
-            yield Entry(problem_id, split, index, tags, continued)
-
-
-def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
+def _describe(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of each file, for the manifest."""
     return [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths]
 
 
-def count(reasons: Iterable[str]) -> dict[str, int]:
-    """How often each reason occurs."""
-    counts: dict[str, int] = {}
-    for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
-    return counts
+async def _settled(
+    read: Callable[[list[Path], Choice], Items], paths: list[Path], choice: Choice, executor: Executor, skip: int
+) -> AsyncIterator[Problem | Skipped]:
+    async for item in settle_all(itertools.islice(read(paths, choice), skip, None), executor):
+        yield item
 
 
-def _is_file(name: str) -> bool:
-    return name.endswith((".jsonl", ".jsonl.gz"))
+def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Callable[[list[Path], Choice], Items]:
+    """A reader of either layout: rows with `base_input` are evalplus's own, of which `base_only` leaves the extra tests out."""
+
+    def items(paths: list[Path], _choice: Choice) -> Items:
+        for index, row in enumerate(stream_rows(paths[0])):
+            theirs = "base_input" in row
+            shown = {**row, "plus_input": []} if theirs and base_only else row
+            yield _with_prompt(row, read_as(plus if theirs else other, shown, Origin("evalplus", "row", index)))
+
+    return items
+
+
+def _with_prompt(row: Row, item: Item) -> Item:
+    """The item with what the benchmark's prompt shows of its row, and what a plain completion would continue."""
+    if isinstance(item, Skipped):
+        return item
+    problem = item if isinstance(item, Problem) else item.problem
+    shown = {}
+    if problem.source.startswith("humaneval") or problem.source == "mbppplus":
+        shown = {PROMPT_TEXT: str(row["prompt"]), "continued": str(row["prompt"])}
+    elif problem.source == "mbppplus-origin":
+        shown = {PROMPT_TEXT: f'"""\n{problem.statement}\n"""'}
+    elif problem.source == "mbpp":
+        text = str(row["text" if "text" in row else "prompt"]).strip()
+        shown = {PROMPT_TEXT: f"{text} Your code should pass these tests:\n\n" + "\n".join(row["test_list"])}
+    return _with_meta(item, shown)
+
+
+def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
+    if isinstance(item, Skipped):
+        return item
+    if isinstance(item, Problem):
+        return dataclasses.replace(item, meta={**item.meta, **more})
+    return dataclasses.replace(item, problem=_with_meta(item.problem, more))  # type: ignore[arg-type]
+
+
+def _livecodebench(paths: list[Path], choice: Choice) -> Items:
+    """With the benchmark's own imports, which it has before every program, those that read stdin too."""
+    window = parse_window(choice.start_date, choice.end_date)
+    read = partial(read_livecodebench, window=window)
+    for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
+        yield _with_meta(read_as(read, row, Origin("livecodebench", "row", index)), {"preamble": LCB_PRELUDE})
+
+
+def _codeforces(paths: list[Path], _choice: Choice) -> Items:
+    """A list of `{"problem", "tests"}` with a list of problem names beside it."""
+    rows, names = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+    if len(rows) != len(names):
+        raise DataError(f"{paths[0]} has {len(rows)} problems, {paths[1].name} {len(names)} names")
+    for index, (row, name) in enumerate(zip(rows, names, strict=True)):
+        yield read_as(_codeforces_problem, {**row, "task_id": name}, Origin("codeforces", "row", index))
+
+
+def _codeforces_problem(row: Row, _origin: Origin) -> Problem:
+    try:
+        raw = row["tests"]
+        tests, fn_name = read_tests(ast.literal_eval(raw) if isinstance(raw, str) else raw)
+        return Problem(row["task_id"], row["problem"], tests, fn_name=fn_name, source="codeforces")
+    except (DataError, KeyError, ValueError, SyntaxError, TypeError) as error:
+        raise RowError("bad_tests", str(error)) from error
+
+
+_HUMANEVAL, _MBPP = humaneval.read_humaneval_plus, mbpp.read_mbpp_plus
+BENCHMARKS: Mapping[str, Kind] = {
+    "livecodebench": Kind(LIVECODEBENCH, _livecodebench),
+    "humaneval": Kind(EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval, base_only=True), HUMANEVAL_PLUS),
+    "humaneval+": Kind(
+        EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval_plus_origin, base_only=False), HUMANEVAL_PLUS
+    ),
+    "mbpp": Kind(EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp, base_only=True), MBPP_PLUS),
+    "mbpp+": Kind(EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp_plus_origin, base_only=False), MBPP_PLUS),
+    "codeforces": Kind(COURSE, _codeforces),
+    "builtin": Kind(COURSE),
+}

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.evaluation.figures import Outcome, verdict_counts
-from code_rl.evaluation.keeping import VERDICTS
+from code_rl.evaluation.figures import Difference, Outcome, paired_difference, pass_at_k, verdict_counts
 from code_rl.evaluation.manifest import read_manifest
-from code_rl.evaluation.passk import Difference, paired_difference, pass_at_k
-from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
+from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
 from code_rl.reward.verdict import VerdictKind
 from code_rl.runs.files import read_lines
 

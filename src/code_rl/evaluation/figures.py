@@ -1,17 +1,113 @@
-"""Figures of an evaluation: from one outcome per completion to pass@k with intervals, rates, counts. The loop and `code-rl eval` share it.
+"""The unbiased pass@k estimator and intervals over problems.
 
-Completions without a verdict about themselves (`sandbox_error`, `checker_error`) are in no mean; they are counted in `verdicts`.
+Problems, not completions, are what is drawn: completions of one problem are not independent.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from code_rl.errors import SandboxError
-from code_rl.evaluation.passk import Estimate, mean_with_interval, pass_at_k
 from code_rl.reward.verdict import VerdictKind
+
+RESAMPLES = 2000
+Z95 = 1.959963984540054
+BOUND_WEIGHT = 0.5
+"""Weight of a value supposed at each bound, against 1 for each problem: what was not seen among few problems may still be there.
+With values of 0 and 1 this is Jeffreys' interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over `problems` with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    problems: int
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """Probability that at least one of k completions, drawn without replacement from n with `correct` right, is right.
+
+    1 - C(n - c, k) / C(n, k), as Chen et al. 2021 (arXiv:2107.03374) compute it, without large binomials.
+
+    Raises:
+        ValueError: unless 0 <= correct <= n and 1 <= k <= n.
+    """
+    if not (0 <= correct <= n and 1 <= k <= n):
+        raise ValueError(f"pass@{k} of {correct} right among {n} is undefined; need 0 <= correct <= n and 1 <= k <= n")
+    if n - correct < k:
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(n - correct + 1, n + 1)))
+
+
+def wilson(passed: int, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927). Raises ValueError for n = 0."""
+    if not 0 <= passed <= n or n == 0:
+        raise ValueError(f"{passed} of {n} is no rate")
+    rate, z2 = passed / n, Z95**2
+    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0, seed: int = 0) -> Estimate:
+    """Mean of one value per problem, each from `least` to 1, with its 95% interval over problems.
+
+    Where every value is 0 or 1 (one completion a problem), Wilson's interval; otherwise Rubin's Bayesian bootstrap (2,000 seeded
+    draws of weights) with half a value supposed at each bound. Coverage is simulated in `tests/test_passk.py`.
+
+    Raises:
+        ValueError: no values, or one out of bounds.
+    """
+    if not values_P:
+        raise ValueError("no problems to average over")
+    found_P = np.asarray(values_P, dtype=np.float64)
+    if not (found_P.min() >= least and found_P.max() <= 1.0):
+        raise ValueError(f"values from {found_P.min():g} to {found_P.max():g} are not within {least:g} and 1")
+    mean, problems = float(found_P.mean()), len(found_P)
+    if least == 0.0 and np.isin(found_P, (0.0, 1.0)).all():
+        low, high = wilson(round(found_P.sum()), problems)
+        return Estimate(mean, min(low, mean), max(high, mean), problems)
+    rng = np.random.default_rng(seed)
+    weights_RP = rng.standard_exponential((RESAMPLES, problems))
+    at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
+    means_R = (weights_RP @ found_P + least * at_least_R + at_most_R) / (
+        weights_RP.sum(axis=1) + at_least_R + at_most_R
+    )
+    low, high = np.quantile(means_R, [0.025, 0.975])
+    return Estimate(mean, min(float(low), mean), max(float(high), mean), problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A paired difference (second minus first) over problems: its mean with interval, and how many problems rose, fell, stayed."""
+
+    estimate: Estimate
+    rose: int
+    fell: int
+    same: int
+
+
+def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Difference:
+    """Mean of second minus first, one value per problem in one order, with its interval over problems.
+
+    Pairing takes the problems' own difficulty out of the interval: it is far narrower than that of two separate means.
+
+    Raises:
+        ValueError: no values, or sequences of different lengths.
+    """
+    if len(first_P) != len(second_P):
+        raise ValueError(f"{len(first_P)} values cannot be paired with {len(second_P)}")
+    differences_P = [second - first for first, second in zip(first_P, second_P, strict=True)]
+    rose, fell = sum(d > 0 for d in differences_P), sum(d < 0 for d in differences_P)
+    return Difference(mean_with_interval(differences_P, least=-1.0), rose, fell, len(differences_P) - rose - fell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from code_rl.errors import ConfigError, SandboxError
 from code_rl.evaluation.ask import Entry
-from code_rl.evaluation.benchmarks import Benchmark, count
-from code_rl.evaluation.figures import Figures, Outcome, figures
-from code_rl.evaluation.passk import Estimate
+from code_rl.evaluation.benchmarks import Benchmark
+from code_rl.evaluation.figures import Estimate, Figures, Outcome, figures
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
     mean_rating,
@@ -43,7 +43,7 @@ def make_results(
     main: Mode = SAMPLED if plan.samples else GREEDY
     by_problem = {mode: found.by_problem(benchmark.entries, mode) for mode in (SAMPLED, GREEDY)}
     if not any(outcomes for outcomes in by_problem[main].values()):
-        raise SandboxError(f"no sample of {benchmark.name} could be had: {count(found.missing.values())}")
+        raise SandboxError(f"no sample of {benchmark.name} could be had: {dict(Counter(found.missing.values()))}")
     entries = benchmark.entries
     results: dict[str, Any] = {
         "benchmark": benchmark.name,
@@ -53,7 +53,7 @@ def make_results(
         "prompt": benchmark.prompt.version,
         **{name: benchmark.facts[name] for name in ("release", "window") if name in benchmark.facts},
         "rules": _rules(entries, found, main),
-        "missing": count(reason.partition(":")[0] for reason in found.missing.values()),
+        "missing": dict(Counter(reason.partition(":")[0] for reason in found.missing.values())),
         "skipped": dict(benchmark.skipped),
         "seconds": {"wall_of_this_run": round(found.wall_s, 3), "program_cpu": round(found.cpu_s, 3)},
     }

@@ -1,26 +1,81 @@
-"""The evaluator: ask, keep, judge, keep. The training loop and `code-rl eval` differ in who answers and in where things are kept."""
+"""A second opinion on executions that have happened: the same program under another compare rule, without running it twice."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from code_rl.concurrency import default_concurrency, together
 from code_rl.evaluation.ask import Asked, AskError, Entry, Question
 from code_rl.evaluation.figures import Outcome
-from code_rl.evaluation.keeping import Folder, Row, verdict_row
-from code_rl.evaluation.replay import OFFICIAL, judge_both
-from code_rl.evaluation.samples import GREEDY, SAMPLED, Key, Mode, Sample
-from code_rl.problems.problem import Problem
+from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, Key, Mode, Row, Sample, verdict_row
+from code_rl.problems.problem import Compare, Problem
 from code_rl.renderers.base import Message
+from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader, derive_seed
 from code_rl.runs.inflight import Slot
-from code_rl.sandbox.executor import Executor
+from code_rl.sandbox.executor import Execution, Executor, Job, closing
+
+OFFICIAL = "lcb-official"
+
+
+class Recorded:
+    """An executor that keeps what it saw of one program and plays it back first. Only the cases behind that are run."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._kept: list[Execution] = []
+        self._replaying = False
+
+    @property
+    def description(self) -> str:
+        """The executor's own."""
+        return self._executor.description
+
+    def rewind(self) -> None:
+        """Play back from the first case, in the next run."""
+        self._replaying = True
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """As the executor's own."""
+        if self._replaying:
+            self._replaying = False
+            for execution in self._kept:
+                yield execution
+            job = dataclasses.replace(job, cases=job.cases[len(self._kept) :])
+            if not job.cases:
+                return
+        async with closing(self._executor.run(job)) as executions:
+            async for execution in executions:
+                self._kept.append(execution)
+                yield execution
+
+    async def aclose(self) -> None:
+        """The executor stays open: it belongs to another."""
+
+
+async def judge_both(
+    problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
+) -> tuple[Verdict, Verdict]:
+    """The verdict under the problem's own rule, and LiveCodeBench's own decision on the same outputs."""
+    if problem.interactor is not None:
+        own = await judge(problem, code, executor, cpu_limit_s=cpu_limit_s)
+        return own, own
+    recorded = Recorded(executor)
+    own = await judge(problem, code, recorded, cpu_limit_s=cpu_limit_s)
+    if own.ours:
+        return own, own
+    recorded.rewind()
+    tests = tuple(dataclasses.replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
+    official = dataclasses.replace(problem, tests=tests, compare=Compare(OFFICIAL))
+    return own, await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)
+
 
 OnVerdict = Callable[[Verdict], None]
 

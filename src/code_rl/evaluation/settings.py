@@ -32,6 +32,10 @@ class Choice:
     end_date: str | None = None
 
 
+def _setting(default: Any, doc: str) -> Any:
+    return chz.field(default=default, doc=doc)
+
+
 @chz.chz
 class EvalConfig:
     """Evaluate a model on benchmarks, or compare two evaluations.
@@ -39,102 +43,80 @@ class EvalConfig:
     Who: model= (with backend=), checkpoint=RUN, endpoint=URL with model=, samples=FILE, or model=reference. On what: benchmark=.
     """
 
-    benchmark: str | None = chz.field(
-        default=None,
-        doc="One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, or a native file.",
+    benchmark: str | None = _setting(
+        None,
+        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, or package.module:object of your own.",
     )
-    data: str | None = chz.field(
-        default=None,
-        doc="Local data: a file, or (livecodebench) the folder of shards. None: downloaded at a pinned revision.",
+    data: str | None = _setting(
+        None, "Local data: a file, or (livecodebench) the folder of shards. None: downloaded at a pinned revision."
     )
-    version: str | None = chz.field(
-        default=None, doc="LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."
+    version: str | None = _setting(
+        None, "LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."
     )
-    start_date: str | None = chz.field(default=None, doc="LiveCodeBench: first contest date, YYYY-MM-DD, inclusive.")
-    end_date: str | None = chz.field(default=None, doc="LiveCodeBench: last contest date, YYYY-MM-DD, inclusive.")
-    limit: int = chz.field(default=-1, doc="Problems per split (a fixed subsample); -1: all.")
-    model: str | None = chz.field(
-        default=None,
-        doc="'tiny', a local folder or a hub id; the name that an endpoint knows; 'reference': the set's solutions.",
+    start_date: str | None = _setting(None, "LiveCodeBench: first contest date, YYYY-MM-DD, inclusive.")
+    end_date: str | None = _setting(None, "LiveCodeBench: last contest date, YYYY-MM-DD, inclusive.")
+    limit: int = _setting(-1, "Problems per split (a fixed subsample); -1: all.")
+    model: str | None = _setting(
+        None, "'tiny', a local folder or a hub id; the name that an endpoint knows; 'reference': the set's solutions."
     )
-    checkpoint: str | None = chz.field(
-        default=None,
-        doc="A run directory (its last checkpoint), RUN/NAME for a named one. The run's settings are the defaults then.",
+    checkpoint: str | None = _setting(
+        None,
+        "A run directory (its last checkpoint), RUN/NAME for a named one. The run's settings are the defaults then.",
     )
-    endpoint: str | None = chz.field(
-        default=None, doc="Address of an OpenAI Chat Completions API, http://HOST:PORT/v1."
+    endpoint: str | None = _setting(None, "Address of an OpenAI Chat Completions API, http://HOST:PORT/v1.")
+    samples: str | None = _setting(
+        None, "Samples made elsewhere: our samples.jsonl, evalplus's JSON lines or LiveCodeBench's JSON array."
     )
-    samples: str | None = chz.field(
-        default=None,
-        doc="Samples made elsewhere: our samples.jsonl, evalplus's JSON lines or LiveCodeBench's JSON array.",
+    backend: str = _setting("auto", "Where the model lives, as for training.")
+    device: str = _setting("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
+    renderer: str = _setting("auto", "How conversations become tokens, as for training.")
+    environment: str = _setting("single", "single, repair, or package.module:object of your own, as for training.")
+    max_turns: int | None = _setting(None, "With environment=repair: answers of one attempt at most (None: 3).")
+    n: int | None = _setting(
+        None, "Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: only greedy."
     )
-    backend: str = chz.field(default="auto", doc="Where the model lives, as for training.")
-    device: str = chz.field(default="auto", doc="Device of the embedded engine: auto, cpu, cuda or mps.")
-    renderer: str = chz.field(default="auto", doc="How conversations become tokens, as for training.")
-    environment: str = chz.field(
-        default="single", doc="single, repair, or package.module:object of your own, as for training."
+    greedy: bool | None = _setting(
+        None, "Also one greedy completion per problem (None: with checkpoint=, as the run's own evaluations)."
     )
-    max_turns: int | None = chz.field(
-        default=None, doc="With environment=repair: answers of one attempt at most (None: 3)."
-    )
-    n: int | None = chz.field(
-        default=None,
-        doc="Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: only greedy.",
-    )
-    greedy: bool | None = chz.field(
-        default=None,
-        doc="Also one greedy completion per problem (None: with checkpoint=, as the run's own evaluations).",
-    )
-    k: str | None = chz.field(
-        default=None, doc="For which k pass@k is given, comma-separated, each at most n (None: 1 and n)."
-    )
-    temperature: float = chz.field(default=1.0, doc="Sampling temperature. 0: greedy, with n=1.")
-    max_tokens: int = chz.field(default=24576, doc="Tokens per completion at most.")
-    seed: int = chz.field(default=0, doc="Seed of all draws.")
-    rule: Literal["auto", "own", "both"] = chz.field(
-        default="auto",
-        doc="own: each problem's compare rule. both: beside rule lcb, LiveCodeBench's own decision (lcb-official) on the same outputs.\n"
+    k: str | None = _setting(None, "For which k pass@k is given, comma-separated, each at most n (None: 1 and n).")
+    temperature: float = _setting(1.0, "Sampling temperature. 0: greedy, with n=1.")
+    max_tokens: int = _setting(24576, "Tokens per completion at most.")
+    seed: int = _setting(0, "Seed of all draws.")
+    rule: Literal["auto", "own", "both"] = _setting(
+        "auto",
+        "own: each problem's compare rule. both: beside rule lcb, LiveCodeBench's own decision (lcb-official) on the same outputs.\n"
         "auto: both for livecodebench.",
     )
-    executor: str = chz.field(
-        default="auto",
-        doc="Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
+    executor: str = _setting(
+        "auto",
+        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
     )
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto", doc="Isolation level of the embedded sandbox."
+    isolation: Literal["auto", "full", "landlock", "none"] = _setting(
+        "auto", "Isolation level of the embedded sandbox."
     )
-    concurrency: int | None = chz.field(default=None, doc="Programs in flight at once (None: the executor's default).")
-    reward_timeout: float | None = chz.field(
-        default=None,
-        doc="CPU seconds per test at most. A problem's own limit, times this machine's measured slowness (never below 1), wins where it is lower.",
+    concurrency: int | None = _setting(None, "Programs in flight at once (None: the executor's default).")
+    reward_timeout: float | None = _setting(
+        None,
+        "CPU seconds per test at most. A problem's own limit, times this machine's measured slowness (never below 1), wins where it is lower.",
     )
-    asking: int = chz.field(default=32, doc="Requests to an endpoint, or prompts of a back end, in flight at once.")
-    request_timeout: float = chz.field(
-        default=1800.0,
-        doc="Seconds that one request to an endpoint may take. After two such time-outs its sample is missing.",
+    asking: int = _setting(32, "Requests to an endpoint, or prompts of a back end, in flight at once.")
+    request_timeout: float = _setting(
+        1800.0, "Seconds that one request to an endpoint may take. After two such time-outs its sample is missing."
     )
-    patience: float = chz.field(
-        default=600.0,
-        doc="Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed.",
+    patience: float = _setting(
+        600.0, "Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed."
     )
-    extra_body: str | None = chz.field(
-        default=None, doc='Further fields of every request to an endpoint, JSON: {"top_p": 0.95}.'
+    extra_body: str | None = _setting(None, 'Further fields of every request to an endpoint, JSON: {"top_p": 0.95}.')
+    api_key_env: str | None = _setting(
+        None, "Environment variable with the endpoint's key. Nothing is sent unless it is named."
     )
-    api_key_env: str | None = chz.field(
-        default=None, doc="Environment variable with the endpoint's key. Nothing is sent unless it is named."
+    standings: str | None = _setting(None, "Codeforces: snapshot of official standings, for the rating.")
+    ratings: str | None = _setting(None, "Codeforces: ratings of all users, {rating: users}, for the percentile.")
+    compare: str | None = _setting(None, "Two folders of evaluations, A,B: the paired difference B minus A.")
+    out: str | None = _setting(
+        None, "Folder of the results; a cut evaluation goes on in it. None: ~/code-rl-logs/eval-<date-time>."
     )
-    standings: str | None = chz.field(default=None, doc="Codeforces: snapshot of official standings, for the rating.")
-    ratings: str | None = chz.field(
-        default=None, doc="Codeforces: ratings of all users, {rating: users}, for the percentile."
-    )
-    compare: str | None = chz.field(
-        default=None, doc="Two folders of evaluations, A,B: the paired difference B minus A."
-    )
-    out: str | None = chz.field(
-        default=None,
-        doc="Folder of the results; a cut evaluation goes on in it. None: ~/code-rl-logs/eval-<date-time>.",
-    )
-    dry_run: bool = chz.field(default=False, doc="Check everything, say what would be asked and judged, and stop.")
+    dry_run: bool = _setting(False, "Check everything, say what would be asked and judged, and stop.")
 
     @chz.validate
     def _numbers(self) -> None:

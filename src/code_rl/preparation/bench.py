@@ -1,4 +1,4 @@
-"""What the stages share: settings, the store of problems, the ledgers, one executor that starts when it is first needed."""
+"""What the stages share: decisions and their ledgers, problems as the static stages see them, the store, one executor that starts when it is first needed."""
 
 from __future__ import annotations
 
@@ -6,24 +6,222 @@ import asyncio
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
+import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from code_rl.errors import ConfigError
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.ledger import Ledger
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.source import Source
-from code_rl.preparation.store import Store
-from code_rl.problems.native import format_fields, format_problem
-from code_rl.problems.problem import Problem
+from code_rl.problems.dataset import Dataset
+from code_rl.problems.files import read_object, sources_digest
+from code_rl.problems.native import format_fields, format_halves, format_problem
+from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
+from code_rl.problems.store import Store
+from code_rl.problems.values import dumps
+from code_rl.runs.files import sync_directory
 from code_rl.sandbox.executor import Executor
 
 WORK = "work"
 BYTES_IN_FLIGHT = 192 << 20
+NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
+MAX_HASHED_TESTS = 64
+OnItem = Callable[[], None]
+"""Called once for each item that a stage has decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A stage's word on one item. `reason` is a code to count by (empty when kept), `detail` a short text for people.
+
+    `card` is what the stage adds to the problem's data card; `notes` what later stages need and the card does not.
+    """
+
+    keep: bool
+    reason: str = ""
+    detail: str = ""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+KEEP = Decision(keep=True)
+
+
+def drop(reason: str, detail: str = "", **notes: Any) -> Decision:
+    """A decision to drop."""
+    return Decision(keep=False, reason=reason, detail=detail, notes=notes)
+
+
+def content_key(*parts: object) -> str:
+    """A hash of JSON-able parts; equal parts give equal keys."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+class Ledger:
+    """What a stage decided, on disk as it decides: a cut loses at most the item in hand.
+
+    A record is found again by the content hash of everything that its decision depends on, so that a rerun with other data or other
+    settings reuses exactly what still holds. A torn last line is forgotten; everything before it stands.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._records: dict[str, Decision] = {}
+        end = 0
+        if path.exists():
+            with path.open("rb") as stream:
+                for line in stream:
+                    if not line.endswith(b"\n") or not self._read(line):
+                        break
+                    end += len(line)
+            os.truncate(path, end)
+        self._stream: IO[bytes] = path.open("ab")
+
+    def get(self, key: str) -> Decision | None:
+        """The decision stored under `key`."""
+        return self._records.get(key)
+
+    def put(self, key: str, decision: Decision) -> None:
+        """Store a decision; it survives a kill of this process once this returns."""
+        self._records[key] = decision
+        self._stream.write(_line(key, decision))
+        self._stream.flush()
+
+    def close(self, wanted: Iterable[str]) -> None:
+        """Keep only the records under the keys `wanted`, in that order, on disk, and close."""
+        self._stream.close()
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        with temporary.open("wb") as stream:
+            stream.writelines(_line(key, self._records[key]) for key in wanted if key in self._records)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(self._path)
+        sync_directory(self._path.parent)
+
+    def abandon(self) -> None:
+        """Close without rewriting: what was stored stays."""
+        self._stream.close()
+
+    def _read(self, line: bytes) -> bool:
+        try:
+            row = json.loads(line)
+            key = row.pop("key")
+            self._records[key] = Decision(**row)
+        except (ValueError, TypeError, KeyError):
+            return False
+        return True
+
+
+def _line(key: str, decision: Decision) -> bytes:
+    optional = {name: value for name in ("reason", "detail", "card", "notes") if (value := getattr(decision, name))}
+    row = {"key": key, "keep": decision.keep, **optional}
+    return json.dumps(row, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One problem as the static stages see it: its text and its measures, without its tests.
+
+    `digest` is the content hash of the whole problem; `place` is its position in the store, `length` the bytes of its line, `head` where in it the
+    tests end. `sizes` are bytes of each test (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the first
+    tests' inputs and expected outputs, `names` the ids and titles that the source gave, `arguments` the names of a call's arguments.
+    `stated_checker` is true when the data itself brought the checker, `derived` when the expected values are what the first solution gave.
+    """
+
+    id: str
+    digest: str
+    place: int
+    length: int
+    head: int
+    statement: str
+    starter_code: str | None
+    fn_name: str | None
+    source: str
+    date: str | None
+    time_limit_s: float
+    rule: str
+    solutions: int
+    sizes: tuple[int, ...]
+    public: tuple[int, ...]
+    test_hashes: tuple[tuple[str, str], ...]
+    names: Mapping[str, str]
+    arguments: tuple[str, ...]
+    stated_checker: bool = False
+    derived: bool = False
+
+    @property
+    def tests(self) -> int:
+        """How many tests there are."""
+        return len(self.sizes)
+
+
+def make_entry(
+    problem: Problem, place: int, *, stated_checker: bool = False, derived: bool = False
+) -> tuple[Entry, bytes]:
+    """Measure a problem, the one at `place` in its store; with its native line."""
+    head, tail = format_halves(problem)
+    line = f"{head},{tail}".encode("ascii")
+    measured = [_measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
+    entry = Entry(
+        id=problem.id,
+        digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
+        place=place,
+        length=len(line),
+        head=len(head),
+        statement=problem.statement,
+        starter_code=problem.starter_code,
+        fn_name=problem.fn_name,
+        source=problem.source,
+        date=problem.date,
+        time_limit_s=problem.time_limit_s,
+        rule=problem.compare.rule,
+        solutions=len(problem.solutions),
+        sizes=tuple(size for size, _ in measured),
+        public=tuple(index for index, test in enumerate(problem.tests) if test.public),
+        test_hashes=tuple(pair for _, pair in measured[:MAX_HASHED_TESTS]),
+        names={key: str(problem.meta[key]) for key in NAME_KEYS if isinstance(problem.meta.get(key), str | int)},
+        arguments=tuple(problem.tests[0].kwargs) if isinstance(problem.tests[0], CallTest) else (),
+        stated_checker=stated_checker,
+        derived=derived,
+    )
+    return entry, line
+
+
+def _measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
+    """Bytes of input and expected output as text, and a short hash of each. Names of arguments do not count."""
+    if isinstance(test, StdinTest):
+        given, expected = test.input, test.expected
+    else:
+        given, expected = dumps([*test.args, *test.kwargs.values()]), dumps(test.expected)
+    size = _utf8_size(given) + _utf8_size(expected)
+    return size, (_short_hash(given.strip()), _short_hash(expected.strip())) if hashed else ("", "")
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """What the store keeps of an entry, as JSON data."""
+    return {name: getattr(entry, name) for name in _FIELDS}
+
+
+def entry_from_json(row: Mapping[str, Any]) -> Entry:
+    """Inverse of `entry_to_json`."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
+    return Entry(**values)
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Entry))
 
 
 @dataclass(slots=True)
@@ -50,9 +248,9 @@ def check_folder(config: PrepareConfig) -> None:
 class Bench:
     """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at once."""
 
-    def __init__(self, config: PrepareConfig, source: Source, store_key: str) -> None:
+    def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
         self.config = config
-        self.source = source
+        self.dataset = dataset
         self.out = Path(config.out).expanduser()
         self.work = self.out / WORK
         self._store_key = store_key
@@ -106,24 +304,73 @@ class Bench:
             raise
         ledger.close(keys)
 
+    def item_by_item(
+        self,
+        stage: str,
+        survivors: Sequence[Survivor],
+        keys: list[str],
+        decide: Callable[[Survivor], Decision],
+        on_item: OnItem,
+        *,
+        known: Callable[[Survivor, Decision], object] = lambda *_: None,
+    ) -> list[Decision]:
+        """The decision on each survivor, in order: that of the ledger, which `known` is told of, or what `decide` says."""
+        decisions = []
+        with self.ledger(stage, keys) as ledger:
+            for survivor, key in zip(survivors, keys, strict=True):
+                decision = ledger.get(key)
+                if decision is None:
+                    decision = decide(survivor)
+                    ledger.put(key, decision)
+                else:
+                    known(survivor, decision)
+                decisions.append(decision)
+                on_item()
+        return decisions
+
+    def settings(self, stage: str, *modules: str) -> list[object]:
+        """What decisions of a stage depend on beside the problem: its settings, and what the code of the modules (of ours) says."""
+        digest = sources_digest(*(name if "." in name else f"code_rl.preparation.{name}" for name in modules))
+        return [stage, digest, *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
+
     def load(self, survivor: Survivor) -> Problem:
         """The problem as it stands after the stages so far: its tests and its limit, its card in `meta`."""
-        problem = self.store.load(survivor.entry)
-        tests = problem.tests
+        problem = self.store[survivor.entry.place]
         kept = survivor.notes.get("tests")
-        if kept is not None:
-            tests = tuple(tests[index] for index in kept)
+        tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
         limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
         return dataclasses.replace(problem, tests=tests, time_limit_s=limit, meta=meta)
 
     def line(self, survivor: Survivor) -> bytes:
         """`load` as a line of a native file. Where every test stays, the tests are copied and never parsed: they are most of the bytes."""
-        if survivor.notes.get("tests") is not None or not survivor.entry.head:
+        if survivor.notes.get("tests") is not None:
             return format_problem(self.load(survivor)).encode("ascii") + b"\n"
-        head, fields = self.store.halves(survivor.entry)
+        entry = survivor.entry
+        line = self.store.line(entry.place)
+        fields = read_object(b"{" + line[entry.head + 1 :], f"{self.store.folder}, record {entry.place}")
         limit, meta = _as_it_stands(survivor, fields["time_limit_s"], fields["meta"])
         rest = format_fields({**fields, "time_limit_s": limit, "meta": meta})
-        return head + b"," + rest[1:].encode("ascii") + b"\n"
+        return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
+
+
+STAGE_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "filter": ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb"),
+    "deduplicate": ("similarity",),
+    "decontaminate": ("containment",),
+    "verify": (
+        "max_references",
+        "repeats",
+        "patient_limit_s",
+        "mutants",
+        "min_strength",
+        "unverified",
+        "checkers",
+        "seed",
+    ),
+    "cap": ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests"),
+    "difficulty": ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"),
+}
+"""The settings that decide in each stage."""
 
 
 def _as_it_stands(survivor: Survivor, limit: float, meta: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
@@ -153,7 +400,3 @@ class ByteBudget:
             self._used -= size
             async with self._changed:
                 self._changed.notify_all()
-
-
-OnItem = Callable[[], None]
-"""Called once for each item that a stage has decided."""

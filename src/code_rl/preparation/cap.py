@@ -5,16 +5,17 @@ Public tests stay first. Then come the tests that killed most mutants and wrong 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.ledger import Decision, drop
+from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
 
 
-def cap_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here."""
-    return (config.max_test_mb, config.max_test_cpu_s, config.max_tests, config.min_tests)
+async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Tests within the budgets."""
+    settings = bench.settings("cap", "cap")
+    keys = [content_key(settings, survivor.entry.digest, survivor.notes) for survivor in survivors]
+    return bench.item_by_item("cap", survivors, keys, lambda s: cap_entry(s.entry, s.notes, bench.config), on_item)
 
 
 def cap_entry(entry: Entry, notes: Mapping[str, object], config: PrepareConfig) -> Decision:
@@ -22,35 +23,21 @@ def cap_entry(entry: Entry, notes: Mapping[str, object], config: PrepareConfig) 
 
     Drops a problem of which fewer than `min_tests` tests fit.
     """
-    costs = _by_index(notes.get("costs"))
-    kills = _by_index(notes.get("kills"))
-    within = _Budget(config.max_test_mb * 1e6, config.max_test_cpu_s, config.max_tests)
-    if within.fits(sum(entry.sizes), sum(costs.values()), entry.tests):
+    costs, kills = _by_index(notes.get("costs")), _by_index(notes.get("kills"))
+    size, cpu_s, count = config.max_test_mb * 1e6, config.max_test_cpu_s, config.max_tests
+    if sum(entry.sizes) <= size and sum(costs.values()) <= cpu_s and entry.tests <= count:
         return Decision(keep=True, card={"tests": entry.tests})
-    preferred = _preference(entry, kills)
-    chosen = [index for index in preferred if within.take(entry.sizes[index], costs.get(index, 0.0))]
+    chosen: list[int] = []
+    for index in _preference(entry, kills):
+        cost = costs.get(index, 0.0)
+        if entry.sizes[index] <= size and cost <= cpu_s and len(chosen) < count:
+            size, cpu_s = size - entry.sizes[index], cpu_s - cost
+            chosen.append(index)
     if len(chosen) < min(config.min_tests, entry.tests):
         return drop("tests_over_budget", f"{len(chosen)} of {entry.tests} tests fit the budget")
     return Decision(
         keep=True, card={"tests": len(chosen), "tests_of_source": entry.tests}, notes={"tests": sorted(chosen)}
     )
-
-
-class _Budget:
-    """What may still be taken."""
-
-    def __init__(self, size: float, cpu_s: float, count: int) -> None:
-        self._size, self._cpu_s, self._count = size, cpu_s, count
-
-    def fits(self, size: float, cpu_s: float, count: int) -> bool:
-        return size <= self._size and cpu_s <= self._cpu_s and count <= self._count
-
-    def take(self, size: float, cpu_s: float) -> bool:
-        """Take one test if it fits."""
-        if not self.fits(size, cpu_s, 1):
-            return False
-        self._size, self._cpu_s, self._count = self._size - size, self._cpu_s - cpu_s, self._count - 1
-        return True
 
 
 def _by_index(values: object) -> dict[int, float]:
@@ -62,11 +49,7 @@ def _preference(entry: Entry, kills: Mapping[int, float]) -> list[int]:
     public = list(entry.public)
     killers = sorted(kills, key=lambda index: (-kills[index], index))
     rest = spread(sorted(range(entry.tests), key=lambda index: (entry.sizes[index], index)))
-    return list(dict.fromkeys(_known([*public, *killers, *rest], entry.tests)))
-
-
-def _known(indices: Iterable[int], count: int) -> list[int]:
-    return [index for index in indices if 0 <= index < count]
+    return [index for index in dict.fromkeys([*public, *killers, *rest]) if 0 <= index < entry.tests]
 
 
 def spread(ordered: Sequence[int]) -> list[int]:

@@ -1,26 +1,123 @@
-"""Stage `decontaminate`: problems that overlap with an evaluation set, by shared 13-grams, ids, slugs and function names.
+"""The evaluation sets to decontaminate against: statements, ids and function names of rows of any shape.
 
-A 13-gram that many distinct problems share is boilerplate and says nothing ("the first line contains a single integer"): it is left out on
-both sides. Tellings of one problem count once, however often a set is named, a release repeats it or a copy is edited. What remains decides: half of either text found in the other is a leak. A shared name decides alone only where it names one
-problem the world over (a contest task, a long slug); any other needs some shared text beside it.
+An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from code_rl.errors import DataError
+from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.evalsets import Exam
-from code_rl.preparation.ledger import KEEP, Decision, drop
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.text import Hashes, Numbers, among, grams, jaccard, numbers, other_numbers, problem_text, words
+from code_rl.preparation.normalise import open_source
+from code_rl.preparation.text import (
+    Hashes,
+    Numbers,
+    among,
+    jaccard,
+    numbers,
+    other_numbers,
+    problem_text,
+    runs,
+    token_hashes,
+    words,
+)
+from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
+from code_rl.problems.problem import Problem
+from code_rl.problems.sources.records import Skipped
+
+STATEMENT_FIELDS = (
+    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query",
+)  # fmt: skip
+ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "name", "slug", "title", "question_title", "url", "link")
+_FUNCTION = re.compile(r"^\s*(?:async )?def (\w+)\s*\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """One problem of an evaluation set. `names` are its ids, slugs and titles as given, `functions` what it asks to define."""
+
+    set_name: str
+    id: str
+    text: str
+    names: tuple[str, ...]
+    functions: tuple[str, ...]
+
+
+def read_exams(name: str) -> Iterator[Exam]:
+    """The problems of the set `name`: a file, a folder of files, or any `dataset=`.
+
+    Raises DataError when no row has a statement, ConfigError when there is no such set.
+    """
+    path = Path(name)
+    if not path.exists() or (path / "manifest.json").is_file():
+        yield from _from_source(name)
+        return
+    found = 0
+    for file in _files(path):
+        for number, row in enumerate(stream_rows(file), start=1):
+            exam = _exam(name, row, f"{file.name}:{number}")
+            if exam is not None:
+                found += 1
+                yield exam
+    if not found:
+        raise DataError(f"decontaminate={name}: no row has a statement; looked for {', '.join(STATEMENT_FIELDS)}")
+
+
+def exams_fingerprint(name: str) -> str:
+    """Changes whenever the rows of the set do."""
+    path = Path(name)
+    if not path.exists() or (path / "manifest.json").is_file():
+        return open_source(name, "test").fingerprint()
+    return " ".join(file_sha256(file) for file in _files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if is_data_file(file.name))
+    if not files or not all(is_data_file(file.name) for file in files):
+        raise DataError(f"decontaminate={path}: no data file there ({', '.join(DATA_SUFFIXES)})")
+    return files
+
+
+def _exam(set_name: str, row: Mapping[str, Any], place: str) -> Exam | None:
+    text = next(
+        (row[field] for field in STATEMENT_FIELDS if isinstance(row.get(field), str) and row[field].strip()), None
+    )
+    if text is None:
+        return None
+    names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
+    functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
+    functions += _FUNCTION.findall(str(row.get("starter_code") or ""))
+    functions += _FUNCTION.findall(text)
+    return Exam(set_name, names[0] if names else place, text, names, _function_names(functions))
+
+
+def _function_names(found: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.rpartition(".")[2] for name in found if not name.startswith("__")))
+
+
+def _from_source(name: str) -> Iterator[Exam]:
+    for item in open_source(name, "test"):
+        if not isinstance(item, Skipped):
+            problem = item if isinstance(item, Problem) else item.problem
+            functions = (problem.fn_name,) if problem.fn_name else ()
+            text = "\n".join(filter(None, (problem.statement, problem.starter_code)))
+            names = (
+                problem.id,
+                *(str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)),
+            )
+            yield Exam(name, problem.id, text, names, functions)
+
 
 GRAM = 13
 BOILERPLATE = (3, 6)
@@ -65,11 +162,10 @@ class Decontaminator:
     def __init__(self, exams: Iterable[Exam], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
         self._exams = list(dict.fromkeys(exams))
-        texts = [grams(words(exam.text), GRAM) for exam in self._exams]
-        told = [problem_text(entry.statement, entry.starter_code) for entry in entries]
-        self._own = {entry.digest: grams(words(text), GRAM) for entry, text in zip(entries, told, strict=True)}
-        own = [self._own[entry.digest] for entry in entries]
-        self._stop = np.union1d(_frequent([exam.text for exam in self._exams], texts), _frequent(told, own))
+        texts, frequent = _measured([exam.text for exam in self._exams])
+        own, own_frequent = _measured([problem_text(entry.statement, entry.starter_code) for entry in entries])
+        self._own = {entry.digest: found for entry, found in zip(entries, own, strict=True)}
+        self._stop = np.union1d(frequent, own_frequent)
         self._telling = [int(np.count_nonzero(~among(text, self._stop))) for text in texts]
         every = np.concatenate([*texts, np.empty(0, dtype=np.uint64)])
         self._sizes = np.array([len(text) for text in texts], dtype=np.int64)
@@ -122,14 +218,24 @@ class Decontaminator:
         return Pair(entry.id, exam.set_name, exam.id, why, round(containment, 3))
 
 
-def pair_to_json(pair: Pair) -> dict[str, object]:
-    """As in `report.json`."""
-    return asdict(pair)
+async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Problems that overlap with the named evaluation sets go."""
+    sets = bench.config.evaluation_sets
+    if not sets:
+        return [KEEP] * len(survivors)
+    settings = bench.settings("decontaminate", "decontaminate", "deduplicate", "text")
+    everything = [survivor.entry.digest for survivor in survivors]
+    base = content_key(settings, sets, [exams_fingerprint(name) for name in sets], everything)
+    keys = [content_key(base, survivor.entry.digest) for survivor in survivors]
+    found: list[Decontaminator] = []
 
+    def decide_one(survivor: Survivor) -> Decision:
+        if not found:
+            exams = [exam for name in sets for exam in read_exams(name)]
+            found.append(Decontaminator(exams, [one.entry for one in survivors], bench.config.containment))
+        return decide(found[0].find(survivor.entry))
 
-def decontaminate_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here, besides the sets."""
-    return (config.containment,)
+    return bench.item_by_item("decontaminate", survivors, keys, decide_one, on_item)
 
 
 def decide(pair: Pair | None) -> Decision:
@@ -137,51 +243,55 @@ def decide(pair: Pair | None) -> Decision:
     if pair is None:
         return KEEP
     detail = f"{pair.exam} of {pair.set}: {pair.why}, {100 * pair.containment:.0f}% of 13-grams"
-    return drop("contaminated", detail, pair=pair_to_json(pair))
+    return drop("contaminated", detail, pair=asdict(pair))
 
 
-def _frequent(texts: Sequence[str], grams_of: Sequence[Hashes]) -> Hashes:
-    """The 13-grams that many of the distinct problems among `texts` share."""
+def _measured(texts: Sequence[str]) -> tuple[list[Hashes], Hashes]:
+    """The 13-grams of each text, and those that many of the distinct problems among the texts share."""
+    hashed = [token_hashes(words(text)) for text in texts]
+    grams_of = [runs(hashes, GRAM) for hashes in hashed]
     tellings: dict[int, list[Hashes]] = defaultdict(list)
-    for problem, found in zip(distinct(texts), grams_of, strict=True):
+    for problem, found in zip(distinct(texts, hashed), grams_of, strict=True):
         tellings[problem].append(found)
     if not tellings:
-        return np.empty(0, dtype=np.uint64)
+        return grams_of, np.empty(0, dtype=np.uint64)
     values, counts = np.unique(
         np.concatenate([np.unique(np.concatenate(one)) for one in tellings.values()]), return_counts=True
     )
     least, most = BOILERPLATE
-    frequent: Hashes = values[counts >= min(most, max(least, len(tellings) // 20))]
-    return frequent
+    return grams_of, values[counts >= min(most, max(least, len(tellings) // 20))]
 
 
-def distinct(texts: Sequence[str]) -> list[int]:
-    """For each text the number of the first text that tells the same problem: its own, where it is the first to do so."""
+def distinct(texts: Sequence[str], hashed: Sequence[Hashes]) -> list[int]:
+    """For each text (and its tokens' hashes) the number of the first text that tells the same problem: its own, where it is the first to do so."""
     known: dict[str, int] = {}
-    tellings: dict[int, tuple[Hashes, Numbers]] = {}
+    shingles: dict[int, Hashes] = {}
+    stated: dict[int, Numbers] = {}  # a text's own, then those of all that tell its problem; most texts are never asked
     by_hash: dict[int, list[int]] = defaultdict(list)
-    for number, text in enumerate(texts):
+    for number, (text, hashes) in enumerate(zip(texts, hashed, strict=True)):
         if text in known:
             continue
-        own, stated = grams(words(text), SHINGLE), numbers(text)
-        near = Counter(other for key in own[:SKETCH].tolist() for other in by_hash[key])
-        for other, count in near.most_common(MOST_ALIKE):
-            shingles, all_stated = tellings[other]
-            if count < min(SHARED_SKETCH, len(own)) or other_numbers(stated, all_stated):
+        own = runs(hashes, SHINGLE)
+        sketch = own[:SKETCH].tolist()
+        near = Counter(itertools.chain.from_iterable(map(by_hash.__getitem__, sketch)))
+        own_numbers: Numbers | None = None
+        least = min(SHARED_SKETCH, len(own))
+        for other in [other for other, count in near.most_common(MOST_ALIKE) if count >= least]:
+            if jaccard(own, shingles[other]) < SAME_PROBLEM:
                 continue
-            if jaccard(own, shingles) >= SAME_PROBLEM:
+            if own_numbers is None:
+                own_numbers = numbers(text)
+            theirs = stated[other] if other in stated else numbers(texts[other])
+            stated[other] = theirs
+            if not other_numbers(own_numbers, theirs):
                 known[text] = other
-                tellings[other] = (
-                    shingles,
-                    {
-                        place: stated.get(place, Counter()) | all_stated.get(place, Counter())
-                        for place in stated.keys() | all_stated.keys()
-                    },
-                )
+                places = own_numbers.keys() | theirs.keys()
+                none: Counter[str] = Counter()
+                stated[other] = {at: own_numbers.get(at, none) | theirs.get(at, none) for at in places}
                 break
         else:
-            known[text], tellings[number] = number, (own, stated)
-            for key in own[:SKETCH].tolist():
+            known[text], shingles[number] = number, own
+            for key in sketch:
                 if len(by_hash[key]) < MOST_CANDIDATES:
                     by_hash[key].append(number)
     return [known[text] for text in texts]

@@ -8,14 +8,15 @@ and no number may differ.
 
 from __future__ import annotations
 
+import ast
+import builtins
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.ledger import KEEP, Decision, content_key, drop
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.shapes import program_shape
+from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.text import (
     SMALL_WORDS,
     Hashes,
@@ -42,6 +43,29 @@ MOST_CANDIDATES = 256
 """Candidates looked at for one entry: a family of thousands of alike statements stays linear."""
 LEAST_TOKENS = 12
 """Shorter statements are compared as a whole only: a few words are a family, not a copy."""
+
+
+async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Duplicates of earlier problems go. A decision depends on every entry before it: it holds only as long as nothing before it changed."""
+    key, keys = content_key(bench.settings("deduplicate", "deduplicate", "text")), []
+    for survivor in survivors:
+        key = content_key(key, survivor.entry.digest)
+        keys.append(key)
+    found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
+
+    kept: list[Entry] = []
+
+    def known(survivor: Survivor, decision: Decision) -> None:
+        if decision.keep:
+            kept.append(survivor.entry)
+
+    def decide(survivor: Survivor) -> Decision:
+        for entry in kept:
+            found.keep(entry)
+        kept.clear()
+        return found.decide(survivor.entry)
+
+    return bench.item_by_item("deduplicate", survivors, keys, decide, on_item, known=known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +172,6 @@ def _series(name: str) -> tuple[str, str]:
     return (name.lower()[: found.start()], found[1]) if found else (name.lower(), "")
 
 
-def deduplicate_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here."""
-    return (config.similarity,)
-
-
-def chained_keys(entries: Sequence[Entry], settings: tuple[object, ...]) -> Iterator[str]:
-    """One key an entry that depends on every entry before it: a decision holds only as long as nothing before it changed."""
-    key = content_key("deduplicate", *settings)
-    for entry in entries:
-        key = content_key(key, entry.digest)
-        yield key
-
-
 def make_sketch(entry: Entry) -> Sketch:
     """Measure one entry."""
     text = problem_text(entry.statement, entry.starter_code)
@@ -199,3 +210,53 @@ def _same_substance(left: str, right: str) -> bool:
     """True when the texts differ in nothing but small words, names of variables and their examples."""
     one, other = ({word for word in words(task_text(text)) if len(word) > 1} for text in (left, right))
     return not {word for word in one ^ other if word not in SMALL_WORDS}
+
+
+_KEPT = frozenset(dir(builtins)) | {"Solution", "self"}
+
+
+def program_shape(source: str) -> str | None:
+    """A hash that is equal for programs which differ only in names, spacing and comments; None for what does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(tree):
+        _strip(node)
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        _rename(node, names)
+    return hashlib.blake2b(
+        ast.dump(tree, annotate_fields=False).encode("utf-8", "surrogatepass"), digest_size=12
+    ).hexdigest()
+
+
+def _strip(node: ast.AST) -> None:
+    """Take away what does not run: annotations and docstrings."""
+    if isinstance(node, ast.arg):
+        node.annotation = None
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+        if not isinstance(node, ast.Module | ast.ClassDef):
+            node.returns = None
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            node.body[0] = ast.Pass()
+
+
+def _rename(node: ast.AST, names: dict[str, str]) -> None:
+    if isinstance(node, ast.Name):
+        node.id = _new(node.id, names)
+    elif isinstance(node, ast.arg):
+        node.arg = _new(node.arg, names)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        node.name = _new(node.name, names)
+    elif isinstance(node, ast.keyword) and node.arg is not None:
+        node.arg = names.get(node.arg, node.arg)
+
+
+def _new(name: str, names: dict[str, str]) -> str:
+    if name in _KEPT or (name.startswith("__") and name.endswith("__")):
+        return name
+    return names.setdefault(name, f"v{len(names)}")

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.preparation.references import reseeded
-from code_rl.preparation.trivial import accepts
+from code_rl.preparation.trials import accepts, reseeded
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.values import ValueCodecError, dumps, loads
 from code_rl.reward.submission import program_job

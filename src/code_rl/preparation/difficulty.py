@@ -7,12 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from code_rl.evaluation.passk import wilson
-from code_rl.preparation.bench import Bench, ByteBudget, OnItem, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, Ledger, content_key, drop
+from code_rl.evaluation.figures import wilson
+from code_rl.preparation.bench import KEEP, Bench, ByteBudget, Decision, Ledger, OnItem, Survivor, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verify import BROKEN_CHECKER
-from code_rl.problems.files import sources_digest
 from code_rl.reward.verdict import VerdictKind
 
 if TYPE_CHECKING:
@@ -43,9 +41,8 @@ async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: O
     config = bench.config
     if config.model_name is None:
         return [KEEP] * len(survivors)
-    names = ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed")
-    settings = [sources_digest(__name__, "code_rl.reward"), *(getattr(config, name) for name in names)]
-    keys = [content_key("difficulty", settings, s.entry.digest, s.notes) for s in survivors]
+    settings = bench.settings("difficulty", "difficulty", "code_rl.reward")
+    keys = [content_key(settings, survivor.entry.digest, survivor.notes) for survivor in survivors]
     with bench.ledger("difficulty", keys) as ledger:
         missing = [index for index, key in enumerate(keys) if ledger.get(key) is None]
         found: dict[int, Decision] = {}

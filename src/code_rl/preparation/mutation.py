@@ -12,49 +12,20 @@ Change = Callable[[], Undo]
 """Changes the tree in one place; what it returns takes the change back."""
 
 COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.Gt),
-    ast.LtE: (ast.Lt, ast.GtE),
-    ast.Gt: (ast.GtE, ast.Lt),
-    ast.GtE: (ast.Gt, ast.LtE),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-}
+    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+}  # fmt: skip
 BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
-    ast.Add: (ast.Sub, ast.Mult),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Add, ast.FloorDiv),
-    ast.Div: (ast.Mult, ast.FloorDiv),
-    ast.FloorDiv: (ast.Div, ast.Mult),
-    ast.Mod: (ast.FloorDiv, ast.Add),
-    ast.Pow: (ast.Mult,),
-    ast.BitAnd: (ast.BitOr,),
-    ast.BitOr: (ast.BitAnd,),
-    ast.BitXor: (ast.BitOr,),
-    ast.LShift: (ast.RShift,),
-    ast.RShift: (ast.LShift,),
-}
+    ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add,), ast.Mult: (ast.Add, ast.FloorDiv), ast.Div: (ast.Mult, ast.FloorDiv),
+    ast.FloorDiv: (ast.Div, ast.Mult), ast.Mod: (ast.FloorDiv, ast.Add), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,), ast.BitXor: (ast.BitOr,), ast.LShift: (ast.RShift,), ast.RShift: (ast.LShift,),
+}  # fmt: skip
 NAME_SWAPS = {
-    "min": "max",
-    "max": "min",
-    "any": "all",
-    "all": "any",
-    "sum": "max",
-    "sorted": "list",
-    "abs": "int",
-    "set": "list",
-}
+    "min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "sorted": "list", "abs": "int", "set": "list",
+}  # fmt: skip
 METHOD_SWAPS = {
-    "append": "extend",
-    "upper": "lower",
-    "lower": "upper",
-    "strip": "lstrip",
-    "startswith": "endswith",
-    "isdigit": "isalpha",
-}
+    "append": "extend", "upper": "lower", "lower": "upper", "strip": "lstrip", "startswith": "endswith", "isdigit": "isalpha",
+}  # fmt: skip
 
 
 def mutants(source: str, count: int, seed: str) -> list[str]:

@@ -3,65 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
-from code_rl.loading.settle import settle_all
-from code_rl.preparation.source import Source
-from code_rl.preparation.store import Store
+from code_rl.errors import DataError
+from code_rl.preparation.bench import Bench, Survivor, content_key, entry_from_json, entry_to_json, make_entry
+from code_rl.problems.dataset import Dataset, Role, open_dataset
+from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources.records import Item, Skipped
-from code_rl.sandbox.executor import Execution, Executor, Job, closing
-
-NORMALISERS = tuple(f"code_rl.preparation.{name}" for name in ("normalise", "entries", "store"))
-"""What, beside the readers, decides what is kept of a row."""
+from code_rl.problems.settle import OnDemand, settle_all
+from code_rl.problems.sources.records import Draft, Item, Skipped
+from code_rl.problems.store import READERS
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _OnDemand:
-    """An executor that starts when its first job comes: most sources need none."""
+def open_source(dataset: str, role: Role = "train") -> Dataset:
+    """The data set named by `dataset`, as training reads it; `role` decides the split where the name does not.
 
-    start: Callable[[], Executor]
-
-    @property
-    def description(self) -> str:
-        return self.start().description
-
-    async def run(self, job: Job) -> AsyncIterator[Execution]:
-        async with closing(self.start().run(job)) as executions:
-            async for execution in executions:
-                yield execution
-
-    async def aclose(self) -> None:
-        """Whoever made the executor closes it."""
+    Raises ConfigError for an unknown name, split or revision, DataError for unusable files or no rows at all.
+    """
+    found = open_dataset(dataset, role)
+    if next(found.items(), None) is None:
+        raise DataError(f"dataset={dataset} holds no rows")
+    return found
 
 
-async def normalise(source: Source, store: Store, executor: Callable[[], Executor], on_row: Callable[[], None]) -> None:
-    """Read what of `source` is not yet in `store`, in order; references of drafts run several at a time.
+def store_key(dataset: Dataset) -> str:
+    """What the normalised problems depend on: the rows, and who reads and measures them."""
+    return content_key(sources_digest(*READERS, __name__, "code_rl.preparation.bench"), dataset.fingerprint())
+
+
+async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
+    """Read what of the source is not yet in the store, in order; references of drafts run several at a time.
 
     Raises SandboxError when the executor fails on a draft: without its reference a row cannot be read.
     """
-    if store.found.complete:
-        return
-    seen = {entry.id for entry in store.found.entries}
-    supplied: set[str] = set()
-    rows = _watched(source.read(store.found.rows), supplied)
-    async with aclosing(settle_all(rows, _OnDemand(executor))) as items:  # type: ignore[type-var]
-        async for item in items:
-            if isinstance(item, Problem) and item.id in seen:
-                item = Skipped(item.id, "repeated_id", "the id came before")
-            if isinstance(item, Skipped):
-                store.leave_out(item)
-            else:
-                seen.add(item.id)
-                store.add(tidy(item), stated_checker=item.compare.rule == "checker" and item.id not in supplied)
-            on_row()
-    store.finish()
+    store, supplied, derived = bench.store, set[str](), set[str]()
+    if not store.complete:
+        rows = _watched(bench.dataset.items(store.rows), supplied, derived)
+        async with aclosing(settle_all(rows, OnDemand(bench.executor))) as items:  # type: ignore[type-var]
+            async for item in items:
+                if isinstance(item, Problem) and store.has(item.id):
+                    item = Skipped(item.id, "repeated_id", "the id came before")
+                if isinstance(item, Skipped):
+                    store.leave_out(item)
+                else:
+                    stated = item.compare.rule == "checker" and item.id not in supplied
+                    item = tidy(item)
+                    entry, line = make_entry(item, len(store), stated_checker=stated, derived=item.id in derived)
+                    store.add(item, entry_to_json(entry), line)
+                on_row()
+        store.finish()
+    return [Survivor(entry_from_json(place.about)) for place in store.places]
 
 
-def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:
-    """The items; ids of those whose checker a reader supplied are noted: only a finished row can bring a checker of its own."""
+def _watched(items: Iterator[Item], supplied: set[str], derived: set[str]) -> Iterator[Item]:
+    """The items; noted are ids of those whose checker a reader supplied (only a finished row can bring its own), and of those without expected values."""
     for item in items:
+        if isinstance(item, Draft):
+            derived.add(item.problem.id)
         if not isinstance(item, Problem | Skipped) and item.problem.compare.rule == "checker":
             supplied.add(item.problem.id)
         yield item

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from code_rl.preparation.bench import Survivor
-from code_rl.preparation.ledger import Decision
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from code_rl.preparation.bench import Decision, Survivor
 from code_rl.problems.sources.records import Skipped
 from code_rl.runs.files import write_atomically
 
@@ -94,7 +103,7 @@ class Report:
 
     def save(self, folder: Path) -> None:
         """Write `report.json`, `report.html` and `dropped.jsonl` (every dropped row, in order)."""
-        from code_rl.preparation.page import render_page
+        from code_rl.preparation.report import render_page
 
         rows = [
             {"id": one.id, "stage": stage.stage, "reason": one.reason, "detail": one.detail}
@@ -119,3 +128,128 @@ def dropped_rows(skipped: Sequence[Skipped]) -> tuple[Dropped, ...]:
 def _excerpt(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= EXCERPT else words[: EXCERPT - 1] + "…"
+
+
+WIDTH, LABEL_WIDTH, VALUE_WIDTH = 900.0, 120.0, 170.0
+THICKNESS, GAP = 26.0, 14.0
+PLOT_WIDTH = WIDTH - LABEL_WIDTH - VALUE_WIDTH
+
+
+def draw_funnel(stages: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+    """A funnel of (stage, in, out): bars centred on one axis, as wide as the problems that are left, with what was dropped beside and the band between."""
+    most = max((went_in for _, went_in, _ in stages), default=1) or 1
+    bars: list[dict[str, Any]] = []
+    before: tuple[float, float] | None = None
+    for place, (name, went_in, came_out) in enumerate(stages):
+        whole, kept = PLOT_WIDTH * went_in / most, PLOT_WIDTH * came_out / most
+        left, y = LABEL_WIDTH + (PLOT_WIDTH - whole) / 2, place * (THICKNESS + GAP)
+        flow = "" if before is None else _band(before, (left, whole), y)
+        value = f"{came_out} (-{went_in - came_out})" if came_out < went_in else f"{came_out}"
+        at = {"x": left, "width": kept, "gone_x": left + kept, "gone_width": whole - kept}
+        row = {"name": name, "value": value, "y": y, "text_y": y + THICKNESS * 0.68, "flow": flow}
+        bars.append(row | {key: round(number, 1) for key, number in at.items()})
+        before = (left, kept)
+    labels = {"label_x": LABEL_WIDTH - 12, "value_x": LABEL_WIDTH + PLOT_WIDTH + 12}
+    height = max(1.0, len(stages) * (THICKNESS + GAP) - GAP)
+    return {"bars": bars, "height": height, "width": WIDTH, "thickness": THICKNESS, **labels}
+
+
+def _band(above: tuple[float, float], below: tuple[float, float], y: float) -> str:
+    (left, width), (next_left, next_width) = above, below
+    corners = ((left, y - GAP), (left + width, y - GAP), (next_left + next_width, y), (next_left, y))
+    return " ".join(f"{x:.1f},{height:.1f}" for x, height in corners)
+
+
+def render_page(report: Report) -> str:
+    """The page of a report."""
+    stages = [(stage.stage, stage.went_in, stage.came_out) for stage in report.stages]
+    return _template().render(
+        report=report,
+        funnel=draw_funnel(stages),
+        first=stages[0][1] if stages else 0,
+        last=stages[-1][2] if stages else 0,
+    )
+
+
+@cache
+def _template() -> Template:
+    assets = Path(__file__).parent / "assets"
+    environment = Environment(
+        loader=FileSystemLoader(assets),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
+
+
+LINE_EVERY_S = 15.0
+BAR = 24
+
+
+class PrepareView:
+    """Shows a run on `console` (standard output unless given)."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.console.print(text, markup=False)
+
+    @contextlib.contextmanager
+    def progress(self, stage: str, total: int | None) -> Iterator[Callable[[], None]]:
+        """Show a stage's progress while the block runs; the block calls the function once an item."""
+        if not self.console.is_terminal:
+            yield self._lines(stage, total)
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            task = progress.add_task(stage, total=total)
+            yield lambda: progress.advance(task)
+
+    def stage_done(self, stage: StageReport) -> None:
+        """One line a stage."""
+        reasons = (
+            ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()) or stage.note or "nothing dropped"
+        )
+        self.say(f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s  {reasons}")
+
+    def funnel(self, stages: Sequence[StageReport]) -> None:
+        """The table of stages with a bar each."""
+        most = max((stage.went_in for stage in stages), default=0) or 1
+        table = Table(box=box.SIMPLE if self.console.is_terminal else box.ASCII2)
+        for name in ("stage", "in", "out", "", "dropped", "seconds"):
+            table.add_column(name, justify="right" if name in ("in", "out", "seconds") else "left")
+        for stage in stages:
+            width = round(BAR * stage.came_out / most)
+            bar = ("█" if self.console.is_terminal else "#") * width
+            reasons = "\n".join(f"{escape(reason)} {count}" for reason, count in stage.reasons.items())
+            table.add_row(
+                stage.stage,
+                str(stage.went_in),
+                str(stage.came_out),
+                bar,
+                reasons or escape(stage.note),
+                f"{stage.seconds:.1f}",
+            )
+        self.console.print(table, soft_wrap=False)
+
+    def farewell(self, out: Path, written: bool) -> None:
+        """Where everything is."""
+        self.say(f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: {out / 'dropped.jsonl'}")
+        if written:
+            self.say(f"read it back with dataset={out}")
+
+    def _lines(self, stage: str, total: int | None) -> Callable[[], None]:
+        done, shown = 0, time.monotonic()
+
+        def on_item() -> None:
+            nonlocal done, shown
+            done += 1
+            if time.monotonic() - shown > LINE_EVERY_S:
+                shown = time.monotonic()
+                self.say(f"{stage}: {done} of {total if total is not None else '?'}")
+
+        return on_item

@@ -15,6 +15,10 @@ STAGES = ("normalise", "filter", "deduplicate", "decontaminate", "verify", "cap"
 DIFFICULTY_ONLY = ("samples", "temperature", "backend", "max_tokens", "solved")
 
 
+def _setting(default: Any, doc: str) -> Any:
+    return chz.field(default=default, doc=doc)
+
+
 @chz.chz
 class PrepareConfig:
     """Prove problems before anyone trains on them: stages that each drop what is unfit and say why. A rerun resumes."""
@@ -23,87 +27,70 @@ class PrepareConfig:
     out: str = chz.field(
         doc="Folder for the result, the report and the work in progress. The same folder again resumes."
     )
-    decontaminate: str | None = chz.field(
-        default=None, doc="Evaluation sets, comma-separated names or paths; problems that overlap with one are dropped."
+    decontaminate: str | None = _setting(
+        None, "Evaluation sets, comma-separated names or paths; problems that overlap with one are dropped."
     )
-    stop_after: str | None = chz.field(default=None, doc=f"Last stage to run: {', '.join(STAGES)}.")
-    dry_run: bool = chz.field(default=False, doc="Check settings and inputs, say what would run, and stop.")
+    stop_after: str | None = _setting(None, f"Last stage to run: {', '.join(STAGES)}.")
+    dry_run: bool = _setting(False, "Check settings and inputs, say what would run, and stop.")
 
-    min_tests: int = chz.field(default=2, doc="filter: fewer tests than this drop a problem. DeepCoder uses 5.")
-    min_statement_chars: int = chz.field(default=20, doc="filter: shorter statements (with starter code) are dropped.")
-    max_statement_chars: int = chz.field(
-        default=20000, doc="filter: longer statements (with starter code) are dropped."
-    )
-    max_row_mb: float = chz.field(
-        default=100.0, doc="filter: problems with more test data than this are dropped, in MB."
-    )
+    min_tests: int = _setting(2, "filter: fewer tests than this drop a problem. DeepCoder uses 5.")
+    min_statement_chars: int = _setting(20, "filter: shorter statements (with starter code) are dropped.")
+    max_statement_chars: int = _setting(20000, "filter: longer statements (with starter code) are dropped.")
+    max_row_mb: float = _setting(100.0, "filter: problems with more test data than this are dropped, in MB.")
 
-    similarity: float = chz.field(
-        default=0.8, doc="deduplicate: exact Jaccard similarity of statements from which they may be duplicates."
+    similarity: float = _setting(
+        0.8, "deduplicate: exact Jaccard similarity of statements from which they may be duplicates."
     )
-    containment: float = chz.field(
-        default=0.5,
-        doc="decontaminate: share of 13-grams found in an evaluation problem from which a problem is dropped.",
+    containment: float = _setting(
+        0.5, "decontaminate: share of 13-grams found in an evaluation problem from which a problem is dropped."
     )
 
-    executor: str = chz.field(
-        default="auto",
-        doc="Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
+    executor: str = _setting(
+        "auto",
+        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
     )
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto",
-        doc="Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.",
+    isolation: Literal["auto", "full", "landlock", "none"] = _setting(
+        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
     )
-    concurrency: int | None = chz.field(default=None, doc="Problems in flight at once (None: 16, or 4 a processor).")
-    max_references: int = chz.field(default=3, doc="verify: reference solutions to try until one passes.")
-    repeats: int = chz.field(
-        default=1,
-        doc="verify: further runs of a passing reference, to find flaky ones. One that uses randomness or the clock runs 10 times more.",
+    concurrency: int | None = _setting(None, "Problems in flight at once (None: 16, or 4 a processor).")
+    max_references: int = _setting(3, "verify: reference solutions to try until one passes.")
+    repeats: int = _setting(
+        1,
+        "verify: further runs of a passing reference, to find flaky ones. One that uses randomness or the clock runs 10 times more.",
     )
-    patient_limit_s: float = chz.field(
-        default=90.0,
-        doc="verify: CPU seconds a test when references of which one ran out of time, and none passed, are tried again at the end.",
+    patient_limit_s: float = _setting(
+        90.0,
+        "verify: CPU seconds a test when references of which one ran out of time, and none passed, are tried again at the end.",
     )
-    mutants: int = chz.field(
-        default=6, doc="verify: mutants of the reference, to measure how strong the tests are. 0: none."
+    mutants: int = _setting(6, "verify: mutants of the reference, to measure how strong the tests are. 0: none.")
+    min_strength: float = _setting(0.0, "verify: problems whose tests kill a smaller share of mutants are dropped.")
+    unverified: Literal["drop", "keep"] = _setting(
+        "drop", "verify: what to do with problems that have no reference solution."
     )
-    min_strength: float = chz.field(
-        default=0.0, doc="verify: problems whose tests kill a smaller share of mutants are dropped."
-    )
-    unverified: Literal["drop", "keep"] = chz.field(
-        default="drop", doc="verify: what to do with problems that have no reference solution."
-    )
-    checkers: Literal["stated", "keep", "drop"] = chz.field(
-        default="stated",
-        doc="verify: problems with many valid answers, which only a checker can judge. stated: keep those whose data brings the checker,\n"
+    checkers: Literal["stated", "keep", "drop"] = _setting(
+        "stated",
+        "verify: problems with many valid answers, which only a checker can judge. stated: keep those whose data brings the checker,\n"
         "drop those where a reader had to supply one; keep: keep both; drop: drop both.",
     )
 
-    max_test_mb: float = chz.field(default=4.0, doc="cap: test data a problem may keep, in MB.")
-    max_test_cpu_s: float = chz.field(
-        default=30.0, doc="cap: CPU seconds that the reference may need for all kept tests."
-    )
-    max_tests: int = chz.field(default=64, doc="cap: tests a problem may keep. DeepCoder uses 15.")
+    max_test_mb: float = _setting(4.0, "cap: test data a problem may keep, in MB.")
+    max_test_cpu_s: float = _setting(30.0, "cap: CPU seconds that the reference may need for all kept tests.")
+    max_tests: int = _setting(64, "cap: tests a problem may keep. DeepCoder uses 15.")
 
-    model_name: str | None = chz.field(
-        default=None,
-        doc="difficulty: model whose pass rate is measured ('tiny', a folder, a hub id). None: stage skipped.",
+    model_name: str | None = _setting(
+        None, "difficulty: model whose pass rate is measured ('tiny', a folder, a hub id). None: stage skipped."
     )
-    backend: str = chz.field(default="auto", doc="difficulty: where the model lives, as train's backend=.")
-    samples: int = chz.field(default=8, doc="difficulty: completions per problem.")
-    max_tokens: int = chz.field(default=4096, doc="difficulty: tokens per completion at most.")
-    temperature: float = chz.field(default=1.0, doc="difficulty: sampling temperature.")
-    solved: Literal["drop", "keep"] = chz.field(
-        default="drop", doc="difficulty: what to do with problems that no sample or every sample solves."
+    backend: str = _setting("auto", "difficulty: where the model lives, as train's backend=.")
+    samples: int = _setting(8, "difficulty: completions per problem.")
+    max_tokens: int = _setting(4096, "difficulty: tokens per completion at most.")
+    temperature: float = _setting(1.0, "difficulty: sampling temperature.")
+    solved: Literal["drop", "keep"] = _setting(
+        "drop", "difficulty: what to do with problems that no sample or every sample solves."
     )
 
-    test_share: float = chz.field(
-        default=0.0, doc="write: share of problems that go to the split 'test', by their ids."
-    )
-    format: Literal["jsonl", "jsonl.gz", "parquet"] = chz.field(
-        default="jsonl", doc="write: file format of the splits."
-    )
-    seed: int = chz.field(default=0, doc="Seed of mutants, sampling and the split.")
+    test_share: float = _setting(0.0, "write: share of problems that go to the split 'test', by their ids.")
+    format: Literal["jsonl", "jsonl.gz", "parquet"] = _setting("jsonl", "write: file format of the splits.")
+    seed: int = _setting(0, "Seed of mutants, sampling and the split.")
 
     @chz.validate
     def _ranges(self) -> None:

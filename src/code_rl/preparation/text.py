@@ -61,47 +61,10 @@ _ARCHIVE = re.compile(
 )
 """Limits of time and memory and running numbers are the archive's, not the task's."""
 MAX_EXPONENT = 30
-SMALL_WORDS = frozenset(
-    [
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "for",
-        "from",
-        "given",
-        "has",
-        "have",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "please",
-        "such",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "this",
-        "to",
-        "we",
-        "where",
-        "which",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
-)
+SMALL_WORDS = frozenset({
+    "an", "and", "are", "as", "at", "be", "by", "for", "from", "given", "has", "have", "in", "into", "is", "it", "its", "of",
+    "on", "or", "please", "such", "that", "the", "their", "them", "then", "there", "this", "to", "we", "where", "which", "will", "with", "you", "your",
+})  # fmt: skip
 """Words that two tellings of one problem may differ in."""
 
 
@@ -209,13 +172,22 @@ def _token_hash(token: str) -> int:
     return (zlib.crc32(data) << 32) | zlib.crc32(data, 0x9E3779B9)
 
 
+def token_hashes(tokens: Sequence[str]) -> Hashes:
+    """A 64-bit hash of each token."""
+    return np.fromiter(map(_token_hash, tokens), dtype=np.uint64, count=len(tokens))
+
+
 def grams(tokens: Sequence[str], size: int) -> Hashes:
     """Sorted distinct 64-bit hashes of all runs of `size` tokens; the whole sequence where it is shorter, nothing of nothing."""
-    if not tokens:
+    return runs(token_hashes(tokens), size)
+
+
+def runs(hashes_T: Hashes, size: int) -> Hashes:
+    """`grams` of tokens that are hashed already."""
+    size = min(size, len(hashes_T))
+    if not size:
         return np.empty(0, dtype=np.uint64)
-    size = min(size, len(tokens))
-    hashes_T = np.fromiter(map(_token_hash, tokens), dtype=np.uint64, count=len(tokens))
-    count = len(tokens) - size + 1
+    count = len(hashes_T) - size + 1
     mixed = np.zeros(count, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for place in range(size):

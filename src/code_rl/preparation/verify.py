@@ -6,18 +6,20 @@ how strong the tests are. Where none passes and one ran out of time, they are tr
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.preparation.clock import calibrated_limit, cost, rung
+from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
+from code_rl.errors import SandboxError
+from code_rl.preparation.bench import Bench, ByteBudget, Decision, Entry, Ledger, OnItem, Survivor, content_key, drop
 from code_rl.preparation.diagnosis import diagnose
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.ledger import Decision, drop
 from code_rl.preparation.mutation import mutants
-from code_rl.preparation.references import Trial, attempt, is_unsteady, outside_imports, reseeded
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trivial import trivial_pass
+from code_rl.preparation.trials import Trial, attempt, is_unsteady, outside_imports, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
@@ -33,19 +35,70 @@ UNSETTLED = frozenset({SANDBOX_ERROR, MISSING_LIBRARY})
 """Reasons that say something of this machine, not of the problem: never stored, so that a rerun asks again."""
 
 
-def verify_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here."""
-    names = (
-        "max_references",
-        "repeats",
-        "patient_limit_s",
-        "mutants",
-        "min_strength",
-        "unverified",
-        "checkers",
-        "seed",
-    )
-    return tuple(getattr(config, name) for name in names)
+async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
+    settings = bench.settings("verify", "verify", "trials", "diagnosis", "mutation", "code_rl.reward")
+    keys = [content_key(settings, survivor.entry.digest, survivor.entry.stated_checker) for survivor in survivors]
+    with bench.ledger("verify", keys) as ledger:
+        run = _Verification(bench, survivors, keys, ledger, on_item)
+        return await run.all()
+
+
+class _Verification:
+    """One pass of `verify` over the survivors."""
+
+    def __init__(
+        self, bench: Bench, survivors: Sequence[Survivor], keys: list[str], ledger: Ledger, on_item: OnItem
+    ) -> None:
+        self._bench, self._survivors, self._keys, self._ledger, self._on_item = bench, survivors, keys, ledger, on_item
+        self._decisions: dict[int, Decision] = {}
+        self._late: list[int] = []
+        self._budget = ByteBudget()
+
+    async def all(self) -> list[Decision]:
+        """One decision a survivor, in their order."""
+        waiting: list[int] = []
+        for index, key in enumerate(self._keys):
+            known = self._ledger.get(key)
+            if known is None:
+                waiting.append(index)
+            else:
+                self._decided(index, known)
+        if waiting:
+            verifier = Verifier(self._bench.config, self._bench.executor())
+            places = self._bench.config.concurrency or default_concurrency(self._bench.executor())
+            await self._all_of(verifier, waiting, places)
+            await self._all_of(verifier, sorted(self._late), max(1, places // IN_FLIGHT_PER_PLACE), patient=True)
+        return [self._decisions[index] for index in range(len(self._survivors))]
+
+    async def _all_of(self, verifier: Verifier, indices: Sequence[int], places: int, *, patient: bool = False) -> None:
+        queue = iter(indices)
+
+        async def work() -> None:
+            for index in queue:
+                async with self._budget.take(self._survivors[index].entry.length):
+                    await self._one(verifier, index, patient=patient)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(places, len(indices))):
+                group.create_task(work())
+
+    async def _one(self, verifier: Verifier, index: int, *, patient: bool = False) -> None:
+        entry = self._survivors[index].entry
+        try:
+            decision = await verifier.verify(entry, self._bench.store[entry.place], patient=patient)
+        except SandboxError as error:
+            decision = drop(SANDBOX_ERROR, str(error))
+        if decision is None:
+            self._late.append(index)
+            return
+        if decision.reason not in UNSETTLED:
+            self._ledger.put(self._keys[index], decision)
+        self._decided(index, decision)
+
+    def _decided(self, index: int, decision: Decision) -> None:
+        self._decisions[index] = decision
+        self._on_item()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +127,7 @@ class Verifier:
             trial = await attempt(problem, code, self.executor, limit)
             kind = trial.verdict.kind
             if kind is VerdictKind.PASSED:
-                return await self._proved(problem, code, trial, number)
+                return await self._proved(entry, problem, code, trial, number)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, trial, limit))
@@ -103,14 +156,16 @@ class Verifier:
         at = f"test {verdict.passed} of {verdict.total}"
         return drop(f"reference_{verdict.kind.value}", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(self, problem: Problem, code: str, trial: Trial, number: int) -> Decision:
+    async def _proved(self, entry: Entry, problem: Problem, code: str, trial: Trial, number: int) -> Decision:
         """A reference passed once: the rest of the proof."""
         slowest = trial.slowest_s
         stated = problem.time_limit_s
         if slowest > stated and stated != DEFAULT_TIME_LIMIT_S and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1):
             return drop("impossible_time_limit", f"the limit is {stated:g} s of CPU time, the reference needs more")
         patience = max(stated, 4 * rung(slowest))
-        decision = await self._repeated(problem, code, patience) or await self._wrong_ones(problem, patience)
+        decision = await self._repeated(
+            problem, code, patience, done=int(entry.derived and number == 1)
+        ) or await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
         killed, made, kills = await self._mutants(problem, code, slowest)
@@ -132,13 +187,13 @@ class Verifier:
             notes={"time_limit_s": limit, "costs": costs, "kills": {str(k): n for k, n in sorted(kills.items())}},
         )
 
-    async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
-        """Run a passing reference again; one failure makes it flaky."""
+    async def _repeated(self, problem: Problem, code: str, limit: float, *, done: int) -> Decision | None:
+        """Run a passing reference again, less the run that gave the expected values if it was that one; one failure makes it flaky."""
         repeats = self.config.repeats
         other_seeds = (
             [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)] if repeats and is_unsteady(code) else []
         )
-        for again in [problem] * repeats + other_seeds:
+        for again in [problem] * max(0, repeats - done) + other_seeds:
             verdict = (await attempt(again, code, self.executor, limit)).verdict
             if verdict.ours:
                 return _no_verdict(verdict)
@@ -189,3 +244,34 @@ def _gravest(failures: list[Decision]) -> Decision:
     broken = [decision for decision in failures if decision.reason == BROKEN_CHECKER]
     unsettled = [decision for decision in failures if decision.reason in UNSETTLED]
     return (broken or unsettled or failures)[0]
+
+
+STEP_S = 0.25
+LEAST_LIMIT_S = 2.0
+HEADROOM = 8.0
+"""A limit is so many times what the reference needs, unless the data states a smaller one that leaves room."""
+
+LEAST_ROOM = 1.25
+
+
+def rung(cpu_s: float) -> float:
+    """The smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`."""
+    if cpu_s <= STEP_S:
+        return STEP_S
+    return float(STEP_S * 2 ** math.ceil(math.log2(cpu_s / STEP_S)))
+
+
+def cost(cpu_s: float) -> float:
+    """What a test counts against a time budget: its rung, nothing below the first."""
+    return 0.0 if cpu_s <= STEP_S else rung(cpu_s)
+
+
+def calibrated_limit(stated_s: float, slowest_s: float) -> float:
+    """The CPU limit of a problem whose reference needs `slowest_s` on its slowest test.
+
+    Lowered towards 8 rungs (2 s at least), never above what is stated; raised to 2 rungs where the stated limit leaves no room.
+    """
+    needed = rung(slowest_s)
+    if stated_s < LEAST_ROOM * slowest_s:
+        return 2 * needed
+    return min(stated_s, max(LEAST_LIMIT_S, HEADROOM * needed))

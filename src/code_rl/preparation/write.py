@@ -14,19 +14,16 @@ import chz
 
 from code_rl import __version__
 from code_rl.errors import ConfigError, install_command
-from code_rl.preparation.bench import Bench, OnItem, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, content_key
+from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.files import file_sha256
-from code_rl.problems.native import parse_problem, problem_to_json
+from code_rl.problems.native import NESTED, parse_problem, problem_to_json
 from code_rl.runs.files import sync_directory, write_atomically
 
 FORMAT = "code-rl-prepared"
 VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "test")
-NESTED = ("tests", "compare", "solutions", "meta")
-"""Columns of a Parquet file that hold JSON text; the others are plain."""
 ROWS_A_GROUP = 64
 _NO_DATA = ("out", "stop_after", "dry_run", "executor", "isolation", "concurrency")
 
@@ -150,6 +147,6 @@ def _manifest(bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any
         "code_rl": __version__,
         "splits": splits,
         "settings": settings,
-        "provenance": bench.source.provenance,
+        "provenance": bench.dataset.provenance(),
         "problems_by_source": dict(sorted(Counter(s.entry.source or "unnamed" for s in survivors).items())),
     }

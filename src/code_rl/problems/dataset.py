@@ -1,7 +1,7 @@
 """One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), or several of them with commas.
 
 A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time. It yields whatever the readers make of
-each row: a `Problem`, a `Draft` or an `Unsettled` (to be finished by `loading.settle`), or a `Skipped` with a reason.
+each row: a `Problem`, a `Draft` or an `Unsettled` (to be finished by `settle.settle`), or a `Skipped` with a reason.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from code_rl import __version__
 from code_rl.errors import ConfigError, DataError
-from code_rl.problems.catalogue import CATALOGUE, MIXTURES, Entry, known_names
-from code_rl.problems.files import count_rows, is_data_file, stream_rows
-from code_rl.problems.hub import Repository, open_repository
-from code_rl.problems.selection import select_files
-from code_rl.problems.sources.competition import Origin
+from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, Entry, known_names
+from code_rl.problems.fetch import Repository, open_repository, select_files
+from code_rl.problems.files import count_rows, file_sha256, is_data_file, stream_rows
 from code_rl.problems.sources.livecodebench import release_shards
-from code_rl.problems.sources.records import Item
+from code_rl.problems.sources.records import Item, Origin
 from code_rl.problems.sources.shapes import read_row
 from code_rl.settings import suggestion
 
@@ -62,16 +62,15 @@ class Source:
                 yield f"{file}, row {number}", row
                 position += 1
 
+    def count(self) -> int:
+        """The number of rows."""
+        return sum(map(count_rows, self.files))
+
     def provenance(self) -> dict[str, Any]:
-        """Where the rows come from, as JSON data."""
-        return {
-            "name": self.name,
-            "split": self.split,
-            "repository": self.repository,
-            "revision": self.revision,
-            "licence": self.licence,
-            "files": [{"path": str(file), "bytes": file.stat().st_size} for file in self.files],
-        }
+        """Where the rows come from, as JSON data: files by name and hash, as where they lay on this machine is nobody's business."""
+        files = [{"name": one.name, "bytes": one.stat().st_size, "sha256": file_sha256(one)} for one in self.files]
+        names = ("name", "split", "repository", "revision", "licence")
+        return {**{name: getattr(self, name) for name in names}, "files": files}
 
     def identity(self) -> list[Any]:
         """What the content depends on: the commit, or each local file's path, size and time of change."""
@@ -91,6 +90,31 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltinSource(Source):
+    """The built-in family: made, not read."""
+
+    def items(self, skip: int = 0) -> Iterator[Item]:
+        """The problems, without the first `skip`."""
+        from code_rl.problems.builtin import BuiltinTrainSet
+
+        return islice(BuiltinTrainSet(), skip, None)
+
+    def count(self) -> int:
+        """The number of problems."""
+        from code_rl.problems.builtin import TRAIN_SIZE
+
+        return TRAIN_SIZE
+
+    def provenance(self) -> dict[str, Any]:
+        """The version that makes them."""
+        return {"name": self.name, "revision": __version__}
+
+    def identity(self) -> list[Any]:
+        """The version that makes them."""
+        return [self.name, __version__]
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """Sources read one after the other. `name` is the setting as it was given."""
 
@@ -104,7 +128,7 @@ class Dataset:
         """One item a raw row, in the order of the sources, without the first `skip` rows."""
         for source in self.sources:
             if skip:
-                held = sum(map(count_rows, source.files))
+                held = source.count()
                 if held <= skip:
                     skip -= held
                     continue
@@ -180,6 +204,8 @@ def _parts(setting: str) -> list[str]:
 
 def _sources(part: str, role: Role) -> list[Source]:
     name, revision, split = _split_name(part)
+    if part == BUILTIN:
+        return [BuiltinSource(BUILTIN, None, (), given=BUILTIN)]
     if name in MIXTURES:
         mixture = MIXTURES[name]
         if split not in (None, "train", "test"):

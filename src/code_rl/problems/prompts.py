@@ -1,11 +1,21 @@
-"""LiveCodeBench's prompt for one problem (lcb_runner/prompts/code_generation.py, the generic model style).
+"""LiveCodeBench's prompt for one problem (lcb_runner/prompts/code_generation.py, the generic model style), and tests as text.
 
-Built from a `ProblemView`, so that nothing hidden can reach a prompt.
+Prompts are built from a `ProblemView`, so that nothing hidden can reach one. `build_question` makes the same of a raw row of any source.
 """
 
 from __future__ import annotations
 
-from code_rl.problems.problem import ProblemView
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from code_rl.problems.problem import CallTest, ProblemView, SequenceTest, StdinTest, TestCase
+from code_rl.problems.values import dumps
+
+COMPLETE = "Complete the following function."
+"""The statement of rows whose prompt is code."""
+REQUEST = "Please complete the following python code precisely:"
+"""What stands before the code in LeetCodeDataset's older layout."""
 
 LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate a "
@@ -33,3 +43,71 @@ def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = 
 def build_prompt(view: ProblemView) -> str:
     """The user message for `view`."""
     return fetch_live_code_bench_system_prompt(view.statement, view.starter_code)
+
+
+STATEMENT_FIELDS = ("question", "prompt", "problem", "question_content", "description", "statement", "text")
+"""Where rows keep their statement; the first that is not blank counts."""
+
+
+def build_question(example: Mapping[str, Any]) -> str | None:
+    """The prompt for a row with a statement in one of `STATEMENT_FIELDS` and perhaps `starter_code`.
+
+    LeetCodeDataset and HumanEval rows, whose `prompt` is code, are told by their other columns. None when the row has no statement.
+    """
+    statement, starter = _code_rows(example)
+    for name in STATEMENT_FIELDS if statement is None else ():
+        statement = statement or _text(example, name)
+    if statement is None:
+        return None
+    return fetch_live_code_bench_system_prompt(statement, starter or _text(example, "starter_code"))
+
+
+def _code_rows(example: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Statement and starter code of rows whose `prompt` holds code instead of a statement; nothing for all others."""
+    entry = _text(example, "entry_point")
+    if entry is None:
+        return None, None
+    if _text(example, "problem_description"):
+        return _text(example, "problem_description"), _text(example, "starter_code")
+    query = _text(example, "query")
+    if query is not None and REQUEST in query:
+        meta = example.get("meta")
+        starter = _text(meta, "lang_code") if isinstance(meta, Mapping) else None
+        return query.partition(REQUEST)[0].strip(), starter
+    prompt = _text(example, "prompt")
+    if prompt is not None and f"def {entry}(" in prompt:
+        return COMPLETE, prompt.strip("\n")
+    return None, None
+
+
+def _text(example: Mapping[str, Any], name: str) -> str | None:
+    value = example.get(name)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTest:
+    """What a program is given, and what it should answer; long texts are cut."""
+
+    given: str
+    expected: str
+
+
+def shown_test(test: TestCase, fn_name: str | None, most: int) -> ShownTest:
+    """`test` in at most `most` characters a side."""
+    given = test.input if isinstance(test, StdinTest) else _call(test, fn_name)
+    expected = test.expected if isinstance(test, StdinTest) else _expected(test)
+    return ShownTest(given[:most], expected[:most])
+
+
+def _call(test: CallTest | SequenceTest, fn_name: str | None) -> str:
+    if isinstance(test, SequenceTest):
+        return "; ".join(f"{name}({', '.join(map(dumps, args))})" for name, args in test.calls)
+    named = [f"{name}={dumps(value)}" for name, value in test.kwargs.items()]
+    return f"{test.fn_name or fn_name}({', '.join([*map(dumps, test.args), *named])})"
+
+
+def _expected(test: CallTest | SequenceTest) -> str:
+    if isinstance(test, CallTest) and test.raises is not None:
+        return f"raises {test.raises}"
+    return dumps(list(test.expected) if isinstance(test, SequenceTest) else test.expected)

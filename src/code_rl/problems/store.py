@@ -1,110 +1,248 @@
-"""Random access to a native problem file in bounded memory: where each problem lies, and the few used last."""
+"""Problems on disk for random access, in the memory of those in use: one compressed record each, and an index.
+
+A store is a folder `problems.bin` + `index.jsonl`, both appended row by row: a cut costs the row in hand. Its key names all that shaped it (the
+source's rows, the readers' own code); what was made under another key is made anew. Stores of data sets and benchmarks lie in the cache
+(`CODE_RL_CACHE`, else `~/.cache/code-rl`), that of `code-rl prepare` in its folder.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import json
 import os
-import shutil
-import tempfile
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import IO
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, overload
 
 from code_rl.errors import DataError
-from code_rl.problems.files import open_binary
-from code_rl.problems.native import parse_problem
+from code_rl.problems.files import cache_folder, sources_digest
+from code_rl.problems.native import format_problem, parse_problem
+from code_rl.problems.order import Selected
+from code_rl.problems.overlap import keys_of
 from code_rl.problems.problem import Problem
+from code_rl.problems.sources.records import Skipped
+
+READERS = ("code_rl.problems", "code_rl.reward")
+"""What decides which problems the rows of a data set are."""
 
 CACHE_BYTES = 128 << 20
+RECORDS, INDEX = "problems.bin", "index.jsonl"
+Items = Callable[[int], AsyncIterator[Problem | Skipped]]
+"""What the rows of a source give, without the first so many."""
 
 
-class ProblemStore:
-    """Problems of one file by id. Every row is checked once, on opening.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a problem's record lies, and what its maker noted about it (JSON data)."""
 
-    Raises DataError for a file that cannot be read, a malformed row or a repeated id. Keeps at most about `cache_bytes` of rows
-    (their size in the file) parsed; a compressed file is unpacked once into a temporary file. `each` is called with every problem while
-    it is checked. Close it, or use it in a `with`.
+    id: str
+    offset: int
+    length: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    """The digest of its statement (`overlap`)."""
+
+
+class Store(Sequence[Problem]):
+    """The problems by position and by id; `skipped` are the rows that gave none, `complete` says whether the source was read to its end.
+
+    Reads one record at each access, safely from several threads; `get` keeps at most about `cache_bytes` of records parsed.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        cache_bytes: int = CACHE_BYTES,
-        each: Callable[[Problem], None] | None = None,
-    ) -> None:
-        self._path = os.fspath(path)
-        self._cache_bytes = cache_bytes
-        self._cached: OrderedDict[str, Problem] = OrderedDict()
-        self._cached_bytes = 0
-        self._place: dict[str, tuple[int, int, int]] = {}
-        self._stream = _open(self._path)
-        try:
-            self._index(each)
-        except BaseException:
-            self._stream.close()
-            raise
+    def __init__(self, folder: Path, key: str, cache_bytes: int = CACHE_BYTES) -> None:
+        self.folder, self.key = folder, key
+        self.places: list[Place] = []
+        self.skipped: list[Skipped] = []
+        self.complete = False
+        self._place_of: dict[str, int] = {}
+        self._cached: OrderedDict[int, tuple[Problem, int]] = OrderedDict()
+        self._cache_room = cache_bytes
+        self._reading: int | None = None
+        self._writing: tuple[IO[bytes], IO[bytes]] | None = None
+        self._whole = self._read_index()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._place)
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+        if isinstance(index, slice):
+            return Selected(self, range(len(self))[index])
+        return parse_problem(self.line(index), f"{self.folder}, record {index}")
 
     def __len__(self) -> int:
-        return len(self._place)
+        return len(self.places)
 
-    def __contains__(self, problem_id: object) -> bool:
-        return problem_id in self._place
+    def has(self, problem_id: str) -> bool:
+        """Whether there is a problem with this id."""
+        return problem_id in self._place_of
 
     def get(self, problem_id: str) -> Problem:
-        """The problem with this id. Raises KeyError for an unknown one."""
-        found = self._cached.get(problem_id)
-        if found is not None:
-            self._cached.move_to_end(problem_id)
-            return found
-        number, offset, length = self._place[problem_id]
-        self._stream.seek(offset)
-        problem = parse_problem(self._stream.read(length), f"{self._path}, line {number}")
-        self._cached[problem_id] = problem
-        self._cached_bytes += length
-        while self._cached_bytes > self._cache_bytes and len(self._cached) > 1:
-            evicted, _ = self._cached.popitem(last=False)
-            self._cached_bytes -= self._place[evicted][2]
+        """The problem with this id, not parsed anew if it was used of late. Raises KeyError for an unknown one."""
+        index = self._place_of[problem_id]
+        if index in self._cached:
+            self._cached.move_to_end(index)
+            return self._cached[index][0]
+        line = self.line(index)
+        problem = parse_problem(line, f"{self.folder}, record {index}")
+        self._cached[index] = problem, len(line)
+        self._cache_room -= len(line)
+        while self._cache_room < 0 and len(self._cached) > 1:
+            self._cache_room += self._cached.popitem(last=False)[1][1]
         return problem
 
+    def line(self, index: int) -> bytes:
+        """The problem at a position as a native line, without its end."""
+        place = self.places[index]
+        if self._reading is None:
+            self._reading = os.open(self.folder / RECORDS, os.O_RDONLY)
+        try:
+            return zlib.decompress(os.pread(self._reading, place.length, place.offset))
+        except zlib.error as error:
+            raise DataError(f"{self.folder}: record {index} is damaged ({error}); delete that folder") from error
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """`keys_of` each problem, without reading any."""
+        return [(place.id, place.text) for place in self.places]
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the source are dealt with."""
+        return len(self.places) + len(self.skipped)
+
+    def left_out(self) -> dict[str, int]:
+        """How many rows gave no problem, by reason."""
+        return dict(sorted(Counter(one.reason for one in self.skipped).items()))
+
+    def add(self, problem: Problem, about: Mapping[str, Any] | None = None, line: bytes | None = None) -> None:
+        """Append one problem (`line`: as `format_problem` writes it); it survives a kill of this process once this returns."""
+        records, _ = self._writers()
+        record = zlib.compress(line or format_problem(problem).encode("ascii"), 1)
+        offset = self.places[-1].offset + self.places[-1].length if self.places else 0
+        records.write(record)
+        records.flush()
+        place = Place(problem.id, offset, len(record), about or {}, keys_of(problem)[1])
+        noted = {"id": place.id, "at": [offset, len(record)], "text": place.text}
+        self._note({**noted, **({"about": about} if about else {})})
+        self._take(place)
+
+    def leave_out(self, skipped: Skipped) -> None:
+        """Note one row that gives no problem."""
+        self._note({"skipped": [skipped.row_id, skipped.reason, skipped.detail]})
+        self.skipped.append(skipped)
+
+    def finish(self) -> None:
+        """Everything was read; make it durable."""
+        if not self.complete:
+            records, index = self._writers()
+            os.fsync(records.fileno())
+            self._note({"complete": True})
+            os.fsync(index.fileno())
+            self.complete = True
+
     def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._stream.close()
+        """Close the files. Idempotent."""
+        for stream in self._writing or ():
+            stream.close()
+        if self._reading is not None:
+            os.close(self._reading)
+        self._reading = self._writing = None
 
-    def __enter__(self) -> ProblemStore:
-        return self
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            self.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _take(self, place: Place) -> None:
+        self._place_of[place.id] = len(self.places)
+        self.places.append(place)
 
-    def _index(self, each: Callable[[Problem], None] | None) -> None:
-        offset = 0
-        for number, line in enumerate(self._stream, start=1):
-            start = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0
-            if line[start:].strip():
-                where = f"{self._path}, line {number}"
-                problem = parse_problem(line[start:], where)
-                problem_id = problem.id
-                if problem_id in self._place:
-                    raise DataError(f"{where}: id {problem_id!r} came before; ids must be unique")
-                self._place[problem_id] = (number, offset + start, len(line) - start)
-                if each is not None:
-                    each(problem)
-            offset += len(line)
+    def _note(self, row: Mapping[str, Any]) -> None:
+        _, index = self._writers()
+        index.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+        index.flush()
+
+    def _writers(self) -> tuple[IO[bytes], IO[bytes]]:
+        """The files, open for appending after all that is whole in them."""
+        if self._writing is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            records, index = (self.folder / RECORDS).open("ab"), (self.folder / INDEX).open("ab")
+            records.truncate(self.places[-1].offset + self.places[-1].length if self.places else 0)
+            index.truncate(self._whole)
+            self._writing = records, index
+            if not self._whole:
+                self._note({"key": self.key})
+        return self._writing
+
+    def _read_index(self) -> int:
+        """Take over what an earlier process left under the same key; returns how far the index is whole."""
+        end = 0
+        with suppress(FileNotFoundError):
+            size = (self.folder / RECORDS).stat().st_size
+            for number, (line, row) in enumerate(_whole_rows(self.folder / INDEX)):
+                if number == 0 and row != {"key": self.key}:
+                    return 0
+                if "skipped" in row:
+                    self.skipped.append(Skipped(*row["skipped"]))
+                elif "id" in row:
+                    offset, length = row["at"]
+                    place = Place(row["id"], offset, length, row.get("about", {}), row.get("text", ""))
+                    if place.offset + place.length > size:
+                        break
+                    self._take(place)
+                self.complete = row == {"complete": True}
+                end += len(line)
+        return end
 
 
-def _open(path: str) -> IO[bytes]:
+def _whole_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    with path.open("rb") as stream:
+        for line in stream:
+            try:
+                row = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                return
+            yield line, row
+
+
+async def cached_store(
+    name: str, items: Items, about: Callable[[Problem], Mapping[str, Any]] = lambda _: {}, *modules: str
+) -> Store:
+    """The store `name` in the cache: made from `items` the first time, gone on with where that was cut; whoever comes second waits.
+
+    It is made anew once the readers, or `modules` beside them, have changed. A repeated id is left out (`duplicate_id`). Raises DataError when it
+    cannot be written.
+    """
+    key = sources_digest(*READERS, *modules)
+    folder = cache_folder() / "problems" / f"{name}-{key[:16]}"
+    store = Store(folder, key)
+    if store.complete:
+        return store
     try:
-        if not path.endswith((".gz", ".zst")):
-            return open(path, "rb")
-        unpacked = tempfile.TemporaryFile()  # noqa: SIM115 - the store closes it
-        with open_binary(path) as packed:
-            shutil.copyfileobj(packed, unpacked, 1 << 20)
-        unpacked.seek(0)
-        return unpacked
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+            store = Store(folder, key)
+            async with aclosing(items(store.rows) if not store.complete else _nothing()) as rows:  # type: ignore[type-var]
+                async for item in rows:
+                    if isinstance(item, Problem) and store.has(item.id):
+                        item = Skipped(item.id, "duplicate_id", "an earlier row has this id")
+                    store.leave_out(item) if isinstance(item, Skipped) else store.add(item, about(item))
+            store.finish()
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be written ({error.strerror}); set CODE_RL_CACHE to a folder with room"
+        ) from error
+    return store
+
+
+async def _nothing() -> AsyncIterator[Problem | Skipped]:
+    return
+    yield

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import tinker
 
 from code_rl.errors import SandboxError
-from code_rl.problems.course_tests import read_tests
 from code_rl.problems.problem import Problem
+from code_rl.problems.sources.testcases import read_tests
 from code_rl.reward.extract import extract_code
 from code_rl.reward.judge import judge
 from code_rl.reward.shared import shared_executor
@@ -52,7 +52,7 @@ class StepResult:
 class CodeEnv:
     """One problem: takes a sampled completion, extracts its last fenced block, runs it on the tests, gives the reward.
 
-    `tests` are rows of any shape that `problems.course_tests` reads; `reward_timeout` is CPU seconds for each test. Without an
+    `tests` are rows of any shape that `problems.sources.testcases` reads; `reward_timeout` is CPU seconds for each test. Without an
     `executor` the process's shared one is used. Raises DataError for malformed tests.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from code_rl.problems.native_tests import INTERACT
+from code_rl.problems.native import INTERACT
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reward.asking import unreadable
 from code_rl.reward.checker import OUTPUT_BYTES, UndecidedError, read_decision

@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 
 from code_rl.errors import ConfigError, DataError, SandboxError
-from code_rl.problems.native_tests import check_tests
+from code_rl.problems.native import check_tests
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.rules import check_compare
 from code_rl.reward.asking import Asked, put_to_checker

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from code_rl import __version__
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.problems.shown import shown_test
+from code_rl.problems.prompts import shown_test
 from code_rl.reward.extract import extract_code
 from code_rl.runs.checkpoints import (
     CHECKPOINTS,

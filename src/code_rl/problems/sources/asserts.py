@@ -1,23 +1,62 @@
-"""`assert f(1, 2) == 3` as data: which call, what is expected, how it is compared.
+"""`assert f(1, 2) == 3` as data: which call, what is expected, how it is compared; and tests from them.
 
-Understands the assert forms of HumanEval, MBPP and LeetCodeDataset. The called function's result may be wrapped in a `view`
-(`set(f(x)) == {1}`, `assert f(x)`): the view is applied inside the sandbox to the returned value, so that objects which are
-no plain data (a regular-expression match, say) can still be compared by what the test asks of them.
+Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's and EvoEval's self-contained tests. The called
+function's result may be wrapped in a `view` (`set(f(x)) == {1}`, `assert f(x)`): the view is applied inside the sandbox to the returned value,
+so that objects which are no plain data (a regular-expression match, say) can still be compared by what the test asks of them.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from code_rl.problems.problem import CallTest, Compare, Problem
 from code_rl.problems.sources.literals import Folder, NotLiteralError
-from code_rl.problems.sources.records import RowError
-from code_rl.problems.sources.views import VIEWS
+from code_rl.problems.sources.records import Draft, RowError
 
 SAME_VALUE_FUNCTIONS = ("is_same_list", "is_same_tree")
 DEFAULT_ISCLOSE_REL_TOL = 1e-9
+DEFAULT_FLOAT_TOL = 1e-6
+ALLCLOSE_REL_TOL = 1e-7
+
+VIEWS = {
+    "bool": "bool(value)",
+    "int": "int(value)",
+    "found": "value if value is True or value is False else value is not None",
+    "set": "set(value)",
+    "tuple": "tuple(value)",
+    "list": "list(value)",
+    "sorted": "sorted(value)",
+    "len": "len(value)",
+}
+"""What a test looks at instead of the returned value. It runs after the call, inside the sandbox, as `Problem.meta["setup"]`, and carries no expected
+value: a program that tampers with it gains nothing over returning another value."""
+
+_VIEW_SETUP = """
+def _seen_by_test(function):
+    depth = 0
+    def call(*args, **kwargs):
+        nonlocal depth
+        depth += 1
+        try:
+            value = function(*args, **kwargs)
+        finally:
+            depth -= 1
+        return value if depth else ({view})
+    return call
+if "{name}" in globals():
+    {name} = _seen_by_test({name})
+else:
+    Solution.{name} = _seen_by_test(Solution.{name})
+"""
+
+
+def view_setup(fn_name: str, view: str) -> str:
+    """Source that makes outermost calls of `fn_name` return the view of their value; recursive calls see the value itself."""
+    return _VIEW_SETUP.format(name=fn_name, view=VIEWS[view])
 
 
 class AssertFormError(RowError):
@@ -26,7 +65,7 @@ class AssertFormError(RowError):
 
 @dataclass(frozen=True, slots=True)
 class CallAssert:
-    """One assert. `view` names the entry of `views.VIEWS` applied to the result (None: the result itself)."""
+    """One assert. `view` names the entry of `VIEWS` applied to the result (None: the result itself), `raises` the exception that is due."""
 
     args: tuple[Any, ...]
     expected: Any
@@ -34,6 +73,7 @@ class CallAssert:
     view: str | None = None
     abs_tol: float = 0.0
     rel_tol: float = 0.0
+    raises: str | None = None
 
 
 class AssertReader:
@@ -57,6 +97,15 @@ class AssertReader:
             case ast.Assert(test=test):
                 return self._test(test)
         raise AssertFormError("statement_is_not_an_assert", ast.unparse(statement)[:120])
+
+    def read_one(self, statement: ast.stmt) -> Iterator[CallAssert]:
+        """What `read` makes of a statement, if anything."""
+        found = self.read(statement)
+        return iter(() if found is None else (found,))
+
+    def raising(self, call: ast.expr, kind: str) -> CallAssert:
+        """A call that must raise an exception of class `kind`."""
+        return dataclasses.replace(self._call(call, None), raises=kind)
 
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
         """The positional arguments of the one call of the entry point in `statement`, whatever is asserted of it."""
@@ -153,9 +202,102 @@ def check_body(source: str) -> list[ast.stmt]:
     return functions[0].body
 
 
-def read_asserts(reader: AssertReader, statements: list[ast.stmt]) -> Iterator[CallAssert]:
+def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> Iterator[CallAssert]:
     """Every assert with content among `statements`, in order. Raises AssertFormError at the first that cannot be read."""
-    for statement in statements:
-        found = reader.read(statement)
-        if found is not None:
-            yield found
+    return (found for found in map(reader.read, statements) if found is not None)
+
+
+def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...], list[Any] | None, float]:
+    """`inputs`, results (None when a reference function computes them) and the tolerance of a test that is two tables and a loop.
+
+    The loop must be `assertion(f(*inp), …, atol)` (EvalPlus) or compare with `is_equal` (EvoEval); any other (a broken or special oracle) raises
+    AssertFormError.
+    """
+    tables: dict[str, Any] = {}
+    atol: float | None = None
+    for part in statements:
+        match part:
+            case ast.Assign(
+                targets=[ast.Name(id="inputs")],
+                value=ast.ListComp(elt=ast.Call(func=ast.Name(id="eval")), generators=[each]),
+            ):
+                tables["inputs"] = read_call_texts(_fold(each.iter))
+            case ast.Assign(targets=[ast.Name(id="inputs" | "results" | "outputs" as name)], value=value):
+                tables["inputs" if name == "inputs" else "results"] = _fold(value)
+            case ast.For(body=[ast.Expr(value=ast.Call(func=ast.Name(id="assertion"), args=[_, _, tolerance]))]):
+                atol = float(_fold(tolerance))
+            case ast.For(body=[ast.Assign(value=ast.Call(func=ast.Name(id="is_equal"))), ast.Assert()]):
+                atol = DEFAULT_FLOAT_TOL if any(map(holds_float, tables.get("results", ()))) else 0.0
+            case ast.For():
+                raise AssertFormError("unknown_oracle", ast.unparse(part.body[0])[:120])
+    if atol is None or "inputs" not in tables:
+        raise AssertFormError("unknown_test_shape", f"tables {sorted(tables)}")
+    return tuple(tuple(call) for call in tables["inputs"]), tables.get("results"), atol
+
+
+def read_call_texts(texts: Iterable[str]) -> list[tuple[Any, ...]]:
+    """Arguments from what stands between the brackets of calls."""
+    calls = [read_statements(f"({text},)" if text.strip() else "()") for text in texts]
+    if not all(len(body) == 1 and isinstance(body[0], ast.Expr) for body in calls):
+        raise AssertFormError("value_is_not_a_literal", "arguments that are no expression")
+    return [tuple(_fold(body[0].value)) for body in calls if isinstance(body[0], ast.Expr)]
+
+
+def call_tests(asserts: Sequence[CallAssert], public: int = 0) -> tuple[CallTest, ...]:
+    """One CallTest an assert; the first `public` of them public. Raises RowError when there is none."""
+    if not asserts:
+        raise RowError("no_tests")
+    return tuple(
+        CallTest(found.args, found.expected, found.kwargs, public=index < public, raises=found.raises)
+        for index, found in enumerate(asserts)
+    )
+
+
+def common_view(asserts: Iterable[CallAssert]) -> str | None:
+    """The view that all asserts share. Raises RowError when they differ: one problem has one entry point."""
+    views = {found.view for found in asserts if found.raises is None}
+    if len(views) > 1:
+        raise RowError("mixed_views", ", ".join(sorted(map(str, views))))
+    return views.pop() if views else None
+
+
+def assert_rule(asserts: Sequence[CallAssert]) -> Compare:
+    """Python's `==`, with the widest tolerance named when any assert names one."""
+    abs_tol = max((found.abs_tol for found in asserts), default=0.0)
+    rel_tol = max((found.rel_tol for found in asserts), default=0.0)
+    return Compare("python", abs_tol, rel_tol)
+
+
+def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
+    """EvalPlus's rule: a named tolerance, else 1e-6 where an expected value is a float or a flat sequence of floats, else `==`."""
+    tolerance = abs_tol or (DEFAULT_FLOAT_TOL if any(map(_is_floats, expected)) else 0.0)
+    return Compare("python", tolerance, ALLCLOSE_REL_TOL if tolerance else 0.0)
+
+
+def tabled(
+    problem: Problem, inputs: Sequence[tuple[Any, ...]], results: list[Any] | None, atol: float, public: int = 0
+) -> Problem | Draft:
+    """`problem` with the tests of a table, the first `public` of them public; a Draft where a reference has yet to compute the results."""
+    if results is None:
+        return Draft(problem, tuple(inputs), problem.solutions[0], atol, public)
+    pairs = enumerate(zip(inputs, results, strict=True))
+    tests = tuple(CallTest(args, value, public=index < public) for index, (args, value) in pairs)
+    return dataclasses.replace(problem, tests=tests, compare=expected_rule(results, atol))
+
+
+def holds_float(value: Any) -> bool:
+    """True for a float, and for a sequence with one at any depth."""
+    return any(map(holds_float, value)) if isinstance(value, list | tuple) else isinstance(value, float)
+
+
+def _is_floats(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(item, float) for item in value)
+    return isinstance(value, float)
+
+
+def _fold(node: ast.expr) -> Any:
+    try:
+        return Folder().fold(node)
+    except NotLiteralError as error:
+        raise AssertFormError("value_is_not_a_literal", str(error)) from error

@@ -7,14 +7,14 @@ set for compiled languages; they are kept in `meta`, and the problem gets the us
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import decode_private_tests
-from code_rl.problems.sources.rawtests import MAX_SOLUTIONS, finish, from_json, solutions
-from code_rl.problems.sources.records import Item, Row, RowError, Unsettled, field
+from code_rl.problems.sources.mbpp import read_mbpp
+from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, filled, from_json
+from code_rl.problems.sources.testcases import MAX_SOLUTIONS, finish, solutions
 
 PYTHON3 = (3, "PYTHON3")
 """How CodeContests marks a solution in Python 3: the class number, or its name."""
@@ -27,47 +27,29 @@ _NEMO_END = "# Your code here\n```\n\n"
 _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "picture_num")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a row comes from: the set's name, what ids of its rows begin with, the row's position, and its place in words."""
-
-    source: str
-    prefix: str
-    index: int
-    where: str = "row"
-
-    @property
-    def row_id(self) -> str:
-        """The id of a row that carries none."""
-        return f"{self.prefix}/{self.index}"
-
-
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Unsettled:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
     draft = Problem(
         id=_own_id(row, origin),
-        statement=_text(row, "problem"),
+        statement=filled(row, "problem"),
         tests=(),
         starter_code=_starter(row),
         solutions=solutions(row.get("solutions")),
         source=origin.source,
     )
-    tests, metadata = from_json(_needed(row, "tests"), "tests"), row.get("metadata")
-    return finish(draft, tests, metadata, text_calls=_has_test_types(tests))
+    return finish(draft, _needed(row, "tests"), row.get("metadata"))
 
 
 def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
     """`question`, `input_output`, perhaps `solutions`, `starter_code`: APPS, TACO, TACO-verified."""
-    stated = from_json(row.get("metadata"), "metadata") or {}
-    if not isinstance(stated, Mapping):
-        raise RowError("wrong_field_type", "metadata must be an object")
+    stated = from_json(row.get("metadata") or {}, "metadata", dict)
     meta = {name: value for name in _TACO_META if (value := row.get(name, stated.get(name))) not in (None, "", "[]")}
     for name in ("time_limit", "memory_limit"):
         if row.get(name):
             meta[f"stated_{name}"] = str(row[name])
     draft = Problem(
         id=_own_id(row, origin),
-        statement=_text(row, "question"),
+        statement=filled(row, "question"),
         tests=(),
         starter_code=_starter(row),
         solutions=solutions(row.get("solutions")),
@@ -99,7 +81,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
         meta["stated_time_limit"] = f"{limit.get('seconds', 0) + limit.get('nanos', 0) / 1e9:g} seconds"
     return Problem(
         id=str(row.get("name") or origin.row_id),
-        statement=_text(row, "description"),
+        statement=filled(row, "description"),
         tests=tests,
         solutions=_in_python(row, "solutions"),
         source=origin.source,
@@ -126,13 +108,13 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Unsettled:
 
 def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     """Sandbox Fusion's CodeContests: `content`, and `test` with `{"input": {"stdin"}, "output": {"stdout"}}`."""
-    labels = _labels(row)
+    labels = from_json(row.get("labels") or {}, "labels", dict)
     tests = from_json(_needed(row, "test"), "test")
     if not isinstance(tests, list) or not tests:
         raise RowError("no_tests")
     return Problem(
         id=str(labels.get("name") or origin.row_id),
-        statement=_text(row, "content"),
+        statement=filled(row, "content"),
         tests=tuple(
             StdinTest(field(_part(test, "input"), "stdin", str), field(_part(test, "output"), "stdout", str))
             for test in tests
@@ -145,8 +127,8 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
 
 def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
     """Sandbox Fusion's LiveCodeBench: the whole prompt in `content`, packed tests in `test`."""
-    labels = _labels(row)
-    content = _text(row, "content")
+    labels = from_json(row.get("labels") or {}, "labels", dict)
+    content = filled(row, "content")
     statement, asked, answer = content.partition(_QUESTION)[2].rpartition(_FORMAT)
     if not asked or not statement.strip():
         raise RowError("unknown_prompt_shape", "content has no question and format")
@@ -163,31 +145,22 @@ def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
     return finish(draft, tests, text_calls=True)
 
 
-def read_sandbox_mbpp(row: Row, origin: Origin) -> Item:
+def read_sandbox_mbpp(row: Row, origin: Origin) -> Problem:
     """Sandbox Fusion's MBPP: the fields of MBPP under other names."""
-    from code_rl.problems.sources.mbpp import read_mbpp
-
     renamed = {
         "task_id": row.get("id", origin.row_id),
         "text": row.get("content"),
         "code": row.get("canonical_solution"),
         "test_list": row.get("test_list"),
-        "test_setup_code": _labels(row).get("test_setup_code"),
+        "test_setup_code": from_json(row.get("labels") or {}, "labels", dict).get("test_setup_code"),
     }
-    return next(iter(read_mbpp([renamed])))
+    return read_mbpp(renamed, origin)
 
 
 def _needed(row: Row, name: str) -> Any:
     if row.get(name) is None:
         raise RowError("missing_field", name)
     return row[name]
-
-
-def _text(row: Row, name: str) -> str:
-    text = field(row, name, str)
-    if not text.strip():
-        raise RowError("blank_statement", name)
-    return text
 
 
 def _own_id(row: Row, origin: Origin) -> str:
@@ -211,17 +184,6 @@ def _day(value: Any) -> str | None:
         return date.fromisoformat(str(value)[:10]).isoformat()
     except ValueError:
         return None
-
-
-def _has_test_types(tests: Any) -> bool:
-    return isinstance(tests, list) and any(isinstance(test, Mapping) and "testtype" in test for test in tests)
-
-
-def _labels(row: Row) -> dict[str, Any]:
-    labels = from_json(row.get("labels") or {}, "labels")
-    if not isinstance(labels, dict):
-        raise RowError("wrong_field_type", "labels must be an object")
-    return labels
 
 
 def _part(test: Any, name: str) -> Mapping[str, Any]:

@@ -6,27 +6,29 @@ arguments and results travel as `LinkedList` and `BinaryTree` values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from code_rl.problems.problem import Compare, Problem
-from code_rl.problems.sources.asserts import AssertReader, CallAssert, check_body, read_asserts
-from code_rl.problems.sources.build import call_tests, common_view
+from code_rl.problems.prompts import REQUEST
+from code_rl.problems.sources.asserts import (
+    AssertReader,
+    CallAssert,
+    call_tests,
+    check_body,
+    common_view,
+    holds_float,
+    read_asserts,
+)
 from code_rl.problems.sources.literals import Folder
-from code_rl.problems.sources.records import Row, RowError, Skipped, field, read_each
+from code_rl.problems.sources.records import Origin, Row, RowError, field
 from code_rl.problems.values import BinaryTree, LinkedList
 
-REQUEST = "Please complete the following python code precisely:"
 LEETCODE_ABS_TOL = 1e-5
 """LeetCode's documented tolerance for problems whose answer is a float."""
 
 
-def read_leetcode(rows: Iterable[Row]) -> Iterator[Problem | Skipped]:
-    """LeetCodeDataset rows of either layout."""
-    return read_each(rows, _problem, lambda row: str(row.get("task_id", "?")))
-
-
-def _problem(row: Row) -> Problem:
+def read_leetcode(row: Row, _origin: Origin) -> Problem:
+    """A LeetCodeDataset row of either layout."""
     reader = AssertReader("candidate", folder=Folder({"list_node": linked_list, "tree_node": binary_tree}))
     asserts = list(read_asserts(reader, check_body(field(row, "test", str))))
     if common_view(asserts) is not None:
@@ -93,11 +95,5 @@ def _method(entry: str) -> str:
 
 
 def _rule(asserts: list[CallAssert]) -> Compare:
-    floats = any(_holds_float(found.expected) for found in asserts)
+    floats = any(holds_float(found.expected) for found in asserts)
     return Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0)
-
-
-def _holds_float(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_holds_float, value))
-    return isinstance(value, float)

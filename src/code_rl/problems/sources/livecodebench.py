@@ -15,17 +15,15 @@ import pickle
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from code_rl.errors import ConfigError, DataError
-from code_rl.problems.course_tests import read_tests
+from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem, TestCase
-from code_rl.problems.sources.prelude import CALL_PRELUDE
-from code_rl.problems.sources.records import Row, RowError, Skipped, field, read_rows
+from code_rl.problems.sources.records import Origin, Row, RowError, Skipped, field, from_json
+from code_rl.problems.sources.testcases import CALL_PRELUDE, read_tests
 
 REPOSITORY = "livecodebench/code_generation_lite"
 SHARDS = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl", "test6.jsonl")
@@ -34,6 +32,17 @@ SHARD_ROWS = (400, 111, 101, 101, 167, 175)
 
 OUTSIDE_WINDOW = "outside_window"
 """The reason code of rows that are sound but not asked for."""
+
+_BEFORE_BUILTINS = (
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator",
+    "io", "sys", "json",
+)  # fmt: skip
+
+LCB_PRELUDE = (
+    "".join(f"from {name} import *\n" for name in (*_BEFORE_BUILTINS, "builtins", "typing"))
+    + f"import {', '.join(_BEFORE_BUILTINS)}\nsys.setrecursionlimit(50000)\n"
+)
+"""What LiveCodeBench has before every program: the names of these modules, a later one before an earlier, then the modules themselves."""
 
 MAX_PRIVATE_BYTES = 1 << 30
 _RELEASE = re.compile(r"release_v([1-9])|v([1-9])(?:_v([1-9]))?")
@@ -93,33 +102,35 @@ def shard_paths(folder: Path, version: str) -> list[Path]:
     return paths
 
 
-def read_shards(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The raw rows of shard files, one in memory at a time."""
-    for path in paths:
-        yield from read_rows(path)
+def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) -> Problem | Skipped:
+    """A row as a problem; one outside `window` is Skipped before its tests are decoded.
 
-
-def read_livecodebench(rows: Iterable[Row], window: Window | None = None) -> Iterator[Problem | Skipped]:
-    """Problems of raw rows, in order; rows outside `window` are Skipped before their tests are decoded.
-
-    Malformed rows are Skipped with a reason: `missing_field`, `wrong_field_type`, `bad_date`, `bad_private_tests`, `pickle_refused`,
-    `bad_tests`, `duplicate_id`.
+    Raises RowError: `missing_field`, `wrong_field_type`, `bad_date`, `bad_private_tests`, `pickle_refused`, `not_json`, `bad_tests`.
     """
-    seen: set[str] = set()
-    for row in rows:
-        row_id = str(row.get("question_id", "?"))
-        try:
-            day = _contest_day(row)
-            if window is not None and day not in window:
-                yield Skipped(row_id, OUTSIDE_WINDOW, str(day))
-                continue
-            if row_id in seen:
-                raise RowError("duplicate_id", row_id)
-            problem = _problem(row, day)
-            seen.add(row_id)
-            yield problem
-        except RowError as error:
-            yield Skipped(row_id, error.reason, error.detail)
+    day = _contest_day(row)
+    if window is not None and day not in window:
+        return Skipped(field(row, "question_id", str), OUTSIDE_WINDOW, str(day))
+    fn_name = _function_name(row)
+    public = _tests("public_test_cases", field(row, "public_test_cases", str), fn_name)
+    private = _tests("private_test_cases", decode_private_tests(field(row, "private_test_cases", str)), fn_name)
+    kinds = {called for tests, called in (public, private) if tests}
+    if len(kinds) != 1:
+        raise RowError("bad_tests", "no tests" if not kinds else "public and private tests are of different kinds")
+    starter, called = field(row, "starter_code", str), kinds.pop()
+    named = {"title": "question_title", "platform": "platform", "difficulty": "difficulty", "contest_id": "contest_id"}
+    return Problem(
+        id=field(row, "question_id", str),
+        statement=field(row, "question_content", str),
+        tests=(*(dataclasses.replace(test, public=True) for test in public[0]), *private[0]),
+        starter_code=starter if starter.strip() else None,
+        fn_name=called,
+        source="livecodebench",
+        date=day.isoformat(),
+        meta={
+            **{name: field(row, theirs, str) for name, theirs in named.items()},
+            **({"preamble": CALL_PRELUDE} if called else {}),
+        },
+    )
 
 
 def decode_private_tests(text: str) -> Any:
@@ -179,52 +190,20 @@ def _inflate(packed: bytes) -> bytes:
     return data
 
 
-def _problem(row: Row, day: date) -> Problem:
-    name = _function_name(row)
-    public = _tests("public_test_cases", _from_json(field(row, "public_test_cases", str)), name, public=True)
-    private = _tests("private_test_cases", decode_private_tests(field(row, "private_test_cases", str)), name)
-    kinds = {fn_name for tests, fn_name in (public, private) if tests}
-    if len(kinds) != 1:
-        raise RowError("bad_tests", "no tests" if not kinds else "public and private tests are of different kinds")
-    starter, fn_name = field(row, "starter_code", str), kinds.pop()
-    return Problem(
-        id=field(row, "question_id", str),
-        statement=field(row, "question_content", str),
-        tests=(*public[0], *private[0]),
-        starter_code=starter if starter.strip() else None,
-        fn_name=fn_name,
-        source="livecodebench",
-        date=day.isoformat(),
-        meta={
-            "title": field(row, "question_title", str),
-            "platform": field(row, "platform", str),
-            "difficulty": field(row, "difficulty", str),
-            "contest_id": field(row, "contest_id", str),
-            **({"preamble": CALL_PRELUDE} if fn_name else {}),
-        },
-    )
-
-
-def _tests(
-    name: str, raw: Any, fn_name: str | None, *, public: bool = False
-) -> tuple[tuple[TestCase, ...], str | None]:
+def _tests(name: str, raw: Any, fn_name: str | None) -> tuple[tuple[TestCase, ...], str | None]:
     """The tests of one field and the function they call; nothing for an empty list."""
-    if raw == []:
-        return (), None
     try:
-        tests, called = read_tests(raw, {"func_name": fn_name})
-    except DataError as error:
+        found = from_json(raw, name)
+        return ((), None) if found == [] else read_tests(found, {"func_name": fn_name})
+    except RowError as error:
         raise RowError("bad_tests", f"{name}: {error}") from error
-    return tuple(dataclasses.replace(test, public=public) for test in tests), called
 
 
 def _function_name(row: Row) -> str | None:
-    metadata = row.get("metadata") or {}
-    if isinstance(metadata, str):
-        metadata = _from_json(metadata)
-    if not isinstance(metadata, Mapping):
-        raise RowError("wrong_field_type", f"metadata is {type(metadata).__name__}, expected an object")
-    name = metadata.get("func_name")
+    try:
+        name = from_json(row.get("metadata") or {}, "metadata", dict).get("func_name")
+    except RowError as error:
+        raise RowError("bad_tests" if error.reason == "not_json" else error.reason, error.detail) from error
     if name is not None and not isinstance(name, str):
         raise RowError("wrong_field_type", f"metadata.func_name is {type(name).__name__}, expected str")
     return name
@@ -248,11 +227,3 @@ def _day(text: str | None, name: str) -> date | None:
         return date.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(f"{name}={text!r} is not a date; write YYYY-MM-DD") from error
-
-
-def _from_json(text: str) -> Any:
-    sys.set_int_max_str_digits(0)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RowError("bad_tests", f"not JSON: {error}") from error

@@ -1,52 +1,111 @@
-"""MBPP, its sanitized subset and MBPP+ (full and OriginFmt): raw row to problem.
+"""MBPP, its sanitized subset, MBPP+ (full and OriginFmt) and AceCoder: raw row to problem.
 
 MBPP names its function only in its tests, so the first assert is part of the statement and its test is public, as EvalPlus shows it.
 MBPP+ special oracles are kept as views: eight tasks compare as sets, three ask only whether something was found. Two of EvalPlus's
 oracles forgive wrong references (`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
+
+MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row shows the same base inputs twice, as JSON lists and as
+Python literals in `assertion`: a `Cast` is learned from the literals, one for each argument and depth, and then applied to all inputs.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import builtins
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources.asserts import AssertReader, read_asserts, read_statements
-from code_rl.problems.sources.build import assert_rule, call_tests, common_view, tabled
-from code_rl.problems.sources.casts import CastError, cast_calls
-from code_rl.problems.sources.records import Draft, Row, RowError, Skipped, field, number, read_each, strings
-from code_rl.problems.sources.tables import read_tables
-from code_rl.problems.sources.views import view_setup
+from code_rl.problems.sources.asserts import (
+    AssertReader,
+    assert_rule,
+    call_tests,
+    common_view,
+    read_asserts,
+    read_statements,
+    read_tables,
+    tabled,
+    view_setup,
+)
+from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, number, strings
+from code_rl.problems.sources.testcases import MAX_SOLUTIONS, unfenced
 
 SET_VIEWS = (
-    "similar_elements",
-    "find_char_long",
-    "common_in_nested_lists",
-    "extract_singly",
-    "larg_nnum",
-    "intersection_array",
-    "find_dissimilar",
-    "Diff",
-)
+    "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum", "intersection_array", "find_dissimilar", "Diff",
+)  # fmt: skip
 FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
 DEEP_TUPLES = ("extract_even", "average_tuple", "remove_nested")
 """Tasks about tuples nested to any depth: deeper than their asserts show, lists of the JSON are tuples too."""
 
-
-def read_mbpp(rows: Iterable[Row]) -> Iterator[Problem | Skipped]:
-    """MBPP rows, original (`text`) or sanitized (`prompt`)."""
-    return read_each(rows, _from_asserts, _row_id)
-
-
-def read_mbpp_plus(rows: Iterable[Row]) -> Iterator[Draft | Skipped]:
-    """MBPP+ rows (`base_input`, `plus_input`, `canonical_solution`)."""
-    return read_each(rows, _from_inputs, _row_id)
+CONTAINERS = (list, tuple, set, frozenset)
+NUMBERS = {int, float, complex}
+COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
+"""JSON has no complex numbers: where the asserts show only numbers, `"(1+2j)"` is one."""
 
 
-def read_mbpp_plus_origin(rows: Iterable[Row]) -> Iterator[Problem | Draft | Skipped]:
-    """MBPP+ rows in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
-    return read_each(rows, _from_tables, _row_id)
+def read_mbpp(row: Row, _origin: Origin) -> Problem:
+    """An MBPP row, original (`text`) or sanitized (`prompt`)."""
+    text = field(row, "text" if "text" in row else "prompt", str)
+    solution, asserts = _lines(field(row, "code", str)), strings(row, "test_list")
+    statements = [part for source in asserts for part in read_statements(source)]
+    name = entry_point(solution, statements)
+    imports = strings(row, "test_imports") if "test_imports" in row else []
+    setup = "\n".join([*imports, _lines(str(row.get("test_setup_code") or ""))]).strip()
+    found = list(read_asserts(AssertReader(name), statements))
+    view = common_view(found)
+    if view is not None:
+        setup += view_setup(name, view)
+    tests, compare = call_tests(found, public=1), assert_rule(found)
+    shown = _statement(row, text, asserts)
+    return _problem(row, "mbpp", name, shown, solution=solution, setup=setup, tests=tests, compare=compare)
+
+
+def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
+    """An MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
+    name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
+    asserts = [part for part in read_statements(field(row, "assertion", str)) if isinstance(part, ast.Assert)]
+    reader = AssertReader(name)
+    literal = [reader.arguments(part) for part in asserts]
+    unseen = tuple if name in DEEP_TUPLES else list
+    try:
+        calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), unseen)
+    except CastError as error:
+        raise RowError("input_types_unknown", str(error)) from error
+    problem = _problem(row, "mbppplus", name, field(row, "prompt", str).strip().strip('"').strip(), solution=solution)
+    return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
+
+
+def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
+    """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
+    solution, asserts = field(row, "code", str), strings(row, "test_list")
+    name = entry_point(solution, [part for source in asserts for part in read_statements(source)])
+    inputs, results, atol = read_tables(read_statements(field(row, "test", str)))
+    statement = _statement(row, field(row, "prompt", str), asserts)
+    problem = _problem(row, "mbppplus-origin", name, statement, solution=solution)
+    if results is not None and name in SET_VIEWS:
+        results = [set(value) for value in results]
+    return tabled(problem, inputs, results, atol, public=1)
+
+
+def read_acecode(row: Row, origin: Origin) -> Problem:
+    """An AceCoder row: `question`, `test_cases` (asserts), perhaps `inferences`, of which those that pass every test are solutions."""
+    statements = [part for source in strings(row, "test_cases") for part in read_statements(source)]
+    name = entry_point(None, statements)
+    found = list(read_asserts(AssertReader(name), statements))
+    view = common_view(found)
+    passing = [one for one in row.get("inferences") or () if isinstance(one, Mapping) and one.get("pass_rate") == 1.0]
+    return Problem(
+        id=str(row.get("id") or origin.row_id),
+        statement=filled(row, "question").strip(),
+        tests=call_tests(found),
+        fn_name=name,
+        compare=assert_rule(found),
+        solutions=tuple(unfenced(str(one.get("completion", ""))) for one in passing[:MAX_SOLUTIONS]),
+        source=origin.source,
+        meta={"setup": view_setup(name, view)} if view else {},
+    )
 
 
 def _row_id(row: Row) -> str:
@@ -73,73 +132,29 @@ def _statement(row: Row, text: str, asserts: list[str]) -> str:
     return f"{text.strip()}\n\nYour code should pass this test:\n{asserts[0].strip()}"
 
 
-def _from_asserts(row: Row) -> Problem:
-    text = field(row, "text" if "text" in row else "prompt", str)
-    solution, asserts = _lines(field(row, "code", str)), strings(row, "test_list")
-    statements = [part for source in asserts for part in read_statements(source)]
-    name = entry_point(solution, statements)
-    setup = "\n".join([*_imports(row), _lines(str(row.get("test_setup_code") or ""))]).strip()
-    found = list(read_asserts(AssertReader(name), statements))
-    view = common_view(found)
-    if view is not None:
-        setup += view_setup(name, view)
-    return _problem(
-        row,
-        "mbpp",
-        name,
-        _statement(row, text, asserts),
-        solution=solution,
-        setup=setup,
-        tests=call_tests(found, public=1),
-        compare=assert_rule(found),
-    )
-
-
-def _imports(row: Row) -> list[str]:
-    return strings(row, "test_imports") if "test_imports" in row else []
-
-
 def _lines(source: str) -> str:
     return source.replace("\r\n", "\n")
 
 
-def entry_point(solution: str, statements: list[ast.stmt]) -> str:
-    """The function that the tests call: the one name that `solution` defines at the top and every assert calls.
+def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
+    """The function that the tests call: the one name that every assert calls and `solution` (None: not Python) defines at the top.
 
     Raises RowError when there is none, or more than one.
     """
-    defined = {part.name for part in read_statements(solution) if isinstance(part, ast.FunctionDef)}
     called: set[str] | None = None
     for statement in statements:
         if isinstance(statement, ast.Assert):
-            names = _called_names(statement)
+            calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
+            names = {function.id for function in calls if isinstance(function, ast.Name)}
             called = names if called is None else called & names
-    candidates = sorted(defined & (called or set()))
+    if solution is None:
+        candidates = sorted((called or set()) - set(dir(builtins)))
+    else:
+        defined = {part.name for part in read_statements(solution) if isinstance(part, ast.FunctionDef)}
+        candidates = sorted(defined & (called or set()))
     if len(candidates) != 1:
         raise RowError("entry_point_unclear", f"candidates {candidates}")
     return candidates[0]
-
-
-def _called_names(statement: ast.Assert) -> set[str]:
-    calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
-    return {function.id for function in calls if isinstance(function, ast.Name)}
-
-
-def _from_inputs(row: Row) -> Draft:
-    name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
-    asserts = [part for part in read_statements(field(row, "assertion", str)) if isinstance(part, ast.Assert)]
-    reader = AssertReader(name)
-    literal = [reader.arguments(part) for part in asserts]
-    try:
-        calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), _unseen(name))
-    except CastError as error:
-        raise RowError("input_types_unknown", str(error)) from error
-    problem = _problem(row, "mbppplus", name, field(row, "prompt", str).strip().strip('"').strip(), solution=solution)
-    return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
-
-
-def _unseen(name: str) -> type:
-    return tuple if name in DEEP_TUPLES else list
 
 
 def _calls(row: Row, name: str) -> list[list[Any]]:
@@ -152,12 +167,91 @@ def _calls(row: Row, name: str) -> list[list[Any]]:
     return calls
 
 
-def _from_tables(row: Row) -> Problem | Draft:
-    solution, asserts = field(row, "code", str), strings(row, "test_list")
-    name = entry_point(solution, [part for source in asserts for part in read_statements(source)])
-    inputs, results, atol = read_tables(read_statements(field(row, "test", str)))
-    statement = _statement(row, field(row, "prompt", str), asserts)
-    problem = _problem(row, "mbppplus-origin", name, statement, solution=solution)
-    if results is not None and name in SET_VIEWS:
-        results = [set(value) for value in results]
-    return tabled(problem, inputs, results, atol, public=1)
+class CastError(ValueError):
+    """The literals do not determine the types of the JSON inputs."""
+
+
+@dataclasses.dataclass(slots=True)
+class Cast:
+    """How JSON values at one place become Python values. `container` None: nothing seen there but scalars."""
+
+    container: type | None = None
+    items: Cast | None = None
+    scalars: set[type] = dataclasses.field(default_factory=set)
+    keys: Cast | None = None
+    entries: Cast | None = None
+    numerals: bool = False
+
+    def learn_argument(self, value: Any, shown: Any) -> None:
+        """Take in one typed argument and how JSON shows it: a number may be written there as text."""
+        self.learn(value)
+        self.numerals |= type(value) in NUMBERS and isinstance(shown, str)
+
+    def learn_extra(self, shown: Any) -> None:
+        """Take in an extra JSON argument: complex text among arguments that are numbers makes all of them complex."""
+        if self.scalars and self.scalars <= NUMBERS and isinstance(shown, str) and COMPLEX_TEXT.fullmatch(shown):
+            self.scalars.add(complex)
+
+    def learn(self, value: Any) -> None:
+        """Take in one typed example. Raises CastError when two examples disagree on the container."""
+        if isinstance(value, dict):
+            self.keys, self.entries = self.keys or Cast(), self.entries or Cast()
+            for key, entry in value.items():
+                self.keys.learn(key)
+                self.entries.learn(entry)
+        elif isinstance(value, CONTAINERS):
+            if self.container not in (None, type(value)):
+                raise CastError(f"both {self.container.__name__ if self.container else ''} and {type(value).__name__}")
+            self.container, self.items = type(value), self.items or Cast()
+            for item in value:
+                self.items.learn(item)
+        else:
+            self.scalars.add(type(value))
+
+    def apply(self, value: Any, unseen: type = list) -> Any:
+        """`value` (from JSON) as the type learned here; a sequence at a place that no example showed becomes `unseen`."""
+        if isinstance(value, list):
+            return (self.container or unseen)((self.items or Cast()).apply(item, unseen) for item in value)
+        if isinstance(value, dict):
+            keys, entries = self.keys or Cast(), self.entries or Cast()
+            return {keys._key(key): entries.apply(entry) for key, entry in value.items()}
+        return self._scalar(value)
+
+    def _scalar(self, value: Any) -> Any:
+        if complex in self.scalars and self.scalars <= NUMBERS and not isinstance(value, bool):
+            return complex(value)
+        if self.numerals and isinstance(value, str):
+            return float(value)
+        return value
+
+    def _key(self, key: str) -> Any:
+        return int(key) if self.scalars == {int} else key
+
+
+def cast_calls(
+    literal: Sequence[Sequence[Any]],
+    base: Sequence[Sequence[Any]],
+    extra: Sequence[Sequence[Any]],
+    unseen: type = list,
+) -> list[tuple[Any, ...]]:
+    """The calls of `base` and `extra` (JSON) with typed arguments; `literal` holds the base calls as the row's asserts write them.
+
+    Raises CastError when the examples contradict each other or the types learned do not fit the JSON.
+    """
+    casts: list[Cast] = []
+    for call, shown in zip(literal, base, strict=False):
+        casts.extend(Cast() for _ in range(len(call) - len(casts)))
+        for cast, value, text in zip(casts, call, shown, strict=False):
+            cast.learn_argument(value, text)
+    for call in extra:
+        for cast, text in zip(casts, call, strict=False):
+            cast.learn_extra(text)
+    try:
+        return [_cast_call(casts, call, unseen) for call in (*base, *extra)]
+    except (TypeError, ValueError) as error:
+        raise CastError(str(error)) from error
+
+
+def _cast_call(casts: list[Cast], call: Sequence[Any], unseen: type) -> tuple[Any, ...]:
+    padded = [*casts, *(Cast() for _ in range(len(call) - len(casts)))]
+    return tuple(cast.apply(value, unseen) for cast, value in zip(padded, call, strict=False))

@@ -2,7 +2,7 @@
 
 APPS, TACO and the sets made from them document `inputs[i]` as the list of arguments and `outputs[i]` as the result, often wrapped in a list of
 one; LiveCodeBench writes one JSON value a line. Rows stray from both. A `Reading` holds for all tests of a row or not at all, and
-which reading is meant is not decided here: `loading.settle` runs the row's own solutions.
+which reading is meant is not decided here: `settle.settle` runs the row's own solutions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from code_rl.problems.problem import CallTest
 from code_rl.problems.sources.records import Reading, RowError
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-_NO_ARGUMENTS: tuple[Any, ...] = ()
 
 
 class _DoesNotFitError(Exception):
@@ -74,42 +73,20 @@ def _argument_list(value: Any) -> Arguments:
 
 
 def _lines(value: Any) -> Arguments:
-    text = _typed(value, str)
-    return tuple(_parsed(line) for line in text.split("\n") if line.strip()), {}
-
-
-def _integer_keys(value: Any) -> Arguments:
-    return tuple(map(_with_integer_keys, _typed(value, list))), {}
-
-
-def _whole(value: Any) -> Arguments:
-    return (value,), {}
-
-
-def _inner_list(value: Any) -> Arguments:
-    items = _typed(value, list)
-    if len(items) != 1:
-        raise _DoesNotFitError
-    return tuple(_typed(items[0], list)), {}
+    return tuple(_parsed(line) for line in _typed(value, str).split("\n") if line.strip()), {}
 
 
 def _json_items(value: Any) -> Arguments:
     """A list of JSON texts, one an argument, or a list of one text with one argument a line."""
-    items = [_typed(item, str) for item in _typed(value, list)]
-    if len(items) == 1:
-        return _lines(items[0])
-    return tuple(map(_parsed, items)), {}
+    items = _typed(value, list)
+    return _lines(items[0]) if len(items) == 1 else (tuple(map(_parsed, items)), {})
 
 
 def _named(value: Any) -> Arguments:
     names = _typed(value, dict)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
         raise _DoesNotFitError
-    return _NO_ARGUMENTS, dict(names)
-
-
-def _result(value: Any) -> Any:
-    return value
+    return (), dict(names)
 
 
 def _only_item(value: Any) -> Any:
@@ -119,43 +96,27 @@ def _only_item(value: Any) -> Any:
     return items[0]
 
 
-def _json_result(value: Any) -> Any:
-    return _parsed(_typed(value, str))
-
-
-def _json_item(value: Any) -> Any:
-    return _json_result(_only_item(value))
-
-
-def _integer_keyed_result(value: Any) -> Any:
-    return _with_integer_keys(value)
-
-
-def _integer_keyed_item(value: Any) -> Any:
-    return _with_integer_keys(_only_item(value))
-
-
 _DOCUMENTED: dict[str, Callable[[Any], Arguments]] = {
     "argument list": _argument_list,
     "argument a line": _lines,
-    "argument list, integer keys": _integer_keys,
+    "argument list, integer keys": lambda value: (tuple(map(_with_integer_keys, _typed(value, list))), {}),
 }
 DOCUMENTED = frozenset(_DOCUMENTED)
 """The names of the ways of taking arguments that some set documents."""
 
 _SEEN: dict[str, Callable[[Any], Arguments]] = {
-    "argument list in a list": _inner_list,
+    "argument list in a list": lambda value: _argument_list(_only_item(value)),
     "argument list as JSON texts": _json_items,
     "arguments by name": _named,
-    "one argument": _whole,
+    "one argument": lambda value: ((value,), {}),
 }
 _RESULTS: dict[str, Callable[[Any], Any]] = {
-    "result": _result,
+    "result": lambda value: value,
     "result in a list": _only_item,
-    "result as JSON text": _json_result,
-    "result as JSON text in a list": _json_item,
-    "result, integer keys": _integer_keyed_result,
-    "result in a list, integer keys": _integer_keyed_item,
+    "result as JSON text": lambda value: _parsed(value),
+    "result as JSON text in a list": lambda value: _parsed(_only_item(value)),
+    "result, integer keys": lambda value: _with_integer_keys(value),
+    "result in a list, integer keys": lambda value: _with_integer_keys(_only_item(value)),
 }
 
 
@@ -165,10 +126,10 @@ def _typed(value: Any, kind: type[Any]) -> Any:
     return value
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: Any) -> Any:
     sys.set_int_max_str_digits(0)
     try:
-        return json.loads(text)
+        return json.loads(_typed(text, str))
     except (ValueError, RecursionError):
         raise _DoesNotFitError from None
 

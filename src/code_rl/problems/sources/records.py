@@ -1,24 +1,38 @@
-"""What every reader of a public data set shares: the result types, row access that names what is missing, and line streams.
+"""What every reader of a public data set shares: the result types, and row access that names what is missing.
 
-A reader yields, for each raw row, a `Problem`, a `Draft` (inputs whose expected outputs the trusted reference has yet to
-give), an `Unsettled` (tests that can be read in several ways, until a reference has run) or a `Skipped` with a reason code. Nothing is
-guessed and nothing is dropped in silence.
+A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted reference has yet to give), an `Unsettled`
+(tests that can be read in several ways, until a reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code.
+Nothing is guessed and nothing is dropped in silence.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from code_rl.errors import DataError
-from code_rl.problems.files import stream_rows
 from code_rl.problems.problem import CallTest, Problem
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a row comes from: the set's name, what ids of its rows begin with, the row's position, and its place in words."""
+
+    source: str
+    prefix: str
+    index: int
+    where: str = "row"
+
+    @property
+    def row_id(self) -> str:
+        """The id of a row that carries none."""
+        return f"{self.prefix}/{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +46,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A problem without tests yet: `evalplus.with_expected` runs `reference` on `calls` to learn the expected values.
+    """A problem without tests yet: `settle.with_expected` runs `reference` on `calls` to learn the expected values.
 
     `problem.tests` is empty. The first `public` calls become public tests. `abs_tol` is the set's own tolerance (0: none).
     """
@@ -60,7 +74,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A problem whose call tests can be read in several ways: `loading.settle` runs its solutions to learn which is meant.
+    """A problem whose call tests can be read in several ways: `settle.settle` runs its solutions to learn which is meant.
 
     `problem.tests` is empty. `tiers` are tried in order: first the readings that the set documents, then those that occur all the same.
     """
@@ -70,7 +84,7 @@ class Unsettled:
 
 
 Item = Problem | Draft | Unsettled | Skipped
-"""What a reader makes of one row."""
+"""What becomes of one row."""
 
 
 def item_id(item: Item) -> str:
@@ -91,12 +105,20 @@ class RowError(DataError):
 
 def field(row: Row, name: str, kind: type[T]) -> T:
     """`row[name]`, which must be of type `kind`. Raises RowError naming the field and what was found."""
-    if name not in row:
+    if row.get(name) is None:
         raise RowError("missing_field", name)
     value = row[name]
     if not isinstance(value, kind):
         raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}")
     return value
+
+
+def filled(row: Row, name: str) -> str:
+    """`row[name]`, which must be a text that is not blank."""
+    text = field(row, name, str)
+    if not text.strip():
+        raise RowError("blank_statement", name)
+    return text
 
 
 def number(row: Row, name: str) -> float:
@@ -114,27 +136,14 @@ def strings(row: Row, name: str) -> list[str]:
     return items
 
 
-def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Stream the rows of a data file of any kind, one in memory at a time.
-
-    Raises DataError naming file and line for text that is not a JSON object.
-    """
-    return stream_rows(Path(path))
-
-
-def read_each(rows: Iterable[Row], read: Callable[[Row], T], row_id: Callable[[Row], str]) -> Iterator[T | Skipped]:
-    """`read` for each row; a row that it refuses is a Skipped with the refusal's reason."""
-    for row in rows:
+def from_json(value: Any, name: str, kind: type[T] | None = None) -> Any:
+    """`value`, parsed when it is text; with `kind` it must be of that type. Raises RowError."""
+    if isinstance(value, str):
+        sys.set_int_max_str_digits(0)
         try:
-            yield read(row)
-        except RowError as error:
-            yield Skipped(row_id(row), error.reason, error.detail)
-
-
-def count_reasons(items: Iterable[object]) -> dict[str, int]:
-    """How many of `items` are Skipped, by reason code."""
-    counts: dict[str, int] = {}
-    for item in items:
-        if isinstance(item, Skipped):
-            counts[item.reason] = counts.get(item.reason, 0) + 1
-    return counts
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise RowError("not_json", f"{name}: {error}") from error
+    if kind is not None and not isinstance(value, kind):
+        raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}")
+    return value

@@ -1,35 +1,19 @@
 """Which reader a raw row is for, told by its columns alone: no name of a data set is needed, and none is trusted.
 
-A row that fits no shape is a `Skipped` with reason `unknown_shape` that names its columns.
+A shape of your own is one file with a function from a row and its origin to a `Problem` (or `Draft`, or `Unsettled`), and its line here. A row that fits
+no shape is a `Skipped` with reason `unknown_shape` that names its columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from code_rl.errors import DataError
-from code_rl.problems.native import problem_from_json
-from code_rl.problems.sources.competition import (
-    Origin,
-    read_apps,
-    read_code_contests,
-    read_deepcoder,
-    read_nemo_gym,
-    read_packed_tests,
-    read_sandbox_mbpp,
-    read_stdin_pairs,
-)
-from code_rl.problems.sources.humaneval import read_humaneval, read_humaneval_plus, read_humaneval_plus_origin
-from code_rl.problems.sources.leetcode import read_leetcode
-from code_rl.problems.sources.livecodebench import read_livecodebench
-from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus, read_mbpp_plus_origin
-from code_rl.problems.sources.records import Item, Row, RowError, Skipped
-from code_rl.problems.sources.tabular import native_fields
+from code_rl.problems.native import read_native
+from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, unittests, verl
+from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
 
 ReadRow = Callable[[Row, Origin], Item]
-ReadRows = Callable[[Iterable[Row]], Iterator[Item]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +33,24 @@ class Shape:
 def read_row(row: Row, origin: Origin) -> Item:
     """What the row is: whatever its reader makes of it, or a Skipped that says why nothing could be made."""
     shape = shape_of(row)
-    if shape is None:
-        columns = ", ".join(sorted(name for name, value in row.items() if value is not None))[:200]
-        return Skipped(origin.row_id, "unknown_shape", f"columns {columns}")
+    if shape is not None:
+        return read_as(shape.read, row, origin)
+    columns = ", ".join(sorted(name for name, value in row.items() if value is not None))[:200]
+    return Skipped(origin.row_id, "unknown_shape", f"columns {columns}")
+
+
+def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
+    """What `read` makes of the row; a row that it refuses is a Skipped with the refusal's reason."""
     try:
-        return shape.read(row, origin)
+        return read(row, origin)
     except RowError as error:
-        return Skipped(origin.row_id, error.reason, error.detail[:300])
+        name = row.get("task_id", row.get("question_id", origin.row_id))
+        return Skipped(f"Mbpp/{name}" if isinstance(name, int) else str(name), error.reason, error.detail[:300])
 
 
 def shape_of(row: Row) -> Shape | None:
     """The shape of a raw row; None when it is not known."""
     return next((shape for shape in SHAPES if shape.fits(row)), None)
-
-
-def _each(reader: ReadRows) -> ReadRow:
-    """A reader of streams, for one row."""
-    return lambda row, _: next(iter(reader([row])))
-
-
-def _native(row: Row, origin: Origin) -> Item:
-    try:
-        return problem_from_json(native_fields(row), origin.where)
-    except DataError as error:
-        raise RowError("bad_native_row", str(error)) from error
 
 
 def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
@@ -84,7 +62,7 @@ def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
 
 
 def _unit_tests(row: Row) -> bool:
-    tests: Any = row.get("verifier_metadata")
+    tests = row.get("verifier_metadata")
     return isinstance(tests, Mapping) and "unit_tests" in tests
 
 
@@ -93,24 +71,30 @@ def _shape(name: str, columns: str, read: ReadRow, test: Callable[[Row], bool] =
 
 
 NATIVE = "native"
-TABLES = ("inputs = [",)
+_TABLES = _text_holds("test", "inputs = [")
 """What EvalPlus's original format has in its tests, and HumanEval has not."""
 
 SHAPES = (
-    _shape(NATIVE, "id statement tests", _native),
-    _shape("livecodebench", "question_content public_test_cases private_test_cases", _each(read_livecodebench)),
-    _shape("leetcode", "task_id completion entry_point test", _each(read_leetcode)),
-    _shape("humanevalplus", "task_id canonical_solution base_input prompt", _each(read_humaneval_plus), _text_holds("task_id", "HumanEval")),
-    _shape("mbppplus", "task_id canonical_solution base_input assertion", _each(read_mbpp_plus)),
-    _shape("humanevalplus-origin", "task_id canonical_solution prompt test", _each(read_humaneval_plus_origin), _text_holds("test", *TABLES)),
-    _shape("humaneval", "task_id canonical_solution prompt test", _each(read_humaneval)),
-    _shape("mbppplus-origin", "task_id code test_list test", _each(read_mbpp_plus_origin)),
-    _shape("mbpp", "task_id code test_list", _each(read_mbpp)),
-    _shape("code_contests", "description public_tests private_tests", read_code_contests),
-    _shape("apps", "question input_output", read_apps),
-    _shape("deepcoder", "problem tests", read_deepcoder),
-    _shape("nemo_gym", "responses_create_params verifier_metadata", read_nemo_gym, _unit_tests),
-    _shape("sandboxfusion-mbpp", "content canonical_solution test_list", read_sandbox_mbpp),
-    _shape("sandboxfusion-packed", "content labels test canonical_solution", read_packed_tests, _text_holds("content", "### Format:")),
-    _shape("sandboxfusion-stdin", "content labels test", read_stdin_pairs, _text_holds("test", '"stdin"')),
+    _shape(NATIVE, "id statement tests", read_native),
+    _shape("livecodebench", "question_content public_test_cases private_test_cases", livecodebench.read_livecodebench),
+    _shape("leetcode", "task_id completion entry_point test", leetcode.read_leetcode),
+    _shape("humanevalplus", "task_id canonical_solution base_input prompt", humaneval.read_humaneval_plus, _text_holds("task_id", "HumanEval")),
+    _shape("mbppplus", "task_id canonical_solution base_input assertion", mbpp.read_mbpp_plus),
+    _shape("humanevalplus-origin", "task_id canonical_solution prompt test", humaneval.read_humaneval_plus_origin, _TABLES),
+    _shape("evoeval", "task_id canonical_solution prompt inputs", humaneval.read_evoeval),
+    _shape("bigcodebench", "task_id complete_prompt canonical_solution entry_point test", unittests.read_bigcodebench),
+    _shape("humaneval", "task_id canonical_solution prompt test", humaneval.read_humaneval),
+    _shape("mbppplus-origin", "task_id code test_list test", mbpp.read_mbpp_plus_origin),
+    _shape("mbpp", "task_id code test_list", mbpp.read_mbpp),
+    _shape("acecode", "question test_cases", mbpp.read_acecode),
+    _shape("code_contests", "description public_tests private_tests", competition.read_code_contests),
+    _shape("verl", "prompt reward_model", verl.read_verl),
+    _shape("apps", "question input_output", competition.read_apps),
+    _shape("deepcoder", "problem tests", competition.read_deepcoder),
+    _shape("nemo_gym", "responses_create_params verifier_metadata", competition.read_nemo_gym, _unit_tests),
+    _shape("sandboxfusion-mbpp", "content canonical_solution test_list", competition.read_sandbox_mbpp),
+    _shape("sandboxfusion-evoeval", "content labels test canonical_solution", humaneval.read_sandbox_evoeval, _TABLES),
+    _shape("sandboxfusion-unittest", "content labels test canonical_solution", unittests.read_sandbox_unittest, _text_holds("test", "unittest")),
+    _shape("sandboxfusion-packed", "content labels test canonical_solution", competition.read_packed_tests, _text_holds("content", "### Format:")),
+    _shape("sandboxfusion-stdin", "content labels test", competition.read_stdin_pairs, _text_holds("test", '"stdin"')),
 )  # fmt: skip

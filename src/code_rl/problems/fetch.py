@@ -1,4 +1,5 @@
-"""Files of data sets on the Hugging Face hub, at one commit, through the hub's own cache.
+"""Files from where they are published: data sets of the Hugging Face hub at one commit, through the hub's own cache, and single files at a pinned
+revision with a known hash; which of a repository's (or folder's) files hold a split.
 
 A revision (branch, tag or commit) is resolved to its commit once; everything is then read at that commit. Without a network the cache
 answers, where it holds the files.
@@ -6,13 +7,20 @@ answers, where it holds the files.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import hashlib
+import os
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, DataError
+from code_rl.problems.files import DATA_SUFFIXES, cache_folder, is_data_file
 
 MAIN, README = "main", "README.md"
 
@@ -150,3 +158,100 @@ def _first_line(error: Exception) -> str:
 
 def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+CHUNK = 1 << 20
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One published file: where, at which revision, and its SHA-256."""
+
+    url: str
+    revision: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.url.rsplit("/", 1)[1]
+
+
+def fetch(pinned: Pinned) -> Path:
+    """The file in the cache, downloaded once. Raises ConfigError when it cannot be had, DataError when it is another file."""
+    target = cache_folder() / "files" / pinned.sha256[:16] / pinned.name
+    if target.is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    digest = hashlib.sha256()
+    try:
+        with urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response, partial.open("wb") as file:  # noqa: S310 - addresses are constants of this package
+            while chunk := response.read(CHUNK):
+                digest.update(chunk)
+                file.write(chunk)
+    except (OSError, urllib.error.URLError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise ConfigError(f"{pinned.url} cannot be downloaded ({error}); give a local copy with data=PATH") from error
+    if digest.hexdigest() != pinned.sha256:
+        partial.unlink()
+        raise DataError(f"{pinned.url} has SHA-256 {digest.hexdigest()}, expected {pinned.sha256}; nothing was kept")
+    partial.replace(target)
+    return target
+
+
+SPLITS = ("train", "test", "valid", "validation", "dev", "prompt")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?$|^\d{4,5}$")
+
+
+def select_files(
+    names: Sequence[str], config: str | None, split: str, where: str, *, required: bool = True
+) -> list[str]:
+    """The data files among `names` (relative paths) that belong to `config` and `split`, in order.
+
+    Without `required`, a folder whose names speak of no split at all is taken whole. Raises ConfigError when nothing fits, when files look like several
+    data sets (another format or version beside the first), and when a numbered shard is missing.
+    """
+    data = [name for name in sorted(names) if is_data_file(name) and (config is None or config in PurePath(name).parts)]
+    chosen = [name for name in data if split in _words(name)]
+    if not chosen and not required and not any(set(SPLITS) & _words(name) for name in data):
+        chosen = data
+    if not chosen:
+        found = ", ".join(data[:8]) or f"no data file ({', '.join(DATA_SUFFIXES)})"
+        of = f" of config {config}" if config else ""
+        raise ConfigError(f"{where} has nothing for split {split!r}{of}; it holds {found}")
+    sets = sorted({_without_shard(name) for name in chosen})
+    if len(sets) > 1:
+        raise ConfigError(
+            f"{where} holds several data sets for split {split!r}: {', '.join(sets[:6])}; name one of them"
+        )
+    _check_shards(chosen, where)
+    return chosen
+
+
+def _words(name: str) -> set[str]:
+    """The words of a path: `data/train-00000-of-00002.parquet` has `train`, `LeetCodeDataset-v0.3.1-test.jsonl.gz` has `test`."""
+    return {word for part in PurePath(name).parts for word in re.split(r"[-_.]", part)}
+
+
+def _stem(name: str) -> str:
+    base = PurePath(name).name
+    suffix = next((suffix for suffix in sorted(DATA_SUFFIXES, key=len, reverse=True) if base.endswith(suffix)), "")
+    return base.removesuffix(suffix)
+
+
+def _without_shard(name: str) -> str:
+    path = PurePath(name)
+    stem = _stem(name)
+    return str(path.with_name(_SHARD.sub("", stem) + path.name.removeprefix(stem)))
+
+
+def _check_shards(names: Sequence[str], where: str) -> None:
+    for name in names:
+        match = _SHARD.search(_stem(name))
+        if match is not None and match[2] is not None and len(names) != int(match[2]):
+            raise ConfigError(
+                f"{where} has {len(names)} of {int(match[2])} shards of {_without_shard(name)}; get the rest"
+            )

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import chz
 
 from code_rl.errors import install_command
-from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.bench import Bench, Decision, OnItem, Survivor
+from code_rl.preparation.cap import run_cap
+from code_rl.preparation.decontaminate import run_decontaminate
+from code_rl.preparation.deduplicate import run_deduplicate
 from code_rl.preparation.difficulty import run_difficulty
-from code_rl.preparation.ledger import Decision
+from code_rl.preparation.filter import run_filter
 from code_rl.preparation.normalise import normalise
-from code_rl.preparation.report import Report, StageReport, dropped_rows, dropped_survivor
+from code_rl.preparation.report import PrepareView, Report, StageReport, dropped_rows, dropped_survivor
 from code_rl.preparation.settings import skip_note
-from code_rl.preparation.stages import (
-    Stage,
-    run_cap,
-    run_decontaminate,
-    run_deduplicate,
-    run_filter,
-    run_verify,
-)
-from code_rl.preparation.verify import MISSING_LIBRARY, SANDBOX_ERROR
-from code_rl.preparation.view import PrepareView
+from code_rl.preparation.verify import MISSING_LIBRARY, SANDBOX_ERROR, run_verify
 from code_rl.preparation.write import run_write
+
+Stage = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
+"""From the survivors so far to one decision for each, resumed from its ledger."""
 
 RUNNERS: dict[str, Stage] = {
     "filter": run_filter,
@@ -42,7 +39,7 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
 
     Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
     """
-    report = Report(bench.config.dataset, chz.asdict(bench.config), bench.source.provenance)
+    report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
     try:
         if "verify" in bench.config.stages:
             await bench.check_executor()
@@ -61,16 +58,10 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
 async def _normalise(bench: Bench, view: PrepareView, report: Report) -> list[Survivor]:
     started = time.perf_counter()
     with view.progress("normalise", None) as on_row:
-        await normalise(bench.source, bench.store, bench.executor, on_row)
-    found = bench.store.found
-    seconds = time.perf_counter() - started
-    _note(
-        bench,
-        view,
-        report,
-        StageReport("normalise", found.rows, len(found.entries), dropped_rows(found.skipped), seconds),
-    )
-    return [Survivor(entry) for entry in found.entries]
+        survivors = await normalise(bench, on_row)
+    store, seconds = bench.store, time.perf_counter() - started
+    _note(bench, view, report, StageReport("normalise", store.rows, len(store), dropped_rows(store.skipped), seconds))
+    return survivors
 
 
 async def _run_stage(
@@ -88,14 +79,9 @@ async def _run_stage(
             dropped.append(dropped_survivor(survivor, decision))
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
-    seconds = time.perf_counter() - started
-    note = skip_note(name, bench.config)
-    _note(
-        bench,
-        view,
-        report,
-        StageReport(name, len(survivors), len(kept), tuple(dropped), seconds, note and f"skipped: {note}"),
-    )
+    seconds, skipped = time.perf_counter() - started, skip_note(name, bench.config)
+    note = skipped and f"skipped: {skipped}"
+    _note(bench, view, report, StageReport(name, len(survivors), len(kept), tuple(dropped), seconds, note))
     return kept
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import islice
 
-from code_rl.preparation.entries import Entry
-from code_rl.preparation.ledger import Decision, drop
+from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.text import problem_text, task_text
 
@@ -60,9 +60,11 @@ _INTERACTIVE = re.compile(
 )
 
 
-def filter_settings(config: PrepareConfig) -> tuple[object, ...]:
-    """The settings that decide here."""
-    return (config.min_tests, config.min_statement_chars, config.max_statement_chars, config.max_row_mb)
+async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Static filters."""
+    settings = bench.settings("filter", "filter", "text")
+    keys = [content_key(settings, survivor.entry.digest) for survivor in survivors]
+    return bench.item_by_item("filter", survivors, keys, lambda s: filter_entry(s.entry, bench.config), on_item)
 
 
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+from code_rl.concurrency import abandon
 from code_rl.errors import SandboxError
+from code_rl.problems import values
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.problems.sources.evalplus import with_expected
+from code_rl.problems.sources.asserts import expected_rule
 from code_rl.problems.sources.readings import DOCUMENTED
 from code_rl.problems.sources.records import Draft, Item, Reading, Skipped, Unsettled, item_id
-from code_rl.problems.values import ValueCodecError, dumps
 from code_rl.reward.compare import compare_returned
-from code_rl.sandbox.executor import CallInput, Executor, Job, Limits, Status, closing
+from code_rl.sandbox.executor import CallInput, Execution, Executor, Job, Limits, Status, closing
 
 MAX_REFERENCES = 5
 """Solutions tried for one row before it is given up."""
@@ -26,7 +27,33 @@ MAX_REFERENCES = 5
 AT_ONCE = 16
 HELD_TESTS_BYTES = 64 << 20
 
-REFERENCE_LIMITS = Limits(cpu_s=20.0)
+READING_LIMITS = Limits(cpu_s=20.0)
+REFERENCE_LIMITS = Limits(cpu_s=60.0, memory_mb=4096)
+"""Values may be as long as those of any program that is judged by them."""
+_BEYOND = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT)
+_MOST_LEFT_OUT = 0.05
+"""Of a problem's calls; a reference beyond its limits on more of them has failed."""
+
+
+@dataclasses.dataclass(slots=True)
+class OnDemand:
+    """An executor that `start` makes when its first job comes: most sources need none. Whoever made it closes it."""
+
+    start: Callable[[], Executor]
+
+    @property
+    def description(self) -> str:
+        """The executor's own."""
+        return self.start().description
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """As the executor's own."""
+        async with closing(self.start().run(job)) as executions:
+            async for execution in executions:
+                yield execution
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
 
 
 async def settle(item: Item, executor: Executor) -> Problem | Skipped:
@@ -62,9 +89,34 @@ async def settle_all(
         while waiting:
             yield await waiting.popleft()[0]
     finally:
-        for task, _ in waiting:
-            task.cancel()
-        await asyncio.gather(*(task for task, _ in waiting), return_exceptions=True)
+        await abandon(task for task, _ in waiting)
+
+
+async def with_expected(draft: Draft, executor: Executor, limits: Limits = REFERENCE_LIMITS) -> Problem | Skipped:
+    """Run the draft's reference on its inputs and return the problem with the values it gave as expected values.
+
+    The reference runs under generous limits in the same sandbox as any program: fresh inputs for each call, so that a reference that
+    changes its arguments cannot disturb another test. A reference that fails makes the row a Skipped, `reference_failed`. A few calls on
+    which it only goes beyond the limits (a value of a gigabyte) are left out, and named in `meta["calls_left_out"]`.
+    Raises SandboxError when the executor itself fails.
+    """
+    problem, inputs = draft.problem, [CallInput(args) for args in draft.calls]
+    executions = [run async for run in executor.run(_job(problem, draft.reference, inputs, limits))]
+    beyond = {index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND}
+    if len(beyond) > _MOST_LEFT_OUT * len(inputs):
+        beyond = {}
+    tests: list[CallTest] = []
+    for index, run in enumerate(executions):
+        if index in beyond:
+            continue
+        if run.status is not Status.OK or run.value is None:
+            return Skipped(problem.id, "reference_failed", f"call {index}: {run.status} {run.detail[:200]}")
+        tests.append(CallTest(draft.calls[index], values.loads(run.value), public=index < draft.public))
+    if len(executions) != len(inputs):
+        return Skipped(problem.id, "reference_failed", f"{len(executions)} of {len(inputs)} calls answered")
+    compare = problem.compare if problem.compare.checker else expected_rule([t.expected for t in tests], draft.abs_tol)
+    left_out = {"calls_left_out": {str(index): status for index, status in beyond.items()}} if beyond else {}
+    return dataclasses.replace(problem, tests=tuple(tests), compare=compare, meta={**problem.meta, **left_out})
 
 
 async def _settle_reading(item: Unsettled, executor: Executor) -> Problem | Skipped:
@@ -76,7 +128,7 @@ async def _settle_reading(item: Unsettled, executor: Executor) -> Problem | Skip
         for reference in references:
             try:
                 fitting, trouble = await _fitting(problem, tier, reference, executor)
-            except ValueCodecError as error:
+            except values.ValueCodecError as error:
                 return Skipped(problem.id, "value_not_plain", str(error))
             if len(fitting) > 1:
                 names = ", ".join(reading.name for reading in fitting)
@@ -89,18 +141,16 @@ async def _settle_reading(item: Unsettled, executor: Executor) -> Problem | Skip
 
 def _without_reference(item: Unsettled) -> Problem | Skipped:
     """Only a row that can be read in a single way needs no run."""
-    readings = [reading for tier in item.tiers for reading in tier]
     documented = item.tiers[0]
     if len(documented) == 1 and documented[0].arguments in DOCUMENTED:
         return _chosen(item.problem, documented[0], "the only documented reading")
-    names = ", ".join(reading.name for reading in readings[:4])
+    names = ", ".join([reading.name for tier in item.tiers for reading in tier][:4])
     return Skipped(item.problem.id, "wrapping_unresolved", f"no solution to tell apart {names}")
 
 
 def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
-    return dataclasses.replace(
-        problem, tests=reading.tests, meta={**problem.meta, "reading": f"{reading.name} ({why})"}
-    )
+    meta = {**problem.meta, "reading": f"{reading.name} ({why})"}
+    return dataclasses.replace(problem, tests=reading.tests, meta=meta)
 
 
 async def _fitting(
@@ -121,9 +171,11 @@ async def _survivors(
     problem: Problem, readings: list[Reading], reference: str, executor: Executor
 ) -> tuple[list[Reading], str]:
     """Readings with one way of taking the arguments: one run answers for all. The run ends when none is left."""
-    calls = readings[0].tests
+    inputs = [CallInput(call.args, call.kwargs) for call in readings[0].tests]
+    for given in inputs:
+        values.dumps([given.args, dict(given.kwargs)])
     seen, trouble = 0, ""
-    async with closing(executor.run(_job(problem, calls, reference))) as executions:
+    async with closing(executor.run(_job(problem, reference, inputs, READING_LIMITS))) as executions:
         async for execution in executions:
             if execution.status is not Status.OK or execution.value is None:
                 return [], f"{readings[0].arguments}: test {seen}: {execution.status.value} {execution.detail[:120]}"
@@ -135,22 +187,15 @@ async def _survivors(
                 else:
                     trouble = trouble or f"{reading.name}: test {seen}: {message}"
             readings, seen = kept, seen + 1
-            if not readings or seen == len(calls):
+            if not readings or seen == len(inputs):
                 break
-    return (readings, trouble) if seen == len(calls) else ([], trouble)
+    return (readings, trouble) if seen == len(inputs) else ([], trouble)
 
 
-def _job(problem: Problem, calls: Sequence[CallTest], reference: str) -> Job:
-    for call in calls:
-        dumps([call.args, dict(call.kwargs)])
-    return Job(
-        code=reference,
-        cases=tuple(CallInput(call.args, call.kwargs) for call in calls),
-        fn_name=problem.fn_name,
-        preamble=str(problem.meta.get("preamble", "")),
-        setup=str(problem.meta.get("setup", "")),
-        limits=REFERENCE_LIMITS,
-    )
+def _job(problem: Problem, code: str, inputs: Sequence[CallInput], limits: Limits) -> Job:
+    meta: Mapping[str, object] = problem.meta
+    preamble, setup = str(meta.get("preamble", "")), str(meta.get("setup", ""))
+    return Job(code, tuple(inputs), problem.fn_name, preamble=preamble, setup=setup, limits=limits)
 
 
 def _weight(item: Item) -> int:
@@ -159,11 +204,8 @@ def _weight(item: Item) -> int:
         return 0
     if isinstance(item, Draft):
         return sum(len(repr(call)) for call in item.calls)
-    tests = item.tests if isinstance(item, Problem) else item.tiers[0][0].tests
-    return sum(map(_test_weight, tests))
+    return sum(map(_test_weight, item.tests if isinstance(item, Problem) else item.tiers[0][0].tests))
 
 
 def _test_weight(test: TestCase) -> int:
-    if isinstance(test, StdinTest):
-        return len(test.input) + len(test.expected)
-    return len(repr(test))
+    return len(test.input) + len(test.expected) if isinstance(test, StdinTest) else len(repr(test))
