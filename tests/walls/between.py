@@ -67,6 +67,28 @@ _BODIES: dict[str, tuple[str, str]] = {
         answer(total % 3)
         """,
     ),
+    "results_of_the_loop": (
+        "numbers that the loop between tests holds, which C functions gave it",
+        """
+        import gc
+        gc.unfreeze()
+        found = [value for each in gc.get_objects() if type(each) is zip for results in gc.get_referents(each)
+                 if type(results) is tuple for value in results if type(value) is int and not -5 <= value <= 256]
+        answer(sum(map(id, found)) // 32 % 3)
+        """,
+    ),
+    "exit_codes_of_tests_before": (
+        "how the test before ended, which each makes one more",
+        """
+        import gc
+        gc.unfreeze()
+        before = [value + 99 for each in gc.get_objects() if type(each) is zip for results in gc.get_referents(each)
+                  if type(results) is tuple for value in results if type(value) is int and -99 < value < -5]
+        answer(max(before, default=0))
+        sys.stdout.flush()
+        os._exit(max(before, default=0) + 1)
+        """,
+    ),
     "places_of_objects": (
         "where new objects come to lie",
         "answer(sum(id(bytearray(size)) >> 4 for size in range(1, 512, 16)) % 3)",

@@ -11,7 +11,7 @@ from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, StdinInput, closing
 from walls.programs import source
 
-TESTS = 6
+TESTS = 8
 SUBMISSIONS = 5
 
 _LOOK = source(
@@ -46,8 +46,18 @@ _LOOK = source(
             codes.append((each.co_filename, each.co_qualname, each.co_firstlineno, each._co_code_adaptive.hex()))
         waiting += gc.get_referents(each)
     state["codes"] = sorted(code for code in codes if code[0] != __file__)
+    gc.unfreeze()
+    held = []
+    for each in gc.get_objects():
+        if type(each).__module__ in ("builtins", "itertools", "functools") and type(each).__name__ in ("zip", "takewhile", "partial", "deque", "tuple"):
+            for value in gc.get_referents(each):
+                parts = gc.get_referents(value) if type(value) is tuple else [value]
+                held += [(id(value), id(part), part) for part in parts if type(part) in (int, float, bytes)]
+    state["held"] = sorted(held, key=lambda part: part[:2])[:100_000]
+    state["held"] = [(where, what, repr(part)) for where, what, part in state["held"]]
     for name, value in state.items():
         print(name, hashlib.sha256(json.dumps(value).encode()).hexdigest())
+    sys.exit(os.urandom(1)[0] % 90 + 1)
     """
 )
 

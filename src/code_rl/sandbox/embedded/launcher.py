@@ -71,11 +71,15 @@ class WorkerProcess:
     """Whether all that it runs ends with it."""
 
     def end(self) -> None:
-        """Kill the worker; release its descriptors. Idempotent."""
+        """End the worker and all that it runs; release its descriptors. Idempotent.
+
+        Where its processes are not contained, it has to see to them itself, and ends when it hears nothing more.
+        """
         if self.control.fileno() < 0:
             return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        if self.contained:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         os.close(self.pidfd)
         self.control.close()
 

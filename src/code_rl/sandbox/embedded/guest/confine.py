@@ -148,6 +148,8 @@ class TestConfinement:
         self._scoped = wanted.level == LANDLOCK and landlock.scopes_signals()
         self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
         """Whether the kernel counts this submission's processes apart from all others."""
+        self.own_processes = 3 if wanted.level == FULL else 4
+        """The worker, its keeper, the supervisor and, where there is one, who stands over it: counted with the tests."""
 
     def enter(self) -> None:
         """In the process just forked; at `full` what `dropping` does is enough."""

@@ -2,7 +2,8 @@
 
 Bytecode counts its own executions: CPython adapts it in place, and frames, free lists and arenas move with it, so that a fork could tell how many there have been before
 it. Between two forks of a process that tests descend from, no bytecode runs: the steps of a round are C functions with arguments made beforehand, called by iterators written
-in C. What the kernel tells stands at fixed places and is wiped. The first round is a rehearsal, whose child ends at once: it leaves what later rounds find.
+in C. What the kernel tells stands at fixed places and is wiped; what the functions give is nothing, a truth value or a number for which CPython has one object
+(-5 to 256): any other would be made anew each time, somewhere else, and be there to be found until the next round. The first round is a rehearsal, whose child ends at once: it leaves what later rounds find.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Step = tuple[Any, ...]
 
 _c = ctypes.PyDLL(None)
 _c.PyOS_BeforeFork.restype = _c.PyOS_AfterFork_Parent.restype = _c.PyOS_AfterFork_Child.restype = None
-_c.fork.restype = _c.memset.restype = None
+_c.fork.restype = _c.memset.restype = _c.send.restype = None
+_c.memcmp.restype = ctypes.c_bool
 _clone3 = ctypes.PyDLL(None)["syscall"]
 _clone3.restype = None
 _NEVER = object()
@@ -93,11 +95,14 @@ def _calls(steps: tuple[Step, ...]) -> list[Iterator[Any]]:
     ]
 
 
-def fork(namespaces: int = 0) -> tuple[Step, ...]:
-    """The child's round ends here. The number of its process is not learned: that would be left in memory."""
-    if not namespaces:
-        me = gives(os.getpid())
-        return (zero, _c.PyOS_BeforeFork), (zero, _c.fork), (me, _c.getpid), (zero, _c.PyOS_AfterFork_Parent)
+def fork() -> tuple[Step, ...]:
+    """The child's round ends here. The number of its process is not learned: that would be left in memory. For those whose own number is small."""
+    me = gives(os.getpid())
+    return (zero, _c.PyOS_BeforeFork), (zero, _c.fork), (me, _c.getpid), (zero, _c.PyOS_AfterFork_Parent)
+
+
+def clone(namespaces: int) -> tuple[Step, ...]:
+    """As `fork`, into new namespaces (0: none); the C library of the child does not know that it is one (abort(3) would not)."""
     flags = namespaces | _SETTID
     arguments = kernel.CloneArgs(flags=flags, child_tid=ctypes.addressof(_born), exit_signal=int(signal.SIGCHLD))
     return (
@@ -134,8 +139,8 @@ def something_to_read(channel: int) -> Step:
 
 
 def send(channel: int, place: Any, size: int) -> Step:
-    """A datagram."""
-    return gives(size), _c.send, channel, place, size, socket.MSG_NOSIGNAL
+    """A datagram. Where nobody hears it, there will be nothing to read either."""
+    return zero, _c.send, channel, place, size, socket.MSG_NOSIGNAL
 
 
 class _Message(ctypes.Structure):

@@ -4,8 +4,8 @@ All tests are forks of this process, so it knows nothing that a test may not kno
 wrote, used or did. Inputs and outputs are descriptors, which only the test takes from the channel. Between two tests no bytecode runs (`cycle`). A test that takes longer is watched
 (`watch`); it, and one that leaves anything behind (processes, files, other times or modes of the working directory), is the last one here: the rest get a new supervisor.
 
-While a test runs this process sleeps: every page that it touches would be copied, which is most of what a test costs. It handles no signal,
-so that none can be sent to it by a test.
+While a test runs this process sleeps: every page that it touches would be copied, which is most of what a test costs. It handles no signal; those that it waits for
+are believed only from outside the namespace, where no test is.
 """
 
 from __future__ import annotations
@@ -165,11 +165,11 @@ class Supervisor:
         limits = LIMITS.pack(job.cpu_s, job.wall_s, job.strict)
         given = (limits, account.view[wire.BEGAN_AT : wire.ENDED_AT])
         socket.send_fds(self._keeper, given, [self._channel.fileno(), self._myself])
-        cause = wire.RAN
+        cause, contained = wire.RAN, self._wanted.level == confine.FULL
         while not account.wait(os.P_PID, pid, _LOOK):
-            said = signal.sigwait(_AWAITED)
-            if said in _CAUSES:
-                cause = _CAUSES[said]
+            said = signal.sigwaitinfo(_AWAITED)
+            if said.si_signo in _CAUSES and (said.si_pid == 0 or not contained):  # from outside, where no test is
+                cause = _CAUSES[said.si_signo]
                 kill_all(pid, self._wanted.level)
         return cause
 

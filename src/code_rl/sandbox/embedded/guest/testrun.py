@@ -17,8 +17,6 @@ RESERVED = (VALUE_FD, _FAULT_FD)
 """Descriptors that the zygote keeps free of anything of its own."""
 BROKEN_EXIT = 99
 _DESCRIPTORS = 256
-_OWN_PROCESSES = 3
-"""The worker, its keeper and the supervisor, which the kernel counts with the tests."""
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
 """Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address space, for the room that
 the C library reserves for each thread. What is touched is judged by peak memory."""
@@ -64,7 +62,7 @@ class TestRun:
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (most, most))
         if confinement.counts_processes:
-            most = job.processes + _OWN_PROCESSES
+            most = job.processes + confinement.own_processes
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
     def take_fetched(self) -> None:

@@ -64,7 +64,7 @@ class Worker:
         if cycle.Rounds(
             cycle.something_to_read(self._control.fileno()),
             *((cycle.write(counter, _BEFORE_SUPERVISOR),) if counter >= 0 else ()),
-            *cycle.fork(kernel.NEWPID | kernel.NEWNS if full else 0),
+            *cycle.clone(kernel.NEWPID | kernel.NEWNS if full else 0),
             cycle.waitid(os.P_ALL, 0, os.WEXITED, ended.info, None),
             cycle.send(self._control.fileno(), ended.place, wire.ACCOUNT_BYTES),
             cycle.wipe(ended.info, wire.USAGE_AT - wire.INFO_AT),
@@ -76,29 +76,31 @@ class Worker:
         """In the process just forked: take the channel of the submission, and see to it."""
         if os.read(self._rehearsal, 1):
             os._exit(0)
-        kernel.die_with_parent()
         word, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
-        self._control.close()
         if word != wire.START:
             os._exit(0)
         channel = socket.socket(fileno=descriptors[0])
         if self._wanted.level == confine.FULL:
+            self._control.close()
+            kernel.die_with_parent()
             self._supervise(channel, "")
         self._attend(channel)
 
     def _attend(self, channel: socket.socket) -> NoReturn:
         """Where no namespace holds what a submission starts: stand over its supervisor, and leave nothing behind. Ends as the supervisor does.
 
-        The supervisor is ended when the host wants nothing more of it.
+        The supervisor is ended when the host wants nothing more of it, or of the worker; that this process ends with neither is how nothing is left.
         """
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         directory = scratch.make(self._directory)
         pid = os.fork()
         if pid == 0:
+            self._control.close()
             self._supervise(channel, directory)
         end = select.poll()
         end.register(os.pidfd_open(pid), select.POLLIN)
-        end.register(channel, 0)  # that there is nobody at its other end is always told
+        for other in (channel, self._control):
+            end.register(other, 0)  # that there is nobody at its other end is always told
         end.poll()
         os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -138,6 +140,8 @@ def start(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.disable()
         Worker(control, wanted, base_bytes, load, directory).serve()
+    except ConnectionError:  # the host has gone
+        os._exit(0)
     except BaseException as error:  # noqa: BLE001 - the host sees the channel close
         os.write(2, f"worker: {error!r}\n".encode())
     os._exit(97)
