@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from code_rl.environments.wording import get_wording, with_system
 from code_rl.problems.problem import ProblemView
 from code_rl.problems.prompts import (
     LCB_FORMATTING_WITH_STARTER_CODE,
@@ -56,3 +57,16 @@ COURSE = PromptStyle("course/1 (tinker-cookbook code_rl, LiveCodeBench's wording
 LIVECODEBENCH = PromptStyle("livecodebench/28fef95 (generic chat: system and user)", _livecodebench)
 EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus)
 MBPP = PromptStyle("mbpp/austin2021 (zero-shot, all of the row's asserts shown)", _mbpp)
+
+
+def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) -> PromptStyle:
+    """`style`, or the wording called `prompt` in its place, under another system message where one is given."""
+    if prompt is None and system_prompt is None:
+        return style
+    wording, own = get_wording(prompt, system_prompt), style.build if prompt is None else None
+
+    def build(view: ProblemView, text: str) -> list[Message]:
+        return wording(view) if own is None else with_system(own(view, text), system_prompt)
+
+    said = "" if system_prompt is None else f", system prompt {system_prompt!r}"
+    return PromptStyle(f"{prompt or style.version}{said}", build)

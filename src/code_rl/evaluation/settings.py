@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.environments import get_environment
+from code_rl.environments import ENVIRONMENTS, get_environment
+from code_rl.environments.wording import get_wording
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
@@ -18,6 +19,7 @@ REFERENCE = "reference"
 FROM_RUN = {
     "model_name": "model", "backend": "backend", "device": "device", "renderer": "renderer", "max_tokens": "max_tokens", "temperature": "temperature",
     "seed": "seed", "eval_samples": "n", "eval_limit": "limit", "reward_timeout": "reward_timeout", "environment": "environment", "max_turns": "max_turns",
+    "top_p": "top_p", "top_k": "top_k", "prompt": "prompt", "system_prompt": "system_prompt",
 }  # fmt: skip
 """A run's settings and what they are called here: with checkpoint= they are the defaults, so that figures agree with the run's own."""
 
@@ -89,7 +91,23 @@ class EvalConfig:
         default=None, doc="For which k pass@k is given, comma-separated, each at most n (None: 1 and n)."
     )
     temperature: float = chz.field(default=1.0, doc="Sampling temperature. 0: greedy, with n=1.")
+    top_p: float = chz.field(
+        default=1.0, doc="Draw only from the likeliest tokens that have this share of the mass together."
+    )
+    top_k: int = chz.field(default=-1, doc="Draw only from so many of the likeliest tokens; -1: from all.")
+    prompt: str | None = chz.field(
+        default=None,
+        doc="How problems are worded, on every benchmark: livecodebench, plain, code-r1, or package.module:function of your own. None: as each benchmark has it.",
+    )
+    system_prompt: str | None = chz.field(
+        default=None,
+        doc="System message before each problem, in place of the wording's own; empty: none. None: as the wording has it.",
+    )
     max_tokens: int = chz.field(default=24576, doc="Tokens per completion at most.")
+    sweep: str | None = chz.field(
+        default=None,
+        doc="Token limits, comma-separated, in place of max_tokens: everything is evaluated under each, in a folder of its own.",
+    )
     seed: int = chz.field(default=0, doc="Seed of all draws.")
     rule: Literal["auto", "own", "both"] = chz.field(
         default="auto",
@@ -118,7 +136,7 @@ class EvalConfig:
         doc="Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed.",
     )
     extra_body: str | None = chz.field(
-        default=None, doc='Further fields of every request to an endpoint, JSON: {"top_p": 0.95}.'
+        default=None, doc='Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.'
     )
     api_key_env: str | None = chz.field(
         default=None, doc="Environment variable with the endpoint's key. Nothing is sent unless it is named."
@@ -148,6 +166,10 @@ class EvalConfig:
                 raise ConfigError(f"{name}={value} must be a finite number above 0")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigError(f"temperature={self.temperature} must be a finite number, 0 or above")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p={self.top_p} must be above 0 and at most 1")
+        if self.top_k != -1 and self.top_k < 1:
+            raise ConfigError(f"top_k={self.top_k} must be -1 (all) or at least 1")
         if self.limit < -1 or self.limit == 0:
             raise ConfigError(f"limit={self.limit} must be -1 (all problems) or at least 1")
 
@@ -198,7 +220,7 @@ APPLIES = {
     "endpoint": ("extra_body", "api_key_env", "request_timeout", "patience"),
     "weights": ("backend", "device", "renderer", "environment", "max_turns"),
 }
-SAMPLING = ("temperature", "max_tokens", "seed", "asking")
+SAMPLING = ("temperature", "top_p", "top_k", "prompt", "system_prompt", "max_tokens", "sweep", "seed", "asking")
 
 
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
@@ -223,7 +245,9 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         if name in given and config.who in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
     if config.who == "weights":
-        get_environment(config.environment, config.max_turns)
+        words = {} if config.environment in ENVIRONMENTS else {"prompt": config.prompt, "system_prompt": config.system_prompt}
+        get_environment(config.environment, config.max_turns, **words)
+    get_wording(config.prompt)
     if config.who == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
     if config.who == "samples" and config.greedy is not None:

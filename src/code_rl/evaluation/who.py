@@ -34,6 +34,8 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
         "device": config.device,
         "renderer": config.renderer,
         "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k,
         "seed": config.seed,
     }
     state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)
@@ -54,7 +56,7 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
     renderer = get_renderer(made.renderer, backend.tokenizer)
     return Weights(
         Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
-        Sampling(config.max_tokens, config.temperature),
+        Sampling(config.max_tokens, config.temperature, top_p=config.top_p, top_k=config.top_k),
         at_once=config.asking,
         description=f"{where} on {backend.description}{how}",
         facts=facts,
@@ -103,6 +105,9 @@ def make_endpoint(config: EvalConfig) -> Endpoint:
         config.model or "",
         max_tokens=config.max_tokens,
         temperature=config.temperature,
+        narrowed={
+            name: value for name, value, off in (("top_p", config.top_p, 1.0), ("top_k", config.top_k, -1)) if value != off
+        },
         at_once=config.asking,
         request_timeout_s=config.request_timeout,
         patience_s=config.patience,

@@ -16,6 +16,15 @@ from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, prod,
 import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
 """
 
+NODE_PRELUDE = """\
+class ListNode:
+    def __init__(self, val=0, next=None):
+        self.val, self.next = val, next
+class TreeNode:
+    def __init__(self, val=0, left=None, right=None):
+        self.val, self.left, self.right = val, left, right
+"""
+
 _BEFORE_BUILTINS = (
     "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator",
     "io", "sys", "json",

@@ -27,6 +27,7 @@ from code_rl.problems.sources.livecodebench import read_livecodebench
 from code_rl.problems.sources.mbpp import read_mbpp, read_mbpp_plus, read_mbpp_plus_origin
 from code_rl.problems.sources.records import Item, Row, RowError, Skipped
 from code_rl.problems.sources.tabular import native_fields
+from code_rl.problems.sources.verl import read_verl
 
 ReadRow = Callable[[Row, Origin], Item]
 ReadRows = Callable[[Iterable[Row]], Iterator[Item]]
@@ -109,6 +110,7 @@ SHAPES = (
     _shape("code_contests", "description public_tests private_tests", read_code_contests),
     _shape("apps", "question input_output", read_apps),
     _shape("deepcoder", "problem tests", read_deepcoder),
+    _shape("verl", "prompt reward_model", read_verl),
     _shape("nemo_gym", "responses_create_params verifier_metadata", read_nemo_gym, _unit_tests),
     _shape("sandboxfusion-mbpp", "content canonical_solution test_list", read_sandbox_mbpp),
     _shape("sandboxfusion-packed", "content labels test canonical_solution", read_packed_tests, _text_holds("content", "### Format:")),
