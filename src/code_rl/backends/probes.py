@@ -97,4 +97,6 @@ async def probe_narrowing(sampler: RemoteSamplingClient, token: int, top_p: floa
         except BackendError as error:
             raise ConfigError(f"{name}={value:g} is not honoured by this back end: {error}") from error
         if len({tuple(sequence.tokens) for sequence in drawn}) > 1:
-            raise ConfigError(f"{name}={value:g} is not honoured by this back end: it draws from all tokens; leave it out")
+            raise ConfigError(
+                f"{name}={value:g} is not honoured by this back end: it draws from all tokens; leave it out"
+            )

@@ -106,13 +106,19 @@ def check_name(name: str, data: str | None) -> None:
     )
 
 
+def check_choice(name: str, choice: Choice) -> None:
+    """Raise ConfigError for a release or dates of a benchmark that has none."""
+    if choice.version or choice.start_date or choice.end_date:
+        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+
+
 def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path], str]:
     """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the pinned revision.
 
     Raises ConfigError when there is neither, or when the choice does not apply.
     """
-    if name != "livecodebench" and (choice.version or choice.start_date or choice.end_date):
-        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+    if name != "livecodebench":
+        check_choice(name, choice)
     if name == "livecodebench":
         return _livecodebench_files(data, choice)
     if data is not None:

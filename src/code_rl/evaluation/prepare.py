@@ -19,6 +19,7 @@ from code_rl.evaluation.benchmarks import (
     BENCHMARKS,
     PROMPT_TEXT,
     Benchmark,
+    check_choice,
     count,
     describe_files,
     open_native,
@@ -75,8 +76,7 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
 
 def _native(name: str, file: str, choice: Choice) -> Benchmark:
     path = Path(file).expanduser()
-    if choice.version or choice.start_date or choice.end_date:
-        raise ConfigError("version, start_date and end_date belong to benchmark=livecodebench")
+    check_choice(name, choice)
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")
     facts = {"files": describe_files([path]), "revision": "local file", "skipped": {}}
@@ -87,8 +87,7 @@ def _native(name: str, file: str, choice: Choice) -> Benchmark:
 def _builtin(choice: Choice) -> Benchmark:
     from code_rl.problems.builtin import SPLITS, test_split
 
-    if choice.version or choice.start_date or choice.end_date:
-        raise ConfigError("version, start_date and end_date belong to benchmark=livecodebench")
+    check_choice("builtin", choice)
     problems = [problem for split in SPLITS for problem in test_split(split)]
     digest = hashlib.sha256("\n".join(map(format_problem, problems)).encode()).hexdigest()
     target = cache_folder() / "benchmarks" / f"builtin-{digest[:24]}.jsonl"

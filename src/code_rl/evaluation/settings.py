@@ -47,7 +47,8 @@ class EvalConfig:
     )
     data: str | None = chz.field(
         default=None,
-        doc="Local data: a file, or (livecodebench) the folder of shards. None: downloaded at a pinned revision.",
+        doc="Local data: a file, or (livecodebench) the folder of shards; for several benchmarks NAME:PATH,NAME:PATH. None: what `code-rl data fetch` "
+        "has brought, else downloaded at a pinned revision.",
     )
     version: str | None = chz.field(
         default=None, doc="LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."
@@ -241,11 +242,18 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
                 raise ConfigError(
                     f"{name}= has no effect here: it belongs to {'endpoint=' if who == 'endpoint' else 'model= or checkpoint= on a back end'}"
                 )
+    if config.sweep is not None and "max_tokens" in given:
+        raise ConfigError(f"sweep={config.sweep} takes the place of max_tokens; leave one of them out")
+    sweep_limits(config)
     for name in SAMPLING:
         if name in given and config.who in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
     if config.who == "weights":
-        words = {} if config.environment in ENVIRONMENTS else {"prompt": config.prompt, "system_prompt": config.system_prompt}
+        words = (
+            {}
+            if config.environment in ENVIRONMENTS
+            else {"prompt": config.prompt, "system_prompt": config.system_prompt}
+        )
         get_environment(config.environment, config.max_turns, **words)
     get_wording(config.prompt)
     if config.who == "reference" and (config.n not in (None, 1) or config.greedy):
@@ -295,3 +303,23 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
     if ks[0] < 1 or ks[-1] > max(n, 1):
         raise ConfigError(f"k={config.k}: each k must be between 1 and n={n}")
     return tuple(sorted({1, *ks}))
+
+
+def narrowed(config: EvalConfig) -> dict[str, float]:
+    """top_p and top_k where they are set."""
+    return {
+        name: value for name, value, off in (("top_p", config.top_p, 1.0), ("top_k", config.top_k, -1)) if value != off
+    }
+
+
+def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
+    """The token limits to evaluate under. Raises ConfigError for a sweep that is no list of them."""
+    if config.sweep is None:
+        return (config.max_tokens,)
+    try:
+        limits = tuple(dict.fromkeys(int(part) for part in config.sweep.split(",")))
+    except ValueError as error:
+        raise ConfigError(f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768") from error
+    if min(limits) < 1:
+        raise ConfigError(f"sweep={config.sweep}: each token limit must be at least 1")
+    return limits

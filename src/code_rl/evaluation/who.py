@@ -14,7 +14,7 @@ from code_rl.evaluation.ask import Asked, Reference, Stored, Weights
 from code_rl.evaluation.benchmarks import Benchmark
 from code_rl.evaluation.endpoint import Endpoint
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Sample, read_stored
-from code_rl.evaluation.settings import EvalConfig, run_of
+from code_rl.evaluation.settings import EvalConfig, narrowed, run_of
 from code_rl.problems.files import file_sha256
 from code_rl.runs.checkpoints import read_checkpoints
 from code_rl.sandbox.executor import Executor
@@ -105,9 +105,7 @@ def make_endpoint(config: EvalConfig) -> Endpoint:
         config.model or "",
         max_tokens=config.max_tokens,
         temperature=config.temperature,
-        narrowed={
-            name: value for name, value, off in (("top_p", config.top_p, 1.0), ("top_k", config.top_k, -1)) if value != off
-        },
+        narrowed=narrowed(config),
         at_once=config.asking,
         request_timeout_s=config.request_timeout,
         patience_s=config.patience,

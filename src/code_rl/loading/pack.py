@@ -40,12 +40,13 @@ class Left:
 
 
 class PackedProblems(Sequence[Problem]):
-    """The problems of a pack by position. Reads one record at each access; safe to use from several threads."""
+    """The problems of a pack by position, and how many tests each has. Reads one record at each access; safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
         try:
             index = json.loads((folder / _INDEX).read_bytes())
             self._places: list[tuple[int, int]] = [(offset, length) for offset, length in index["places"]]
+            self.test_counts: list[int] = index["tests"]
             self._file = os.open(folder / _RECORDS, os.O_RDONLY)
         except (OSError, ValueError, KeyError) as error:
             raise DataError(f"{folder}: the kept problems cannot be read ({error}); delete that folder") from error
@@ -97,6 +98,7 @@ async def write_pack(folder: Path, items: AsyncIterator[Problem | Skipped], abou
 
 async def _write(folder: Path, items: AsyncIterator[Problem | Skipped], about: Mapping[str, Any]) -> None:
     places: list[tuple[int, int]] = []
+    tests: list[int] = []
     counts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -115,8 +117,9 @@ async def _write(folder: Path, items: AsyncIterator[Problem | Skipped], about: M
             record = zlib.compress(format_problem(item).encode("ascii"), 1)
             stream.write(record)
             places.append((offset, len(record)))
+            tests.append(len(item.tests))
             offset += len(record)
         stream.flush()
         os.fsync(stream.fileno())
-    index = {"about": about, "left": counts, "examples": examples, "places": places}
+    index = {"about": about, "left": counts, "examples": examples, "places": places, "tests": tests}
     (folder / _INDEX).write_text(json.dumps(index), encoding="ascii")

@@ -10,6 +10,7 @@ from code_rl.config import parse_difficulty
 from code_rl.environments import Environment
 from code_rl.errors import ConfigError, DataError
 from code_rl.loading.load import Say
+from code_rl.loading.pack import PackedProblems
 from code_rl.problems.order import Selected
 from code_rl.problems.problem import Problem, StdinTest, TestCase
 from code_rl.renderers import Renderer
@@ -41,7 +42,8 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
     """
     kept: Sequence[Problem] = problems
     if least > 1:
-        kept = Selected(problems, [i for i, problem in enumerate(problems) if len(problem.tests) >= least])
+        known = problems.test_counts if isinstance(problems, PackedProblems) else (len(each.tests) for each in problems)
+        kept = Selected(problems, [i for i, count in enumerate(known) if count >= least])
     if not kept:
         raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
     return kept if most is None else _Capped(kept, most)

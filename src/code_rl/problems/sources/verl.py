@@ -45,7 +45,9 @@ def read_verl(row: Row, origin: Origin) -> Problem | Unsettled:
     """One row. Raises RowError for rewards of another style and for tests that are no data."""
     truth = from_json(field(row, "reward_model", dict).get("ground_truth"), "ground_truth")
     if not isinstance(truth, Mapping):
-        raise RowError("not_code", "reward_model.ground_truth must be a JSON object with inputs and outputs, or functional")
+        raise RowError(
+            "not_code", "reward_model.ground_truth must be a JSON object with inputs and outputs, or functional"
+        )
     statement, starter = _asked(_user_message(row))
     known = row.get("extra_info")
     extra: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
