@@ -89,7 +89,7 @@ def stand_ins(tmp_path_factory):
         "qwen3-4b": small | cookbook,
         "qwen3.5-4b": small | cookbook,
         "deepcoder": small | {"dataset": str(deepcoder), "n": "2", "num_substeps": "1", "max_tokens_schedule": "0:24,1:48", "sweep": "16,48",
-                              "data": f"livecodebench:{v5},{plus}"},
+                              "data": f"livecodebench:{v5},humaneval+:{humaneval}"},
     }  # fmt: skip
 
 

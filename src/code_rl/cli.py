@@ -78,6 +78,12 @@ VERBS = {
         "code_rl.commands.report:report_command",
         "show what happened in a run: page, live page, text",
     ),
+    "data": Verb(
+        "code_rl.commands.data:DataConfig",
+        "code_rl.commands.data:data_command",
+        "bring the public files that tests, evidence and benchmarks read: data fetch [NAME …]",
+        ("action", "names"),
+    ),
     "prepare": Verb(
         "code_rl.preparation.settings:PrepareConfig",
         "code_rl.commands.prepare:prepare_command",

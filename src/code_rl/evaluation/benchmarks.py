@@ -10,7 +10,7 @@ from typing import Any
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation import prompts
 from code_rl.evaluation.ask import Entry
-from code_rl.evaluation.fetch import Pinned, fetch
+from code_rl.evaluation.fetch import fetch, public_file
 from code_rl.evaluation.prompts import PromptStyle
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.files import file_sha256
@@ -37,30 +37,16 @@ _LCB_SHA256 = (
 )
 
 
-def _github(path: str, commit: str, sha256: str) -> Pinned:
-    owner, name, rest = path.split("/", 2)
-    return Pinned(f"https://raw.githubusercontent.com/{owner}/{name}/{commit}/{rest}", commit, sha256)
-
-
-HUMANEVAL_PLUS = _github(
-    "evalplus/humanevalplus_release/HumanEvalPlus.jsonl.gz",
-    "200defce9e3429d28ca215b6dd061c0f7f31c18b",
-    "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
-)
-MBPP_PLUS = _github(
-    "evalplus/mbppplus_release/MbppPlus.jsonl.gz",
-    "dadf43da556a00f7bacd71cb154f2932757d9144",
-    "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
-)
+HUMANEVAL_PLUS, MBPP_PLUS = "humanevalplus/HumanEvalPlus.jsonl.gz", "mbppplus/MbppPlus.jsonl.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One benchmark: how it is asked, what is downloaded when no `data=` is given, what it is."""
+    """One benchmark: how it is asked, what it is, and which public file it is read from when no `data=` is given."""
 
     prompt: PromptStyle
     summary: str
-    published: Pinned | None = None
+    published: str | None = None
 
 
 BENCHMARKS: Mapping[str, Kind] = {
@@ -129,7 +115,8 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
     published = BENCHMARKS[name].published
     if published is None:
         raise ConfigError(f"benchmark={name} is not published as one file; give data=PATH")
-    return [fetch(published)], published.revision
+    pinned = public_file(published)
+    return [fetch(pinned)], pinned.revision
 
 
 def _livecodebench_files(data: str | None, choice: Choice) -> tuple[list[Path], str]:
