@@ -43,6 +43,7 @@ MBPP = {
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CODE_RL_DATA", str(tmp_path / "cache" / "data"))
 
 
 class Counting:
