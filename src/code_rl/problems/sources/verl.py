@@ -115,7 +115,7 @@ def _tabled(draft: Problem, body: list[ast.stmt]) -> Problem:
                 tests = tuple(CallTest(tuple(args), value) for args, value in pairs)
                 starter = starter_for(called, draft.starter_code, draft.solutions, len(tests[0].args))
                 meta = {**draft.meta, "preamble": CALL_PRELUDE}
-                rule = Compare("python", TACO_TOL, TACO_TOL)
+                rule = Compare("float", TACO_TOL, TACO_TOL)
                 return dataclasses.replace(
                     draft, tests=tests, fn_name=called, starter_code=starter, compare=rule, meta=meta
                 )
