@@ -16,6 +16,7 @@ from typing import Any
 import chz
 
 from code_rl.commands.evaluate import LIVECODEBENCH, data_of, eval_command
+from code_rl.commands.reproduce_view import AFTER, BEFORE, benchmarks_of, forecast_lines, write_table
 from code_rl.commands.train import prepare, train_command
 from code_rl.config import FACTS, Config
 from code_rl.config.recipes import RECIPES
@@ -26,7 +27,6 @@ from code_rl.runs.files import write_atomically
 from code_rl.settings import make_settings, suggestion
 
 STATE, RUN = "reproduce.json", "run"
-BEFORE, AFTER = "before", "after"
 OWN_WORK = ("log_path", "behavior_if_log_dir_exists", "checkpoint", "endpoint", "samples", "model", "compare")
 WINDOW = ("version", "start_date", "end_date")
 WHO = ("model", "backend")
@@ -103,8 +103,6 @@ class Plan:
 
 def reproduce_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl reproduce`. Returns 0, 1 where samples are missing from the table, or what a step that stopped returned."""
-    from code_rl.commands.reproduce_view import forecast_lines, write_table
-
     plan, dry_run = make_plan(given)
     print("\n".join(forecast_lines(plan, whole=dry_run)), flush=True)
     if dry_run:
@@ -132,45 +130,48 @@ def make_plan(given: Mapping[str, Any]) -> tuple[Plan, bool]:
 
     Raises ConfigError for a setting that neither verb has, that a reproduction decides itself, or that `train` or `eval` refuse.
     """
-    names = {cls: set(chz.chz_fields(cls)) for cls in (ReproduceConfig, Config, EvalConfig)}
-    for name in given:
-        if name in OWN_WORK:
-            raise ConfigError(
-                f"{name}= has no effect on a reproduction, which keeps its own run and evaluations in out="
-            )
-        if not any(name in known for known in names.values()):
-            raise ConfigError(f"unknown setting {name!r}{suggestion(name, set().union(*names.values()))}")
-    own = make_settings(ReproduceConfig, {name: given[name] for name in given if name in names[ReproduceConfig]})
+    own, of_train, of_eval = _sorted(given)
     published = read_published(own.recipe)
     out = Path(own.out or f"~/code-rl-logs/reproduce-{published.name}").expanduser()
-    beside = {name: value for name, value in given.items() if name not in names[ReproduceConfig]}
-    train = {"recipe": published.recipe, **published.train}
-    if "test_dataset" not in beside:
+    train: dict[str, Any] = {"recipe": published.recipe, **published.train}
+    if "test_dataset" not in given:
         train["eval_every"] = -1  # the benchmarks before and after are the evaluation
-    train |= {name: value for name, value in beside.items() if name in names[Config]}
-    train["log_path"] = str(out / RUN)
+    train |= {**of_train, "log_path": str(out / RUN)}
     config, _, _ = prepare(train)
     if config.max_steps < 1 or config.save_every == 0:
         raise ConfigError(
             "a reproduction has an end and is evaluated there: give max_steps= of at least 1, and save_every= above 0"
         )
-    asked = {name: value for name, value in beside.items() if name in names[EvalConfig]}
-    defaults = {
-        name: chz.chz_fields(EvalConfig)[name]._default for name in (*FROM_RUN.values(), "greedy") if name not in WHO
-    }
-    defaults |= {"renderer": config.renderer, "seed": config.seed}
+    fields = chz.chz_fields(EvalConfig)
+    # Each said, so that the evaluation after takes none of them from the run, and both are alike.
+    usual = {name: fields[name]._default for name in (*FROM_RUN.values(), "greedy") if name not in WHO}
+    usual |= {"renderer": config.renderer, "seed": config.seed}
     plan = Plan(published, out, train, {}, config)
-    for each in _benchmarks(published.evals, asked):
-        settings = {**defaults, **each}
+    for each in _benchmarks(published.evals, of_eval):
+        settings = {**usual, **each}
         if "sweep" in each:
             del settings["max_tokens"]
-        names = [name.strip() for name in str(settings["benchmark"]).split(",")]
-        label = "-".join(Path(name).name for name in names)
+        label = "-".join(Path(name).name for name in benchmarks_of(each))
         plan = replace(plan, evals={**plan.evals, label: settings})
         make_eval_config(plan.asks(BEFORE, label))
-        for name, file in data_of(settings.get("data"), names).items():
+        for name, file in data_of(settings.get("data"), benchmarks_of(each)).items():
             check_name(name, file)
     return plan, own.dry_run
+
+
+def _sorted(given: Mapping[str, Any]) -> tuple[ReproduceConfig, dict[str, Any], dict[str, Any]]:
+    """What was given: the verb's own settings, those of `train`, those of `eval`."""
+    own, *others = ({*chz.chz_fields(cls)} for cls in (ReproduceConfig, Config, EvalConfig))
+    for name in given:
+        if name in OWN_WORK:
+            raise ConfigError(
+                f"{name}= has no effect on a reproduction, which keeps its own run and evaluations in out="
+            )
+        if name not in own.union(*others):
+            raise ConfigError(f"unknown setting {name!r}{suggestion(name, own.union(*others))}")
+    mine = make_settings(ReproduceConfig, {name: value for name, value in given.items() if name in own})
+    of_train, of_eval = ({name: given[name] for name in given if name in each - own} for each in others)
+    return mine, of_train, of_eval
 
 
 def _benchmarks(published: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -179,7 +180,7 @@ def _benchmarks(published: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]
     found = []
     for each in chosen:
         settings = {**each, **asked}
-        names = [name.strip() for name in str(settings["benchmark"]).split(",")]
+        names = benchmarks_of(settings)
         parts = [part for part in str(settings.pop("data", "")).split(",") if part]
         mine = [part for part in parts if ":" not in part or part.partition(":")[0] in names]
         if mine:
@@ -196,7 +197,7 @@ def _benchmarks(published: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]
         found.append(settings)
     for part in str(asked.get("data", "")).split(","):
         name, colon, _ = part.partition(":")
-        if colon and name in BENCHMARKS and not any(name in str(each["benchmark"]).split(",") for each in found):
+        if colon and name in BENCHMARKS and not any(name in benchmarks_of(each) for each in found):
             raise ConfigError(f"data={part}: no benchmark of this reproduction is {name}")
     return found
 

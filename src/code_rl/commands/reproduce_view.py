@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TABLE, VALUES = "results.md", "results.json"
 AVERAGE = "average"
+BEFORE, AFTER = "before", "after"
 PROTOCOL = (
     "data", "version", "start_date", "end_date", "limit", "n", "greedy", "temperature", "top_p", "top_k", "max_tokens", "sweep", "prompt",
     "system_prompt", "environment", "reward_timeout",
@@ -37,13 +38,13 @@ def forecast_lines(plan: Plan, *, whole: bool) -> Iterator[str]:
     evaluated, total = Tokens(), forecast(config, assume, prices).tokens
     lines = []
     for name in plan.evals:
-        asks = make_eval_config(plan.asks("before", name))
+        asks = make_eval_config(plan.asks(BEFORE, name))
         tokens = _asked(plan, asks, assume)
         evaluated += tokens
         lines.append(
             f"{name}, {sample_count(asks)} samples a problem, up to {asks.sweep or asks.max_tokens} tokens: {tokens.total:,} tokens"
         )
-    for when in ("before", "after"):
+    for when in (BEFORE, AFTER):
         yield from (f"  evaluation {when}: {line}" for line in lines)
     yield f"  training: {config.max_steps} steps of {config.model_name} on {config.dataset}: {total.total:,} tokens"
     both = total + evaluated + evaluated
@@ -115,9 +116,9 @@ def _ours(plan: Plan) -> dict[tuple[str, int | None, str], dict[str, Any]]:
     """Our figures before and after by benchmark, token limit (None without a sweep) and figure."""
     found: dict[tuple[str, int | None, str], dict[str, Any]] = {}
     for name in plan.evals:
-        asks = make_eval_config(plan.asks("before", name))
+        asks = make_eval_config(plan.asks(BEFORE, name))
         for limit in sweep_limits(asks):
-            places = [plan.out / when / name / (str(limit) if asks.sweep else "") for when in ("before", "after")]
+            places = [plan.out / when / name / (str(limit) if asks.sweep else "") for when in (BEFORE, AFTER)]
             before, after = map(read_results, places)
             at = limit if asks.sweep else None
             for benchmark, results in before.items():
@@ -169,8 +170,8 @@ def differences(plan: Plan) -> list[str]:
 
 def _otherwise(each: Mapping[str, Any], published: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What was given for an evaluation in place of its protocol."""
-    names = _names(each)
-    planned = next((one for one in published if set(names) <= set(_names(one))), None)
+    names = benchmarks_of(each)
+    planned = next((one for one in published if set(names) <= set(benchmarks_of(one))), None)
     if planned is None:
         yield f"{', '.join(Path(name).name for name in names)}: none was published for it"
         planned = {}
@@ -181,5 +182,6 @@ def _otherwise(each: Mapping[str, Any], published: Sequence[Mapping[str, Any]]) 
             yield f"evaluation on {', '.join(Path(each).name for each in names)}: {name}={now}{instead}"
 
 
-def _names(settings: Mapping[str, Any]) -> list[str]:
+def benchmarks_of(settings: Mapping[str, Any]) -> list[str]:
+    """The benchmarks of an evaluation."""
     return [name.strip() for name in str(settings["benchmark"]).split(",")]

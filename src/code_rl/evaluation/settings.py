@@ -249,12 +249,11 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         if name in given and config.who in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
     if config.who == "weights":
+        own = config.environment not in ENVIRONMENTS
         words = (
-            {}
-            if config.environment in ENVIRONMENTS
-            else {"prompt": config.prompt, "system_prompt": config.system_prompt}
-        )
-        get_environment(config.environment, config.max_turns, **words)
+            (config.prompt, config.system_prompt) if own else (None, None)
+        )  # else each benchmark's, or these, come first
+        get_environment(config.environment, config.max_turns, 1.0, *words)
     get_wording(config.prompt)
     if config.who == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
