@@ -132,6 +132,7 @@ def interrupted(command, when, environment):
     return process.wait()
 
 
+@pytest.mark.slow
 def test_killed_twice_it_ends_in_the_same_table(stand_ins, tmp_path):
     given = stand_ins["qwen3-4b"] | {"recipe": "qwen3-4b"}
     assert reproduce_command(given | {"out": str(tmp_path / "whole")}) == 0
