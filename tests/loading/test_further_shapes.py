@@ -143,7 +143,7 @@ def test_bigcodebench_tests_that_are_programs_are_refused(body):
 
 def test_verl_ground_truth_is_tests_in_any_shape_and_the_user_s_last_words_the_statement():
     problem = read(VERL)
-    assert (problem.id, problem.statement, problem.source) == ("set/train/3", "Print the double.", "taco")
+    assert (problem.id, problem.statement, problem.source) == ("set/train/0", "Print the double.", "taco")
     assert problem.tests == (StdinTest("1\n", "2\n"), StdinTest("4\n", "8\n"))
     calls = [{"type": "function_call", "fn_name": "f", "input": [1], "output": [2]}]
     truth = {"ground_truth": json.dumps(calls)}
