@@ -11,7 +11,7 @@ import pytest
 from corpus.rooms import DATA
 
 from code_rl.cli import main
-from code_rl.evaluation import fetch as fetching
+from code_rl.problems import fetch as fetching
 from code_rl.problems.fetch import public_files
 from code_rl.problems.files import data_folder, file_sha256
 

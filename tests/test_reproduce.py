@@ -187,7 +187,7 @@ REFUSED = {
     "checkpoint=x": "checkpoint= has no effect on a reproduction",
     "save_every=0": "save_every= above 0",
     "benchmarks=humaneval": "unknown setting 'benchmarks', did you mean 'benchmark'",
-    "benchmark=humanevil": "benchmark='humanevil' is unknown",
+    "benchmark=humanevil": "unknown benchmark 'humanevil'",
     "top_p=0": "top_p=0.0 must be above 0",
     "data=mbpp+:x.jsonl": "no benchmark of this reproduction is mbpp+",
 }
