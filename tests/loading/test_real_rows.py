@@ -67,7 +67,7 @@ READ = {
     "sandboxfusion/code_eval_code_contests.jsonl": {"Problem": 20},
     "sandboxfusion/code_eval_live_code_bench_v1.jsonl": {"Problem": 3},
     "sandboxfusion/code_eval_mbpp.jsonl": {"Problem": 20},
-    "sandboxfusion/code_eval_bigcodebench.jsonl": {"unknown_shape": 20},
+    "sandboxfusion/code_eval_bigcodebench.jsonl": {"tests_are_a_program": 20},
     "rllm/codeforces.json": {"Problem": 408},
     "rllm/code_contests.json": {"Problem": 165},
     "humanevalplus/HumanEvalPlus.jsonl.gz": {"Draft": 164},

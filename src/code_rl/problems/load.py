@@ -158,9 +158,11 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
     """
     kept: Sequence[Problem] = problems
     if least > 1:
-        stored = isinstance(problems, Store)
-        known = (place.tests for place in problems.places) if stored else (len(each.tests) for each in problems)
-        kept = Selected(problems, [i for i, count in enumerate(known) if count >= least])
+        if isinstance(problems, Store):
+            counts = [place.tests for place in problems.places]
+        else:
+            counts = [len(problem.tests) for problem in problems]
+        kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
     if not kept:
         raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
     return kept if most is None else _Capped(kept, most)
