@@ -150,6 +150,10 @@ def test_verl_ground_truth_is_tests_in_any_shape_and_the_user_s_last_words_the_s
     assert isinstance(read({**VERL, "reward_model": truth}), Unsettled)
 
 
+def test_verl_rows_of_several_sets_that_count_from_nothing_each_keep_ids_of_their_own():
+    assert {read_row(VERL, Origin("set", "set/train", place)).id for place in (0, 1)} == {"set/train/0", "set/train/1"}
+
+
 @pytest.mark.parametrize("truth", ["42", "\\boxed{4}", '"text"', '{"functional": "assert f(1) == 2"}', None])
 def test_verl_rows_without_tests_say_so(truth):
     found = read({**VERL, "reward_model": {"style": "rule", "ground_truth": truth}})
