@@ -38,6 +38,11 @@ def _importance(ops: ModuleType, logprobs: Any, inputs: Any, settings: Any) -> A
 SAME_AS_BUILT_IN = Loss("mine", _importance, {})
 
 
+def brief(problem: ProblemView) -> list[Message]:
+    """A wording: the problem, and one request."""
+    return [{"role": "user", "content": f"{problem.statement}\n\nAnswer with one Python program in a code block."}]
+
+
 class Twice:
     """An environment: the same question is put twice, and the second answer counts."""
 

@@ -8,6 +8,7 @@ import newcomer
 import pytest
 from pipeline_support import rollouts, small, untimed
 
+from code_rl.backends.preflight import load_tokenizer
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 from code_rl.problems.dataset import open_dataset
@@ -55,6 +56,14 @@ def test_a_loss_of_ones_own_is_logged_by_its_formula(tmp_path):
                 advantage -= sum(row["advantage"] * logprob for logprob in row["logprobs"])
                 tokens += len(row["tokens"]) if row["advantage"] else 0
     assert record["loss"] == pytest.approx(advantage / tokens, rel=1e-3)
+
+
+def test_a_wording_is_a_function_of_what_a_problem_shows(tmp_path):
+    trained(tmp_path, prompt="newcomer:brief", max_tokens=32)
+    words_of = load_tokenizer("tiny").decode
+    assert all(
+        "one Python program in a code block" in words_of(row["prompt_tokens"]) for row in rollouts(tmp_path / "run")
+    )
 
 
 def test_an_environment_is_a_class_with_two_calls(tmp_path):

@@ -18,9 +18,8 @@ from code_rl.backends.connect import Backend, connect, preflight
 from code_rl.budget import Budget, Tokens, read_prices, worst_start
 from code_rl.config import Config, batch_shape, context_schedule, loss_config, refuse_buffer
 from code_rl.console import Console
-from code_rl.environments import get_environment
 from code_rl.errors import ConfigError
-from code_rl.objective import Objective, objective_of
+from code_rl.objective import Objective, environment_of, objective_of, sampling_of
 from code_rl.problems.load import (
     cap_max_tokens,
     find_data,
@@ -28,6 +27,7 @@ from code_rl.problems.load import (
     load_train_problems,
     prompt_length,
     refuse_prompts,
+    with_tests,
     within_difficulty,
 )
 from code_rl.problems.order import ProblemOrder
@@ -35,7 +35,6 @@ from code_rl.problems.overlap import trained_on
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide_batch
-from code_rl.rollouts.sample import Sampling
 from code_rl.run import Run
 from code_rl.runs.directory import check_log_dir, is_run, read_config, with_checksum
 from code_rl.runs.history import History
@@ -66,7 +65,7 @@ async def assemble(
         NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
     """
     objective = objective_of(config)
-    environment = get_environment(config.environment, config.max_turns, config.turn_discount)
+    environment = environment_of(config)
     lock = _locked(log_path, console, stack) if is_run(log_path) else None
     found = await preflight(config)
     pins = _pins(config, log_path)
@@ -83,6 +82,7 @@ async def assemble(
     train_problems = await load_train_problems(data, executor, console.notice)
     if config.difficulty is not None:
         train_problems = within_difficulty(train_problems, config.difficulty)
+    train_problems = with_tests(train_problems, config.min_tests, config.max_tests)
     test_splits = await load_test_splits(data, config.eval_limit, executor, console.notice)
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if lock is None or not lock.holds():
@@ -153,7 +153,7 @@ async def assemble(
         backend=backend,
         executor=executor,
         renderer=renderer,
-        sampling=Sampling(min(config.max_tokens, room), config.temperature),
+        sampling=sampling_of(config, room),
         schedule=schedule,
         train_problems=order,
         test_splits=test_splits,

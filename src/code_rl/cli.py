@@ -24,11 +24,13 @@ VERSION = "--version"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb: where its settings class and its command are (imported when used), and a line of help."""
+    """One verb: where its settings class and its command are (imported when used), and a line of help. Bare words are the settings `words`, the last
+    taking all that are left."""
 
     settings: str
     command: str
     summary: str
+    words: tuple[str, ...] = ()
 
     def settings_class(self) -> type[Any]:
         """The class that `--help` describes."""
@@ -55,6 +57,12 @@ VERBS = {
         "code_rl.commands.evaluate:eval_command",
         "evaluate a model on benchmarks, with intervals; compare two evaluations",
     ),
+    "reproduce": Verb(
+        "code_rl.commands.reproduce:ReproduceConfig",
+        "code_rl.commands.reproduce:reproduce_command",
+        "reproduce a published result: evaluate, train, evaluate, and a table with both",
+        ("recipe",),
+    ),
     "judge": Verb(
         "code_rl.commands.judge:JudgeConfig",
         "code_rl.commands.judge:judge_command",
@@ -69,6 +77,12 @@ VERBS = {
         "code_rl.commands.report:ReportConfig",
         "code_rl.commands.report:report_command",
         "show what happened in a run: page, live page, text",
+    ),
+    "data": Verb(
+        "code_rl.commands.data:DataConfig",
+        "code_rl.commands.data:data_command",
+        "bring the public files that tests, evidence and benchmarks read: data fetch [NAME …]",
+        ("action", "names"),
     ),
     "prepare": Verb(
         "code_rl.preparation.settings:PrepareConfig",
@@ -114,7 +128,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be had it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        given = read_arguments(words)
+        given = read_arguments(words, verb.words)
         load_dotenv(find_dotenv(usecwd=True))
         return verb.run(given)
     except CodeRLError as error:

@@ -88,8 +88,8 @@ async def evaluate_async(
     """
     from code_rl.evaluation.evaluate import evaluate as evaluate_splits
     from code_rl.evaluation.evaluate import evaluation_metrics
+    from code_rl.objective import sampling_of
     from code_rl.problems.load import cap_max_tokens
-    from code_rl.rollouts.sample import Sampling
 
     settings = _plain(settings)
     config, state_path = _settings(policy, checkpoint, settings)
@@ -100,7 +100,7 @@ async def evaluate_async(
                 raise DataError(f"there are no problems to evaluate on in {name!r}")
         if policy is None:
             policy = await stack.enter_async_context(_policy(config, state_path, checkpoint is not None))
-        sampling = Sampling(cap_max_tokens(config.max_tokens, policy.context, print), config.temperature)
+        sampling = sampling_of(config, cap_max_tokens(config.max_tokens, policy.context, print))
         results = await evaluate_splits(
             policy, splits, samples=config.eval_samples, sampling=sampling, seed=config.seed
         )
@@ -226,12 +226,12 @@ async def _splits(
 async def _policy(config: Config, state_path: str | None, trained: bool) -> AsyncIterator[Policy]:
     """A policy of these settings, with a sandbox of its own."""
     from code_rl.backends.connect import connect
-    from code_rl.environments import get_environment
+    from code_rl.objective import environment_of
     from code_rl.renderers import get_renderer
     from code_rl.rollouts.sample import Policy
     from code_rl.sandbox.connect import check_executor, connect_executor
 
-    environment = get_environment(config.environment, config.max_turns)
+    environment = environment_of(config)
     async with contextlib.AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         backend = await connect(config, scratch, state_path)

@@ -9,7 +9,9 @@ from code_rl.algorithm.advantages import Estimator, get_estimator, mean
 from code_rl.algorithm.losses import POLICY_LOSSES, Loss, get_loss
 from code_rl.algorithm.shaping import Shaping
 from code_rl.config import Config, loss_config
+from code_rl.environments import Environment, get_environment
 from code_rl.rewards import Reward, get_reward
+from code_rl.rollouts.sample import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,14 @@ def objective_of(config: Config) -> Objective:
         loss_config=loss_config(config),
         kl_coef=config.kl_coef,
     )
+
+
+def environment_of(config: Config) -> Environment:
+    """The environment that a run's settings mean. Raises ConfigError for a part that cannot be loaded."""
+    words = config.prompt, config.system_prompt
+    return get_environment(config.environment, config.max_turns, config.turn_discount, *words)
+
+
+def sampling_of(config: Config, room: int) -> Sampling:
+    """How a run's settings draw answers, of `room` tokens at most."""
+    return Sampling(min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k)

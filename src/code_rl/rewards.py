@@ -4,6 +4,7 @@
 |---|---|---|
 | `correctness` | 1 if every test passes, else 0 | default |
 | `fraction` | the share of tests passed | all tests run |
+| `think_answer` | 1 if every test passes, else 0; −1.2 for an answer that is not `<think>…</think> … <answer>…</answer>` with a program | Code-R1's reward less 0.1, with format_coef=0 |
 | `threshold` | 1 if at least `reward_threshold` of the tests pass, else 0 | all tests run |
 
 A reward of your own is any function from a trajectory to a number, given as `package.module:function`; an attribute `all_tests = True` on it
@@ -13,6 +14,7 @@ asks the judge not to stop at the first failure.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +33,15 @@ def correctness(trajectory: Trajectory) -> float:
 def fraction(trajectory: Trajectory) -> float:
     """The share of tests passed."""
     return trajectory.verdict.passed / trajectory.verdict.total
+
+
+def think_answer(trajectory: Trajectory) -> float:
+    """Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1: the tags are asked for by its prompt, and held to."""
+    tagged = _THINK_ANSWER.fullmatch(trajectory.text.strip()) is not None
+    return correctness(trajectory) if tagged and trajectory.format_ok else -1.2
+
+
+_THINK_ANSWER = re.compile(r"<think>.*</think>.*<answer>.*</answer>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,12 @@ class Reward:
         return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
 
 
-REWARDS: dict[str, RewardFunction] = {"correctness": correctness, "fraction": fraction, "threshold": correctness}
+REWARDS: dict[str, RewardFunction] = {
+    "correctness": correctness,
+    "fraction": fraction,
+    "threshold": correctness,
+    "think_answer": think_answer,
+}
 
 
 def get_reward(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
-from code_rl.problems.load import within_difficulty
+from code_rl.problems.load import with_tests, within_difficulty
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.rollouts.lengths import ContextSchedule, StepFacts, parse_schedule
 
@@ -98,3 +98,23 @@ def test_difficulty_keeps_problems_within_its_bounds_ends_included():
 def test_difficulty_without_pass_rates_or_without_problems_left_is_refused(rates, words):
     with pytest.raises(ConfigError, match=words):
         within_difficulty([rated(rate) for rate in rates], "0.1..0.9")
+
+
+def with_inputs(name: str, *inputs: str) -> Problem:
+    tests = tuple(StdinTest(text, "", public=text.startswith("public")) for text in inputs)
+    return Problem(id=name, statement="s", tests=tests)
+
+
+def test_problems_with_too_few_tests_are_left_out_and_others_keep_public_and_longest_ones_in_order():
+    few, many = with_inputs("few", "1", "22"), with_inputs("many", "22", "1", "4444", "public", "333")
+    (kept,) = with_tests([few, many], 3, 3)
+    assert [test.input for test in kept.tests] == ["4444", "public", "333"]
+    assert [each.id for each in with_tests([few, many], 1, None)] == ["few", "many"]
+    assert [len(each.tests) for each in with_tests([few, many], 1, 1)[:]] == [1, 1]
+    with pytest.raises(ConfigError, match="min_tests=9 leaves none of 2"):
+        with_tests([few, many], 9, None)
+
+
+def test_the_schedule_from_8k_over_16k_to_24k_is_one_setting():
+    stages = parse_schedule("0:8192,1040:16384,1520:24576")
+    assert [(stage.at_step, stage.max_tokens) for stage in stages] == [(0, 8192), (1040, 16384), (1520, 24576)]

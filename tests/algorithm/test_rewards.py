@@ -98,3 +98,18 @@ def nowhere(trajectory):
 def test_a_reward_that_is_no_number_is_an_error_that_names_it():
     with pytest.raises(ConfigError, match=r"reward=algorithm.test_rewards:nowhere .*finite"):
         judged(BLOCK, *outputs("1111"), reward=get_reward("algorithm.test_rewards:nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        (f"<think>add</think>\n<answer>\n{BLOCK}\n</answer>", 1.0),
+        (f"<think>add</think>\n<answer>\n{BLOCK.replace('1', '2')}\n</answer>", 0.0),
+        (BLOCK, -1.2),
+        (f"<answer>{BLOCK}</answer><think>add</think>", -1.2),
+        ("<think>add</think><answer>1</answer>", -1.2),
+    ],
+)
+def test_think_answer_is_code_r1_s_reward_less_a_tenth(text, reward):
+    output = outputs("2222" if "2" in text else "1111")
+    assert judged(text, *output, reward=get_reward("think_answer", format_coef=0.0))[0] == reward

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.errors import IsolationError
+from code_rl.problems.files import data_folder
 from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.executor import Executor
 from code_rl.sandbox.fusion import FusionClient
@@ -27,7 +27,8 @@ THIRDS = [
     *(pytest.param(name, 1, id=name, marks=pytest.mark.slow) for name in ("landlock", FUSION)),
 ]
 """The strongest level runs everything; the server a third of it by default; all else is in the slow run."""
-DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+DATA = (data_folder(), Path(__file__).parents[2] / ".." / "shared" / "data")
+"""Where public files are looked for; the first is what `code-rl data fetch` fills, as it is before a test moves the cache."""
 
 
 @contextlib.asynccontextmanager
@@ -84,8 +85,8 @@ async def _server(concurrency: int) -> _Served:
 
 
 def data_file(name: str) -> Path:
-    """A file of the shared data; skips the test where it is absent."""
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"{os.path.relpath(path)} is not here")
-    return path
+    """A public file; skips the test where it is absent."""
+    found = [folder / name for folder in DATA if (folder / name).exists()]
+    if not found:
+        pytest.skip(f"{name} is not in $CODE_RL_DATA, which `code-rl data fetch` fills")
+    return found[0]

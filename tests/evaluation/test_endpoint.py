@@ -183,6 +183,10 @@ def test_no_key_is_sent_unless_its_variable_is_named(monkeypatch):
 def test_extra_fields_travel_and_those_with_settings_are_refused():
     _, server = ask(lambda body, attempt: RIGHT, extra_body=json.dumps({"top_p": 0.95}))
     assert server.bodies[0]["top_p"] == 0.95
+    _, server = ask(lambda body, attempt: RIGHT, narrowed={"top_k": 20}, extra_body=json.dumps({"min_p": 0.1}))
+    assert (server.bodies[0]["top_k"], server.bodies[0]["min_p"]) == (20, 0.1)
+    with pytest.raises(ConfigError, match="extra_body holds 'top_p'"):
+        ask(lambda body, attempt: RIGHT, narrowed={"top_p": 0.9}, extra_body=json.dumps({"top_p": 0.95}))
     for text in ('{"temperature": 1}', "[1]", "{"):
         with pytest.raises(ConfigError, match="extra_body"):
             ask(lambda body, attempt: RIGHT, extra_body=text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pathlib
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import threading
 import pytest
 
 from code_rl.cli import main
+from code_rl.commands.evaluate import data_of
+from code_rl.errors import ConfigError
 from code_rl.evaluation import endpoint as endpoint_module
 from evaluation.chat_server import RIGHT, ChatServer
 
@@ -313,6 +316,12 @@ REFUSED = {
     "a window of something else": ({"model": "tiny", "start_date": "2024-08-01"}, "livecodebench"),
     "a rating of something else": ({"model": "tiny", "standings": "s.jsonl"}, "belongs to benchmark=codeforces"),
     "no run": ({"checkpoint": "/nowhere"}, "no run directory"),
+    "top_p of a reference": ({"model": "reference", "top_p": "0.9"}, "top_p= has no effect"),
+    "top_k 0": ({"model": "tiny", "top_k": "0"}, "top_k=0 must be"),
+    "unknown wording": ({"model": "tiny", "prompt": "plane"}, "did you mean 'plain'"),
+    "wording of samples": ({"samples": "s.jsonl", "prompt": "plain"}, "prompt= has no effect"),
+    "sweep and max_tokens": ({"model": "tiny", "sweep": "8,16", "max_tokens": "8"}, "leave one of them out"),
+    "sweep of words": ({"model": "tiny", "sweep": "8,many"}, "must be token limits"),
     "limit 0": ({"model": "tiny", "limit": "0"}, "limit=0"),
 }  # fmt: skip
 
@@ -334,3 +343,61 @@ def test_an_unknown_benchmark_is_refused_with_those_that_exist(capsys):
 def test_livecodebench_without_a_release_is_refused_as_ambiguous(capsys):
     assert run(benchmark="livecodebench", model="tiny", dry_run="true") == 2
     assert "ambiguous" in capsys.readouterr().err
+
+
+def test_wording_and_narrowing_are_asked_with_and_recorded(problems, tmp_path, serve):
+    served = serve(lambda body, attempt: RIGHT)
+    words = {"prompt": "plain", "system_prompt": "Think first.", "top_p": "0.95", "top_k": "20"}
+    assert run(benchmark=problems, endpoint=served.server.url, model="m", n=1, out=tmp_path / "out", **words) == 0
+    for body in served.server.bodies:
+        system, question = body["messages"]
+        assert system == {"role": "system", "content": "Think first."}
+        assert "### Format" not in question["content"]
+        assert (body["top_p"], body["top_k"]) == (0.95, 20)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["prompt"] == "plain, system prompt 'Think first.'"
+    assert "top_p 0.95, top_k 20" in results["how"]
+
+
+def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(problems, tmp_path, serve, capsys):
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(pathlib.Path(problems).read_bytes())
+    served = serve(lambda body, attempt: RIGHT)
+    out = tmp_path / "out"
+    settings = {
+        "benchmark": f"{problems},{other}",
+        "endpoint": served.server.url,
+        "model": "m",
+        "n": 1,
+        "sweep": "32,64",
+    }
+    assert run(**settings, out=out) == 0
+    assert {body["max_tokens"] for body in served.server.bodies} == {32, 64}
+    rows = json.loads((out / "summary.json").read_text())
+    assert [row["of"] for row in rows] == ["32", "64"]
+    for row in rows:
+        figures = [each["pass@1"] for each in row["benchmarks"].values()]
+        assert row["average"]["pass@1"] == sum(figures) / 2
+    asked = len(served.server.bodies)
+    assert run(**settings, out=out) == 0
+    assert len(served.server.bodies) == asked
+    assert "| max_tokens | " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("data", "names", "expected"),
+    [
+        (None, ["humaneval+", "mbpp+"], {"humaneval+": None, "mbpp+": None}),
+        ("a.jsonl", ["humaneval", "humaneval+"], {"humaneval": "a.jsonl", "humaneval+": "a.jsonl"}),
+        ("mbpp+:b", ["humaneval+", "mbpp+"], {"humaneval+": None, "mbpp+": "b"}),
+        ("humaneval+:a,mbpp+:b", ["humaneval+", "mbpp+"], {"humaneval+": "a", "mbpp+": "b"}),
+    ],
+)
+def test_data_goes_to_the_benchmark_whose_it_is(data, names, expected):
+    assert data_of(data, names) == expected
+
+
+@pytest.mark.parametrize("data", ["a.jsonl", "mbpp:a"])
+def test_data_that_could_be_anyone_s_is_refused(data):
+    with pytest.raises(ConfigError, match="data="):
+        data_of(data, ["humaneval+", "livecodebench"])

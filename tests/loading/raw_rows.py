@@ -9,6 +9,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+from code_rl.problems.sources.verl import CODE_R1_SYSTEM, code_r1_question
+
 SUM = "a, b = map(int, input().split())\nprint(a + b)"
 PRODUCT = "a, b = map(int, input().split())\nprint(a * b)"
 SUM_TESTS = [("1 2\n", "3\n"), ("5 7\n", "12\n")]
@@ -55,6 +57,39 @@ def apps(inputs: Any, outputs: Any, code: str = TOP, name: str | None = "top", *
 
 def lcbv5(tests: list[dict[str, str]], **rest: Any) -> dict[str, Any]:
     return {"problem": "The largest k.", "starter_code": "", "tests": json.dumps(tests), "metadata": {}, **rest}
+
+
+CHECK = """\
+def check(candidate):
+    assert candidate(xs = [3, 1, 2], k = 2) == [2, 3]
+    assert candidate(xs = [5], k = 1) == [5]
+
+
+check(Solution().top)"""
+TABLES = """\
+_inputs = [[[3, 1, 2], 2], [[5, 4], 1]]
+_outputs = [[2, 3], [5]]
+import math
+def _near(a, b, tol=1e-5):
+    return a == b
+
+for i, o in zip(_inputs, _outputs):
+    assert _near(top(*i), {})"""
+
+
+def verl(truth: dict[str, Any], code: str, leetcode: bool = False) -> dict[str, Any]:
+    """A row of ganler/code-r1-12k."""
+    starter = METHOD_STARTER if leetcode else None
+    return {
+        "data_source": "code",
+        "ability": "coding",
+        "prompt": [
+            {"role": "system", "content": CODE_R1_SYSTEM},
+            {"role": "user", "content": code_r1_question("The largest k.", starter)},
+        ],
+        "reward_model": {"style": "rule", "ground_truth": json.dumps(truth)},
+        "extra_info": {"split": "train", "index": 0, "reference": code, "dataset": "LeetCodeDataset"},
+    }
 
 
 FUNCTIONAL = [
@@ -138,6 +173,10 @@ SAMPLES = [
         SUM,
         PRODUCT,
     ),
+    Sample("verl stdin", verl({"inputs": INPUTS, "outputs": OUTPUTS}, SUM), SUM, PRODUCT),
+    Sample("verl functional, LeetCode's check", verl({"functional": CHECK}, METHOD, leetcode=True), METHOD, METHOD.replace("-k:", ":k")),
+    Sample("verl functional, TACO's tables", verl({"functional": TABLES.format("o")}, TOP), TOP, BOTTOM),
+    Sample("verl functional, the first item of a table", verl({"functional": TABLES.replace("[2, 3], [5]", "[[2, 3]], [[5]]").format("o[0]")}, TOP), TOP, BOTTOM),
     Sample("apps stdin", apps(INPUTS, OUTPUTS, SUM, None, problem_id=7), SUM, PRODUCT),
     Sample("apps call", apps(CALLS, [[[2, 3]], [[5]]]), TOP, BOTTOM),
     Sample("taco, a method with starter code", apps(CALLS, [[2, 3], [5]], METHOD, starter_code=METHOD_STARTER, time_limit="2.0 seconds", source="leetcode"), METHOD, BOTTOM),

@@ -143,11 +143,15 @@ def test_bigcodebench_tests_that_are_programs_are_refused(body):
 
 def test_verl_ground_truth_is_tests_in_any_shape_and_the_user_s_last_words_the_statement():
     problem = read(VERL)
-    assert (problem.id, problem.statement, problem.source) == ("set/train/3", "Print the double.", "taco")
+    assert (problem.id, problem.statement, problem.source) == ("set/train/0", "Print the double.", "taco")
     assert problem.tests == (StdinTest("1\n", "2\n"), StdinTest("4\n", "8\n"))
     calls = [{"type": "function_call", "fn_name": "f", "input": [1], "output": [2]}]
     truth = {"ground_truth": json.dumps(calls)}
     assert isinstance(read({**VERL, "reward_model": truth}), Unsettled)
+
+
+def test_verl_rows_of_several_sets_that_count_from_nothing_each_keep_ids_of_their_own():
+    assert {read_row(VERL, Origin("set", "set/train", place)).id for place in (0, 1)} == {"set/train/0", "set/train/1"}
 
 
 @pytest.mark.parametrize("truth", ["42", "\\boxed{4}", '"text"', '{"functional": "assert f(1) == 2"}', None])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from corpus.rooms import data_file
 
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped, item_id
 
-DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 NOTHING = "pass"
 NOTHING_METHOD = (
     "class Solution:\n    def {0}(self, *args, **kwargs):\n        return []\ndef {0}(*args, **kwargs):\n    return []"
@@ -90,10 +88,7 @@ BROKEN_APPS = 3
 
 
 def opened(name):
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"{os.path.relpath(path)} is not here")
-    return open_dataset(str(path))
+    return open_dataset(str(data_file(name)))
 
 
 def row(name, index):

@@ -6,8 +6,9 @@ import copy
 import json
 
 import pytest
-from raw_rows import CALLS, METHOD, METHOD_STARTER, SAMPLES, SUM, TOP, apps, lcbv5, prime_call, taco
+from raw_rows import CALLS, METHOD, METHOD_STARTER, SAMPLES, SUM, TABLES, TOP, apps, lcbv5, prime_call, taco
 
+from code_rl.environments.wording import get_wording
 from code_rl.problems.prompts import build_prompt
 from code_rl.problems.sources.records import Origin, Skipped, Unsettled
 from code_rl.problems.sources.shapes import read_row, shape_of
@@ -163,3 +164,28 @@ def test_every_shape_has_its_own_columns():
     }
     for sample in SAMPLES:
         assert shape_of({**sample.row, "extra_column": 1}) is shape_of(sample.row)
+
+
+@pytest.mark.parametrize("name", ["verl stdin", "verl functional, LeetCode's check"])
+def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(name):
+    row = next(sample.row for sample in SAMPLES if sample.name == name)
+    assert get_wording("code-r1")(read(row).view()) == row["prompt"]
+
+
+BAD_VERL = {
+    "not_tests": {"reward_model": {"ground_truth": json.dumps({"pytest": "def test_it(): ..."})}},
+    "blank_statement": {"prompt": [{"role": "system", "content": "Add two numbers."}]},
+    "test_is_not_python": {"reward_model": {"ground_truth": json.dumps({"functional": "def check(:"})}},
+    "value_is_not_a_literal": {
+        "reward_model": {"ground_truth": json.dumps({"functional": "_inputs = open('x')\n" + TABLES})}
+    },
+    "bad_tests": {"reward_model": {"ground_truth": json.dumps({"functional": TABLES.replace("[5]]", "[5], [6]]")})}},
+}
+
+
+@pytest.mark.parametrize("reason", BAD_VERL)
+def test_a_verl_row_that_cannot_be_read_is_left_out_with_its_reason(reason):
+    row = next(sample.row for sample in SAMPLES if sample.name == "verl stdin")
+    found = read(row | BAD_VERL[reason])
+    assert isinstance(found, Skipped)
+    assert found.reason == reason

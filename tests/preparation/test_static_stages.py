@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus.rooms import data_file
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,6 @@ from code_rl.preparation.text import canonical, grams, jaccard, numbers, shared,
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.sources.records import Unsettled
 
-DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 CONFIG = PrepareConfig(dataset="builtin", out="nowhere")
 TASK = (
     "A farmer has n fields in a row and the i-th of them yields a_i sacks of grain. Neighbouring fields must not be harvested in one year. "
@@ -329,11 +328,9 @@ def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], 
 
 @pytest.mark.parametrize("times", [1, 3, 6])
 def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
-    problems = DATA / "leetcode" / "LeetCodeDataset-v0.3.1-test.jsonl.gz"
-    prompts = DATA / "qwq_lcb_prompts" / "livecodebench_v5.jsonl"
-    if not (problems.is_file() and prompts.is_file()):
-        pytest.skip(f"{problems} or {prompts} is not here")
-    texts = [item.problem if isinstance(item, Unsettled) else item for item in open_source(str(problems)).read(0)]
+    problems = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")
+    prompts = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
+    texts = [item.problem if isinstance(item, Unsettled) else item for item in open_source(str(problems)).items()]
     entries = [entry(item) for item in texts if isinstance(item, Problem)]
     found = Decontaminator([one for _ in range(times) for one in read_exams(str(prompts))], entries, 0.5)
     assert (sum(found.find(one) is not None for one in entries), len(entries)) == (115, 228)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.errors import DataError
+from code_rl.problems.load import with_tests
 from code_rl.problems.native import problem_from_json, problem_to_json, read_problems, write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.problems.sources.records import Skipped
@@ -249,6 +250,15 @@ def test_a_store_gives_what_was_put_there_by_place_and_by_id(tmp_path, cache_byt
     for problem in [*problems, *reversed(problems), problems[3], problems[3]]:
         assert store.get(problem.id) == problem
     assert [place.about for place in store.places] == [{"n": problem.id} for problem in problems]
+
+
+def test_a_store_tells_how_many_tests_a_problem_has_without_reading_it(tmp_path):
+    many = [Problem(str(n), "x", tuple(StdinTest(str(i), "") for i in range(n))) for n in range(1, 5)]
+    made(tmp_path / "s", many).close()
+    (tmp_path / "s" / "problems.bin").write_bytes(bytes((tmp_path / "s" / "problems.bin").stat().st_size))
+    store = Store(tmp_path / "s", "key")
+    assert [place.tests for place in store.places] == [1, 2, 3, 4]
+    assert len(with_tests(store, 3, None)) == 2
 
 
 def test_a_store_cut_at_any_byte_goes_on_where_it_was(tmp_path):

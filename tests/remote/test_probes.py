@@ -21,7 +21,7 @@ from code_rl.backends.connect import logprobs_of
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.names import BUILT_IN_FOLDER
 from code_rl.backends.places import KEYLESS, Place
-from code_rl.backends.preflight import context_of, load_tokenizer, probe_scaling
+from code_rl.backends.preflight import context_of, load_tokenizer, probe_narrowing, probe_scaling
 from code_rl.backends.remote import Link, RemoteSamplingClient
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
@@ -113,3 +113,21 @@ def test_the_reference_is_scored_at_the_temperature_of_passes(server, temperatur
         found = asyncio.run(logprobs_of(sampler, tokens, temperature))
         assert found[0] is None
         assert found[1:] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+class Wide:
+    """A sampler that draws from all tokens, whatever it is told."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+        wide = sampling_params.model_copy(update={"top_p": 1.0, "top_k": -1})
+        return self._inner.sample(prompt, num_samples, wide)
+
+
+@pytest.mark.parametrize(("top_p", "top_k", "named"), [(0.9, -1, "top_p=0.9"), (1.0, 20, "top_k=20")])
+def test_a_back_end_that_draws_from_all_tokens_is_refused_by_name(sampler, top_p, top_k, named):
+    asyncio.run(probe_narrowing(remote(sampler), 40, top_p, top_k))
+    with pytest.raises(ConfigError, match=f"{named} is not honoured"):
+        asyncio.run(probe_narrowing(remote(Wide(sampler)), 40, top_p, top_k))

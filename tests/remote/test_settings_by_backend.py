@@ -29,7 +29,7 @@ from scripts.write_settings import BEGIN, END, REACHING, backend_table
 ROOT = Path(__file__).parents[2]
 GIVEN = {
     "learning_rate": "1.5e-3", "beta1": "0.8", "beta2": "0.9", "eps": "1e-9", "lora_rank": "5", "max_tokens": "47",
-    "weight_decay": "0.01", "grad_clip_norm": "0.5", "temperature": "0.7", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
+    "weight_decay": "0.01", "grad_clip_norm": "0.5", "temperature": "0.7", "top_p": "0.83", "top_k": "77", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
 LOCAL_GIVEN = {"threads": "1", "keep_checkpoints": "3"}
 REMOTE_GIVEN = {"checkpoint_ttl_days": "2", "backend_patience": "77", "request_patience": "777"}
@@ -122,6 +122,8 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
         "lora_rank": lambda: seen.loras[-1][1].rank,
         "max_tokens": lambda: drawn[0].max_tokens,
         "temperature": lambda: drawn[0].params.temperature,
+        "top_p": lambda: drawn[0].params.top_p,
+        "top_k": lambda: drawn[0].params.top_k,
         "seed": lambda: (
             seen.loras[-1][1].seed,
             {request.params.seed for request in drawn if request.params.seed is not None},

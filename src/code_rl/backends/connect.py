@@ -146,7 +146,7 @@ async def _connect_remote(config: Config, state_path: str | None, found: Survey)
 async def _begin(
     config: Config, state_path: str | None, found: Survey, place: Place, service: RemoteService, context: int
 ) -> Backend:
-    from code_rl.backends.preflight import load_tokenizer, probe_loss, probe_scaling
+    from code_rl.backends.preflight import load_tokenizer, probe_loss, probe_narrowing, probe_scaling
 
     name = config.model_name or ""
     if state_path is not None:
@@ -163,6 +163,8 @@ async def _begin(
         sampler = await trainer.save_weights_and_get_sampling_client()
         capabilities = replace(capabilities, scaled_logprobs=await probe_scaling(sampler, token))
         capabilities.require_temperature(config.temperature)
+    if config.top_p < 1 or config.top_k > 0:
+        await probe_narrowing(await trainer.save_weights_and_get_sampling_client(), token, config.top_p, config.top_k)
     if config.loss in POLICY_LOSSES:
         settings = loss_config(config) | capabilities.pass_settings(config.temperature)
         await probe_loss(trainer, config.loss, settings, token)

@@ -245,3 +245,25 @@ async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
     if not gaps:
         raise BackendError("the back end returned no log-probabilities to compare; train at temperature=1")
     return sum(gaps) / len(gaps) > _APART
+
+
+async def probe_narrowing(sampler: RemoteSamplingClient, token: int, top_p: float, top_k: int) -> None:
+    """Raise ConfigError for a back end that draws beyond top_p or top_k, each tried where the run sets it.
+
+    Cut down to the one likeliest token, several draws at a high temperature must be the same.
+    """
+    from tinker import types
+
+    for name, value, off, narrowest in (("top_p", top_p, 1.0, 1e-6), ("top_k", top_k, -1, 1)):
+        if value == off:
+            continue
+        how: dict[str, Any] = {name: narrowest, "max_tokens": 2, "temperature": _PROBE_TEMPERATURE, "seed": 0}
+        prompt = types.ModelInput.from_ints([token, token])
+        try:
+            drawn = (await sampler.sample(prompt, _PROBE_TOKENS, types.SamplingParams(**how))).sequences
+        except BackendError as error:
+            raise ConfigError(f"{name}={value:g} is not honoured by this back end: {error}") from error
+        if len({tuple(sequence.tokens) for sequence in drawn}) > 1:
+            raise ConfigError(
+                f"{name}={value:g} is not honoured by this back end: it draws from all tokens; leave it out"
+            )

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import chz
+
 from code_rl.errors import ConfigError
 from code_rl.evaluation.ask import Asked, connect_asked, read_samples_file
-from code_rl.evaluation.benchmarks import Benchmark, check_name, load_benchmark
+from code_rl.evaluation.benchmarks import BENCHMARKS, Benchmark, check_choice, check_name, load_benchmark, reworded
 from code_rl.evaluation.compare import compare, comparison_json
-from code_rl.evaluation.manifest import check_same, code_version, measure, read_manifest, write_manifest
-from code_rl.evaluation.results import Rating, make_results
+from code_rl.evaluation.manifest import MANIFEST, check_same, code_version, measure, read_manifest, write_manifest
+from code_rl.evaluation.results import RESULTS, Rating, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
 from code_rl.evaluation.samples import SAMPLES, Folder
-from code_rl.evaluation.settings import EvalConfig, make_eval_config, sample_count, wanted_ks
+from code_rl.evaluation.settings import (
+    Choice,
+    EvalConfig,
+    make_eval_config,
+    narrowed,
+    sample_count,
+    sweep_limits,
+    wanted_ks,
+)
+from code_rl.evaluation.summary import SUMMARY, summary, summary_table
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor
 
-RESULTS = "results.json"
 COMPARISON = "comparison.json"
+LIVECODEBENCH = "livecodebench"
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
@@ -36,19 +48,14 @@ def eval_command(given: Mapping[str, Any]) -> int:
     names = [name.strip() for name in (config.benchmark or "").split(",") if name.strip()]
     if not names:
         raise ConfigError("benchmark= names none")
+    data = data_of(config.data, names)
     for name in names:
-        check_name(name, config.data)
-    if (
-        config.data is not None
-        and len(names) > 1
-        and not all(name in ("humaneval", "humaneval+", "mbpp", "mbpp+") for name in names)
-    ):
-        raise ConfigError(
-            f"data={config.data} is for one benchmark, and {len(names)} are named; evaluate them one by one"
-        )
+        check_name(name, data[name])
+    if LIVECODEBENCH not in names and len(names) > 1:
+        check_choice(names[0], config.choice)
     out = _out(config)
     try:
-        return asyncio.run(_evaluate_all(config, names, out))
+        return asyncio.run(_evaluate_each(config, data, out))
     except KeyboardInterrupt:
         if any(out.rglob(SAMPLES)):
             print(f"what is there is kept; to go on: the same command with out={out}", file=sys.stderr)
@@ -68,7 +75,42 @@ def _compare(config: EvalConfig) -> int:
     return 0
 
 
-async def _evaluate_all(config: EvalConfig, names: list[str], out: Path) -> int:
+def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
+    """What `data=` gives each benchmark: PATH for the one that there is (or all of one file's), NAME:PATH,… for several.
+
+    Raises ConfigError where it does not say which file is whose.
+    """
+    parts = [part.partition(":") for part in (data or "").split(",") if part]
+    if data is not None and all(colon and name.strip() in BENCHMARKS for name, colon, _ in parts):
+        given: dict[str, str | None] = {name.strip(): path for name, _, path in parts}
+        for name in given:
+            if name not in names:
+                raise ConfigError(f"data={data}: {name} is not among the benchmarks {', '.join(names)}")
+        return {name: given.get(name) for name in names}
+    one_file = [{"humaneval", "humaneval+"}, {"mbpp", "mbpp+"}]
+    if data is not None and len(names) > 1 and not any(set(names) <= each for each in one_file):
+        raise ConfigError(
+            f"data={data} is for one benchmark, and {len(names)} are named; write data=NAME:PATH,NAME:PATH"
+        )
+    return dict.fromkeys(names, data)
+
+
+async def _evaluate_each(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
+    """All benchmarks under each token limit; more than one result end in a table with their average."""
+    limits = sweep_limits(config)
+    folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
+    codes = [
+        await _evaluate_all(chz.replace(config, max_tokens=limit, sweep=None), data, folder)
+        for limit, folder in folders.items()
+    ]
+    if not config.dry_run and len(limits) * len(data) > 1:
+        rows = summary({str(limit): folder for limit, folder in folders.items()})
+        write_atomically(out / SUMMARY, json.dumps(rows, indent=2) + "\n")
+        EvalView().say(summary_table(rows, "max_tokens"))
+    return max(codes)
+
+
+async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
     from code_rl.sandbox.connect import check_executor, connect_executor
 
     view = EvalView()
@@ -78,9 +120,12 @@ async def _evaluate_all(config: EvalConfig, names: list[str], out: Path) -> int:
         await check_executor(executor)
         asked = None if config.dry_run else await connect_asked(config, out, executor, stack)
         complete = True
-        for name in names:
-            benchmark = await load_benchmark(name, config.data, config.choice, executor)
-            folder = out if len(names) == 1 else out / benchmark.name
+        for name, file in data.items():
+            choice = config.choice if name == LIVECODEBENCH or len(data) == 1 else Choice(config.limit)
+            benchmark = await load_benchmark(name, file, choice, executor)
+            worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
+            benchmark = dataclasses.replace(benchmark, prompt=worded)
+            folder = out if len(data) == 1 else out / benchmark.name
             complete &= await _evaluate(config, benchmark, asked, executor, folder, view)
     return 0 if complete else 1
 
@@ -155,6 +200,7 @@ def identity(config: EvalConfig, benchmark: Benchmark, asked: Asked, plan: Plan)
             "greedy": plan.greedy,
             "limit": config.limit,
             "temperature": config.temperature if sampled else None,
+            **narrowed(config),
             "max_tokens": config.max_tokens if sampled else None,
             "seed": config.seed,
             "reward_timeout": config.reward_timeout,
@@ -180,6 +226,7 @@ def how(config: EvalConfig, plan: Plan) -> str:
     if config.who in ("reference", "samples"):
         return f"n={plan.samples}, {limits}"
     drawn = f"n={plan.samples}, temperature {config.temperature:g}" if plan.samples else "greedy"
+    drawn += "".join(f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples)
     return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
 
 
@@ -195,7 +242,7 @@ def _out(config: EvalConfig) -> Path:
         out = Path(config.out).expanduser()
         if out.exists() and not out.is_dir():
             raise ConfigError(f"out={out} is a file; give a folder")
-        if out.is_dir() and any(out.iterdir()) and read_manifest(out) is None and not any(out.glob("*/manifest.json")):
+        if out.is_dir() and any(out.iterdir()) and read_manifest(out) is None and not any(out.rglob(MANIFEST)):
             raise ConfigError(f"out={out} is not empty and holds no evaluation; choose another folder")
         return out
     stamp = datetime.now().astimezone().strftime("%Y_%m_%d-%H_%M_%S")

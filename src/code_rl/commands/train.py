@@ -23,7 +23,6 @@ from code_rl.config import (
     refuse_idle,
 )
 from code_rl.console import Console
-from code_rl.environments import get_environment
 from code_rl.errors import (
     OF_THE_MACHINE,
     BackendError,
@@ -34,7 +33,7 @@ from code_rl.errors import (
     stopped,
     typed,
 )
-from code_rl.objective import objective_of
+from code_rl.objective import environment_of, objective_of
 from code_rl.renderers import AUTO, name_of
 from code_rl.runs.directory import CONFIG, default_log_path, is_run, read_config
 from code_rl.runs.lock import LOCK
@@ -103,7 +102,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
         )
     config = make_config(given, earlier)
     refuse_idle(config)
-    objective_of(config), get_environment(config.environment, config.max_turns, config.turn_discount)
+    objective_of(config), environment_of(config)
     read_log_to(config.log_to)
     if log_path is None or earlier is None:
         return config, log_path or default_log_path(), False

@@ -130,6 +130,9 @@ class Config:
         "How often a place in the batch whose answers are all right or all wrong is filled again with another problem; 0: never.", check=AT_LEAST_0)
     difficulty: str | None = setting(None, FIXED, LOOP,
         "Train only on problems whose pass rate, as `code-rl prepare` measured it, is in LOW..HIGH.", check=_difficulty)
+    min_tests: int = setting(1, FIXED, LOOP, "Train only on problems that have so many tests.", check=AT_LEAST_1)
+    max_tests: int | None = setting(None, FIXED, LOOP,
+        "Tests of a training problem that are run at most (None: all): the public ones, then those with the longest inputs.", check=AT_LEAST_1)
     lora_rank: int = setting(32, FIXED, everywhere("fixed when the training client is created"), "Rank of the LoRA adapters.", check=AT_LEAST_1)
     max_tokens: int = setting(24576, FIXED, everywhere("capped to what the model's context leaves; the context is asked"),
         "Tokens per completion at most; capped to what the model's context leaves.", check=AT_LEAST_1)
@@ -149,9 +152,19 @@ class Config:
     temperature: float = setting(1.0, FIXED,
         everywhere("other than 1, passes are computed at it too where the back end can; refused where only its samples are scaled by it, said where nothing is"),
         "Sampling temperature in training and in pass@k evaluation.", check=FROM_0)
+    top_p: float = setting(1.0, FIXED, everywhere("sent with every sample; a remote back end is tried, and refused if it draws beyond it"),
+        "Draw only from the likeliest tokens that have this share of the mass together, in training and in evaluations; 1: from all. The log-probabilities "
+        "that are trained on stay those of the whole distribution.", check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"))
+    top_k: int = setting(-1, FIXED, everywhere("as top_p"), "Draw only from so many of the likeliest tokens; -1: from all.",
+        check=must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"))
+    prompt: str | None = setting(None, FIXED, LOOP,
+        "How a problem is worded: livecodebench (None), plain (statement and starter code alone), code-r1 (with its <think>/<answer> system message), or "
+        "package.module:function of your own.")
+    system_prompt: str | None = setting(None, FIXED, LOOP,
+        "System message before the problem, in place of the wording's own; empty: none. None: as the wording has it.")
     reward: str = setting("correctness", FIXED, LOOP,
         "What a program earns: correctness (1 if every test passes), fraction (of tests passed), threshold (1 if reward_threshold of "
-        "them pass), or package.module:function of your own.")
+        "them pass), think_answer (correctness; -1.2 without <think> and <answer>), or package.module:function of your own.")
     reward_threshold: float | None = setting(None, FIXED, LOOP, "With reward=threshold: the share of tests that must pass.",
         check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"))
     environment: str = setting("single", FIXED, LOOP,

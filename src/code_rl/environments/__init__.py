@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from code_rl.environments.base import Environment, Grader, Reply
 from code_rl.environments.repair import Repair
 from code_rl.environments.single import Single
+from code_rl.environments.wording import check_message, get_wording
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import ProblemView
 from code_rl.registry import blaming, find
@@ -19,7 +21,13 @@ __all__ = ["ENVIRONMENTS", "Environment", "Grader", "Repair", "Reply", "Single",
 ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "repair": Repair}
 
 
-def get_environment(name: str, max_turns: int | None = None, turn_discount: float = 1.0) -> Environment:
+def get_environment(
+    name: str,
+    max_turns: int | None = None,
+    turn_discount: float = 1.0,
+    prompt: str | None = None,
+    system_prompt: str | None = None,
+) -> Environment:
     """The environment called `name`, or made by the class that `package.module:object` is.
 
     Raises ConfigError for an unknown name, one that has not the two calls, or a setting that has no effect on it.
@@ -28,8 +36,15 @@ def get_environment(name: str, max_turns: int | None = None, turn_discount: floa
     for setting, value, unset in (("max_turns", max_turns, None), ("turn_discount", turn_discount, 1.0)):
         if make is Single and value != unset:
             raise ConfigError(f"{setting}={value} has no effect with environment=single; choose environment=repair")
+    own = name not in ENVIRONMENTS
+    for setting, text in (("prompt", prompt), ("system_prompt", system_prompt)):
+        if own and text is not None:
+            raise ConfigError(f"{setting}= has no effect with environment={name}, which words its problems itself")
+    given: dict[str, Any] = {} if own else {"prompt": get_wording(prompt, system_prompt)}
+    if max_turns is not None:
+        given["max_turns"] = max_turns
     with blaming("environment", name):
-        made = make() if max_turns is None else make(max_turns=max_turns)
+        made = make(**given)
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
             raise ConfigError(f"environment={name} has no {call}; see code_rl.environments.Environment")
@@ -37,7 +52,7 @@ def get_environment(name: str, max_turns: int | None = None, turn_discount: floa
         raise ConfigError(
             f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of at least 1"
         )
-    return made if name in ENVIRONMENTS else _Guarded(name, made, made.max_turns)
+    return _Guarded(name, made, made.max_turns) if own else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,7 @@ class _Guarded:
     def begin(self, problem: ProblemView) -> list[Message]:
         """Its conversation."""
         with blaming("environment", self.name):
-            return [_message(message) for message in self.inner.begin(problem)]
+            return [check_message(message) for message in self.inner.begin(problem)]
 
     async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
         """Its reply."""
@@ -62,7 +77,7 @@ class _Guarded:
                 raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
             if not reply.messages and any(reply.verdict is verdict for verdict in watched.public):
                 raise ValueError("reply ends with the verdict of judge_public; the last answer is for grader.judge")
-            return replace(reply, messages=tuple(_message(message) for message in reply.messages))
+            return replace(reply, messages=tuple(check_message(message) for message in reply.messages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +95,3 @@ class _Watched:
         """On the public tests."""
         self.public.append(await self.grader.judge_public(code))
         return self.public[-1]
-
-
-def _message(message: Message) -> Message:
-    if not isinstance(message["role"], str) or not isinstance(message["content"], str):
-        raise TypeError(f"{message!r:.80} is no message with role and content")
-    return message

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from code_rl.environments.base import Grader, Reply
+from code_rl.environments.wording import Wording, livecodebench
 from code_rl.problems.problem import ProblemView
-from code_rl.problems.prompts import build_prompt
 from code_rl.renderers.base import Message
 from code_rl.reward.extract import extract_code
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """The problem in LiveCodeBench's prompt; the last fenced block of the answer is judged on all tests."""
+    """The problem in the words of `prompt`; the last fenced block of the answer is judged on all tests."""
 
     max_turns: int = 1
+    prompt: Wording = livecodebench
 
     def begin(self, problem: ProblemView) -> list[Message]:
         """The prompt."""
-        return [{"role": "user", "content": build_prompt(problem)}]
+        return self.prompt(problem)
 
     async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
         """The verdict."""

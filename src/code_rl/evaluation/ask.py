@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from code_rl.environments.single import Single
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode, Sample, read_stored
-from code_rl.evaluation.settings import EvalConfig, run_of
+from code_rl.evaluation.settings import EvalConfig, narrowed, run_of
 from code_rl.problems.files import file_sha256
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message
@@ -182,6 +182,8 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
         "device": config.device,
         "renderer": config.renderer,
         "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k,
         "seed": config.seed,
     }
     state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)
@@ -202,7 +204,7 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
     renderer = get_renderer(made.renderer, backend.tokenizer)
     return Weights(
         Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
-        Sampling(config.max_tokens, config.temperature),
+        Sampling(config.max_tokens, config.temperature, top_p=config.top_p, top_k=config.top_k),
         at_once=config.asking,
         description=f"{where} on {backend.description}{how}",
         facts=facts,
@@ -261,6 +263,7 @@ async def connect_asked(
             config.model or "",
             max_tokens=config.max_tokens,
             temperature=config.temperature,
+            narrowed=narrowed(config),
             at_once=config.asking,
             request_timeout_s=config.request_timeout,
             patience_s=config.patience,

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from code_rl import registry
+from code_rl.environments.wording import get_wording, with_system
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.dataset import open_dataset
-from code_rl.problems.fetch import Pinned, fetch, fetch_file
+from code_rl.problems.fetch import fetch, fetch_file, public_file
 from code_rl.problems.files import file_sha256, is_data_file, stream_rows
 from code_rl.problems.load import TAGS, labels, load_problems
 from code_rl.problems.native import format_problem
@@ -97,6 +98,20 @@ LIVECODEBENCH = PromptStyle("livecodebench/28fef95 (generic chat: system and use
 EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus_messages)
 MBPP = PromptStyle("mbpp/austin2021 (zero-shot, all of the row's asserts shown)", _mbpp_messages)
 
+
+def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) -> PromptStyle:
+    """`style`, or the wording called `prompt` in its place, under another system message where one is given."""
+    if prompt is None and system_prompt is None:
+        return style
+    wording, own = get_wording(prompt, system_prompt), style.build if prompt is None else None
+
+    def build(view: ProblemView, text: str) -> list[Message]:
+        return wording(view) if own is None else with_system(own(view, text), system_prompt)
+
+    said = "" if system_prompt is None else f", system prompt {system_prompt!r}"
+    return PromptStyle(f"{prompt or style.version}{said}", build)
+
+
 _LCB_REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
 _LCB_SHA256 = (
     "2bd02b38beb48e8c46b5b9987095d999ff38cd8efc255ea5d58974317c48f63f",
@@ -108,32 +123,18 @@ _LCB_SHA256 = (
 )
 
 
-def _github(path: str, commit: str, sha256: str) -> Pinned:
-    owner, name, rest = path.split("/", 2)
-    return Pinned(f"https://raw.githubusercontent.com/{owner}/{name}/{commit}/{rest}", commit, sha256)
-
-
-HUMANEVAL_PLUS = _github(
-    "evalplus/humanevalplus_release/HumanEvalPlus.jsonl.gz",
-    "200defce9e3429d28ca215b6dd061c0f7f31c18b",
-    "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
-)
-MBPP_PLUS = _github(
-    "evalplus/mbppplus_release/MbppPlus.jsonl.gz",
-    "dadf43da556a00f7bacd71cb154f2932757d9144",
-    "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
-)
+HUMANEVAL_PLUS, MBPP_PLUS = "humanevalplus/HumanEvalPlus.jsonl.gz", "mbppplus/MbppPlus.jsonl.gz"
 
 Items = Iterator[Item]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One benchmark: how it is asked, what reads its files, what is downloaded when no `data=` is given."""
+    """One benchmark: how it is asked, what reads its files, and which public file that is when no `data=` is given."""
 
     prompt: PromptStyle
     read: Callable[[list[Path], Choice], Items] | None = None
-    published: Pinned | None = None
+    published: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +172,8 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
 
     Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
     """
-    dated = choice.version or choice.start_date or choice.end_date
-    if name != "livecodebench" and dated:
-        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+    if name != "livecodebench":
+        check_choice(name, choice)
     window = parse_window(choice.start_date, choice.end_date)
     if is_data_file(name) or (name == "codeforces" and data is not None and is_data_file(data)):
         return await _from_file(name, _file(data or name), choice, executor)
@@ -258,6 +258,12 @@ def _benchmark(
     return Benchmark(name, get, prompt, entries, {**facts, "problems": len(entries), "of": len(seen)}, skipped)
 
 
+def check_choice(name: str, choice: Choice) -> None:
+    """Raise ConfigError for a release or dates of a benchmark that has none."""
+    if choice.version or choice.start_date or choice.end_date:
+        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+
+
 def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path], str]:
     """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the pinned revision.
 
@@ -273,7 +279,8 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
     published = BENCHMARKS[name].published
     if published is None:
         raise ConfigError(f"benchmark={name} is not published as one file; give data=PATH")
-    return [fetch(published)], published.revision
+    pinned = public_file(published)
+    return [fetch(pinned)], pinned.revision
 
 
 def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path], str]:

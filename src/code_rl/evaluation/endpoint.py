@@ -12,7 +12,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -48,6 +48,7 @@ class Endpoint:
         at_once: int,
         request_timeout_s: float,
         patience_s: float,
+        narrowed: Mapping[str, float] | None = None,
         extra_body: str | None = None,
         api_key_env: str | None = None,
     ) -> None:
@@ -58,7 +59,8 @@ class Endpoint:
         self._patience_s, self._request_timeout_s = patience_s, request_timeout_s
         self._answered = time.monotonic()
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        self._extra = read_extra(extra_body)
+        self._narrowed = dict(narrowed or {})
+        self._extra = read_extra(extra_body, self._narrowed)
         self._headers = _headers(api_key_env)
         self._session: aiohttp.ClientSession | None = None
         self._rng = random.Random(0)
@@ -79,6 +81,7 @@ class Endpoint:
     async def _one(self, question: Question, number: int) -> Sample:
         body = {
             **self._extra,
+            **self._narrowed,
             "model": self._model,
             "messages": list(question.opening),
             "max_tokens": self._max_tokens,
@@ -195,7 +198,7 @@ def chat_url(url: str) -> str:
     return f"{base}/chat/completions" if base.endswith("/v1") else f"{base}/v1/chat/completions"
 
 
-def read_extra(text: str | None) -> dict[str, Any]:
+def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
     """Further fields of every request, from JSON. Raises ConfigError for another form, and for fields that have settings."""
     if text is None:
         return {}
@@ -205,7 +208,7 @@ def read_extra(text: str | None) -> dict[str, Any]:
         raise ConfigError(f"extra_body={text!r} is not JSON: {error}") from error
     if not isinstance(extra, dict):
         raise ConfigError(f"extra_body={text!r} must be a JSON object")
-    taken = [name for name in RESERVED if name in extra]
+    taken = [name for name in (*RESERVED, *also) if name in extra]
     if taken:
         raise ConfigError(f"extra_body holds {taken[0]!r}, which the evaluation sets itself; use its own setting")
     return extra

@@ -26,6 +26,7 @@ from code_rl.reward.verdict import VerdictKind
 
 CONTEST_PROBLEM = re.compile(r"(\d+)[-_/]?([A-Z]\d*)")
 SHOWN_DIFFERENCES = 200
+RESULTS = "results.json"
 
 
 @dataclass(frozen=True, slots=True)

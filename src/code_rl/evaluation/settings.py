@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.environments import get_environment
+from code_rl.environments import ENVIRONMENTS, get_environment
+from code_rl.environments.wording import get_wording
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
@@ -18,6 +19,7 @@ REFERENCE = "reference"
 FROM_RUN = {
     "model_name": "model", "backend": "backend", "device": "device", "renderer": "renderer", "max_tokens": "max_tokens", "temperature": "temperature",
     "seed": "seed", "eval_samples": "n", "eval_limit": "limit", "reward_timeout": "reward_timeout", "environment": "environment", "max_turns": "max_turns",
+    "top_p": "top_p", "top_k": "top_k", "prompt": "prompt", "system_prompt": "system_prompt",
 }  # fmt: skip
 """A run's settings and what they are called here: with checkpoint= they are the defaults, so that figures agree with the run's own."""
 
@@ -48,7 +50,9 @@ class EvalConfig:
         "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, or package.module:object of your own.",
     )
     data: str | None = _setting(
-        None, "Local data: a file, or (livecodebench) the folder of shards. None: downloaded at a pinned revision."
+        None,
+        "Local data: a file, or (livecodebench) the folder of shards; for several benchmarks NAME:PATH,NAME:PATH. None: what `code-rl data fetch` "
+        "has brought, else downloaded at a pinned revision.",
     )
     version: str | None = _setting(
         None, "LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."
@@ -80,7 +84,21 @@ class EvalConfig:
     )
     k: str | None = _setting(None, "For which k pass@k is given, comma-separated, each at most n (None: 1 and n).")
     temperature: float = _setting(1.0, "Sampling temperature. 0: greedy, with n=1.")
+    top_p: float = _setting(1.0, "Draw only from the likeliest tokens that have this share of the mass together.")
+    top_k: int = _setting(-1, "Draw only from so many of the likeliest tokens; -1: from all.")
+    prompt: str | None = _setting(
+        None,
+        "How problems are worded, on every benchmark: livecodebench, plain, code-r1, or package.module:function of your own. None: as each benchmark has it.",
+    )
+    system_prompt: str | None = _setting(
+        None,
+        "System message before each problem, in place of the wording's own; empty: none. None: as the wording has it.",
+    )
     max_tokens: int = _setting(24576, "Tokens per completion at most.")
+    sweep: str | None = _setting(
+        None,
+        "Token limits, comma-separated, in place of max_tokens: everything is evaluated under each, in a folder of its own.",
+    )
     seed: int = _setting(0, "Seed of all draws.")
     rule: Literal["auto", "own", "both"] = _setting(
         "auto",
@@ -106,7 +124,7 @@ class EvalConfig:
     patience: float = _setting(
         600.0, "Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed."
     )
-    extra_body: str | None = _setting(None, 'Further fields of every request to an endpoint, JSON: {"top_p": 0.95}.')
+    extra_body: str | None = _setting(None, 'Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.')
     api_key_env: str | None = _setting(
         None, "Environment variable with the endpoint's key. Nothing is sent unless it is named."
     )
@@ -130,6 +148,10 @@ class EvalConfig:
                 raise ConfigError(f"{name}={value} must be a finite number above 0")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigError(f"temperature={self.temperature} must be a finite number, 0 or above")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p={self.top_p} must be above 0 and at most 1")
+        if self.top_k != -1 and self.top_k < 1:
+            raise ConfigError(f"top_k={self.top_k} must be -1 (all) or at least 1")
         if self.limit < -1 or self.limit == 0:
             raise ConfigError(f"limit={self.limit} must be -1 (all problems) or at least 1")
 
@@ -180,7 +202,7 @@ APPLIES = {
     "endpoint": ("extra_body", "api_key_env", "request_timeout", "patience"),
     "weights": ("backend", "device", "renderer", "environment", "max_turns"),
 }
-SAMPLING = ("temperature", "max_tokens", "seed", "asking")
+SAMPLING = ("temperature", "top_p", "top_k", "prompt", "system_prompt", "max_tokens", "sweep", "seed", "asking")
 
 
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
@@ -201,11 +223,19 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
                 raise ConfigError(
                     f"{name}= has no effect here: it belongs to {'endpoint=' if who == 'endpoint' else 'model= or checkpoint= on a back end'}"
                 )
+    if config.sweep is not None and "max_tokens" in given:
+        raise ConfigError(f"sweep={config.sweep} takes the place of max_tokens; leave one of them out")
+    sweep_limits(config)
     for name in SAMPLING:
         if name in given and config.who in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
     if config.who == "weights":
-        get_environment(config.environment, config.max_turns)
+        own = config.environment not in ENVIRONMENTS
+        words = (
+            (config.prompt, config.system_prompt) if own else (None, None)
+        )  # else each benchmark's, or these, come first
+        get_environment(config.environment, config.max_turns, 1.0, *words)
+    get_wording(config.prompt)
     if config.who == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
     if config.who == "samples" and config.greedy is not None:
@@ -253,3 +283,23 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
     if ks[0] < 1 or ks[-1] > max(n, 1):
         raise ConfigError(f"k={config.k}: each k must be between 1 and n={n}")
     return tuple(sorted({1, *ks}))
+
+
+def narrowed(config: EvalConfig) -> dict[str, float]:
+    """top_p and top_k where they are set."""
+    return {
+        name: value for name, value, off in (("top_p", config.top_p, 1.0), ("top_k", config.top_k, -1)) if value != off
+    }
+
+
+def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
+    """The token limits to evaluate under. Raises ConfigError for a sweep that is no list of them."""
+    if config.sweep is None:
+        return (config.max_tokens,)
+    try:
+        limits = tuple(dict.fromkeys(int(part) for part in config.sweep.split(",")))
+    except ValueError as error:
+        raise ConfigError(f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768") from error
+    if min(limits) < 1:
+        raise ConfigError(f"sweep={config.sweep}: each token limit must be at least 1")
+    return limits

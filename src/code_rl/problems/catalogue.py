@@ -46,6 +46,7 @@ CATALOGUE: dict[str, Entry] = {
     "apps": Entry("codeparrot/apps"),
     "code_contests": Entry("deepmind/code_contests", None, ("train", "valid", "test")),
     "leetcode": Entry("newfacade/LeetCodeDataset"),
+    "code-r1-12k": Entry("ganler/code-r1-12k"),
     "humaneval": Entry("openai/openai_humaneval", None, ("test",)),
     "humanevalplus": Entry("evalplus/humanevalplus", None, ("test",)),
     "mbpp": Entry("google-research-datasets/mbpp", "full", ("train", "test", "validation", "prompt")),

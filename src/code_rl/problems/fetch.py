@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import os
 import re
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.problems.files import DATA_SUFFIXES, cache_folder, is_data_file
+from code_rl.problems.files import DATA_SUFFIXES, data_folder, file_sha256, is_data_file
 
 MAIN, README = "main", "README.md"
 
@@ -162,31 +163,61 @@ def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:
 
 CHUNK = 1 << 20
 TIMEOUT_S = 60.0
+PUBLIC = Path(__file__).with_name("public.toml")
+RAW = "https://raw.githubusercontent.com"
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """One published file: where, at which revision, and its SHA-256."""
+    """One published file: where, at which revision, its SHA-256, and what it is called below the data folder."""
 
     url: str
     revision: str
     sha256: str
+    kept_as: str
 
     @property
-    def name(self) -> str:
-        """The file's name."""
-        return self.url.rsplit("/", 1)[1]
+    def path(self) -> Path:
+        """Where it is kept, or would be."""
+        return data_folder() / self.kept_as
+
+
+def public_files() -> dict[str, list[Pinned]]:
+    """The files of each public set that `code-rl data fetch` knows."""
+    with PUBLIC.open("rb") as file:
+        sets = tomllib.load(file)
+    return {
+        name: [
+            Pinned(
+                url=f"{RAW}/{told['repository']}/{told['commit']}/{path}",
+                revision=told["commit"],
+                sha256=sha256,
+                kept_as=f"{told.get('folder', name)}/{told.get('as', path.rpartition('/')[2])}",
+            )
+            for path, sha256 in told["files"].items()
+        ]
+        for name, told in sets.items()
+    }
+
+
+def public_file(kept_as: str) -> Pinned:
+    """The public file that is kept under this name."""
+    return next(file for files in public_files().values() for file in files if file.kept_as == kept_as)
 
 
 def fetch(pinned: Pinned) -> Path:
-    """The file in the cache, downloaded once. Raises ConfigError when it cannot be had, DataError when it is another file."""
-    target = cache_folder() / "files" / pinned.sha256[:16] / pinned.name
+    """The file in the data folder, downloaded once. Raises ConfigError when it cannot be had, DataError when it is another file."""
+    target = pinned.path
     if target.is_file():
+        if file_sha256(target) != pinned.sha256:
+            raise DataError(
+                f"{target} is not what {pinned.url} was (its SHA-256 differs); move it away, or set CODE_RL_DATA"
+            )
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     digest = hashlib.sha256()
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response, partial.open("wb") as file:  # noqa: S310 - addresses are constants of this package
             while chunk := response.read(CHUNK):
                 digest.update(chunk)

@@ -41,6 +41,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "code-rl"
 
 
+def data_folder() -> Path:
+    """Where `code-rl data fetch` keeps public files: `$CODE_RL_DATA`, or `data` in the cache folder."""
+    given = os.environ.get("CODE_RL_DATA")
+    return Path(given).expanduser() if given else cache_folder() / "data"
+
+
 @lru_cache
 def sources_digest(*modules: str) -> str:
     """A hash of the source of modules and packages of ours: what they made is made anew once they have changed."""

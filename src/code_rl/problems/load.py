@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 from code_rl.config import parse_difficulty
 from code_rl.environments import Environment
@@ -14,7 +14,7 @@ from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_splits
 from code_rl.problems.order import Selected, subsample
-from code_rl.problems.problem import Problem
+from code_rl.problems.problem import Problem, StdinTest, TestCase
 from code_rl.problems.settle import settle_all
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.sources.shapes import NATIVE, shape_of
@@ -149,6 +149,49 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
     if not kept:
         raise ConfigError(f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it")
     return kept
+
+
+def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:
+    """Problems that have `least` tests, each with `most` of them: the public ones, then those with the longest inputs, in their order.
+
+    Raises ConfigError where none is left.
+    """
+    kept: Sequence[Problem] = problems
+    if least > 1:
+        if isinstance(problems, Store):
+            counts = [place.tests for place in problems.places]
+        else:
+            counts = [len(problem.tests) for problem in problems]
+        kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
+    if not kept:
+        raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
+    return kept if most is None else _Capped(kept, most)
+
+
+class _Capped(Sequence[Problem]):
+    """Problems that lose what tests they have beyond `most` when they are fetched."""
+
+    def __init__(self, problems: Sequence[Problem], most: int) -> None:
+        self._problems, self._most = problems, most
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+        if isinstance(index, slice):
+            return _Capped(self._problems[index], self._most)
+        problem = self._problems[index]
+        tests = problem.tests
+        hardest = sorted(range(len(tests)), key=lambda i: (not tests[i].public, -_input_size(tests[i]), i))
+        return replace(problem, tests=tuple(tests[i] for i in sorted(hardest[: self._most])))
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+
+def _input_size(test: TestCase) -> int:
+    return len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))
 
 
 def _pass_rate(problem: Problem) -> float | None:

@@ -46,6 +46,7 @@ class Place:
     about: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     """The digest of its statement (`overlap`)."""
+    tests: int = 0
 
 
 class Store(Sequence[Problem]):
@@ -127,8 +128,8 @@ class Store(Sequence[Problem]):
         offset = self.places[-1].offset + self.places[-1].length if self.places else 0
         records.write(record)
         records.flush()
-        place = Place(problem.id, offset, len(record), about or {}, keys_of(problem)[1])
-        noted = {"id": place.id, "at": [offset, len(record)], "text": place.text}
+        place = Place(problem.id, offset, len(record), about or {}, keys_of(problem)[1], len(problem.tests))
+        noted = {"id": place.id, "at": [offset, len(record)], "text": place.text, "tests": place.tests}
         self._note({**noted, **({"about": about} if about else {})})
         self._take(place)
 
@@ -191,7 +192,9 @@ class Store(Sequence[Problem]):
                     self.skipped.append(Skipped(*row["skipped"]))
                 elif "id" in row:
                     offset, length = row["at"]
-                    place = Place(row["id"], offset, length, row.get("about", {}), row.get("text", ""))
+                    place = Place(
+                        row["id"], offset, length, row.get("about", {}), row.get("text", ""), row.get("tests", 0)
+                    )
                     if place.offset + place.length > size:
                         break
                     self._take(place)

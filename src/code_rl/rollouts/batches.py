@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from code_rl.algorithm.datums import Example, Floats
@@ -213,7 +213,7 @@ class Batches:
         stage = run.schedule.stage(step, self._facts)
         auto: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
         request_per = auto if config.sample_request == "auto" else config.sample_request
-        sampling = Sampling(run.schedule.stages[stage].max_tokens, config.temperature, request_per)
+        sampling = replace(run.sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
         chosen = run.choices.batch(step)
         kept_from = run.recorder.inflight.policy_step(step)
         run.recorder.samples(step, policy.step if kept_from is None else kept_from, stage, sampling.max_tokens, chosen)

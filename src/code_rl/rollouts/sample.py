@@ -37,6 +37,8 @@ class Sampling:
     max_tokens: int
     temperature: float = 1.0
     request_per: Literal["group", "completion"] = "group"
+    top_p: float = 1.0
+    top_k: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,8 @@ class _Rollout:
         parameters = types.SamplingParams(
             max_tokens=max_tokens,
             temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
             seed=seed,
             stop=policy.renderer.get_stop_sequences(),
         )

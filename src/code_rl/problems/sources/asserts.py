@@ -221,11 +221,11 @@ def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...]
                 targets=[ast.Name(id="inputs")],
                 value=ast.ListComp(elt=ast.Call(func=ast.Name(id="eval")), generators=[each]),
             ):
-                tables["inputs"] = read_call_texts(_fold(each.iter))
+                tables["inputs"] = read_call_texts(fold(each.iter))
             case ast.Assign(targets=[ast.Name(id="inputs" | "results" | "outputs" as name)], value=value):
-                tables["inputs" if name == "inputs" else "results"] = _fold(value)
+                tables["inputs" if name == "inputs" else "results"] = fold(value)
             case ast.For(body=[ast.Expr(value=ast.Call(func=ast.Name(id="assertion"), args=[_, _, tolerance]))]):
-                atol = float(_fold(tolerance))
+                atol = float(fold(tolerance))
             case ast.For(body=[ast.Assign(value=ast.Call(func=ast.Name(id="is_equal"))), ast.Assert()]):
                 atol = DEFAULT_FLOAT_TOL if any(map(holds_float, tables.get("results", ()))) else 0.0
             case ast.For():
@@ -240,7 +240,7 @@ def read_call_texts(texts: Iterable[str]) -> list[tuple[Any, ...]]:
     calls = [read_statements(f"({text},)" if text.strip() else "()") for text in texts]
     if not all(len(body) == 1 and isinstance(body[0], ast.Expr) for body in calls):
         raise AssertFormError("value_is_not_a_literal", "arguments that are no expression")
-    return [tuple(_fold(body[0].value)) for body in calls if isinstance(body[0], ast.Expr)]
+    return [tuple(fold(body[0].value)) for body in calls if isinstance(body[0], ast.Expr)]
 
 
 def call_tests(asserts: Sequence[CallAssert], public: int = 0) -> tuple[CallTest, ...]:
@@ -296,7 +296,8 @@ def _is_floats(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def _fold(node: ast.expr) -> Any:
+def fold(node: ast.expr) -> Any:
+    """The value of a literal. Raises AssertFormError for any other expression."""
     try:
         return Folder().fold(node)
     except NotLiteralError as error:

@@ -6,6 +6,7 @@ arguments and results travel as `LinkedList` and `BinaryTree` values.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from code_rl.problems.problem import Compare, Problem
@@ -29,23 +30,27 @@ LEETCODE_ABS_TOL = 1e-5
 
 def read_leetcode(row: Row, _origin: Origin) -> Problem:
     """A LeetCodeDataset row of either layout."""
-    reader = AssertReader("candidate", folder=Folder({"list_node": linked_list, "tree_node": binary_tree}))
-    asserts = list(read_asserts(reader, check_body(field(row, "test", str))))
-    if common_view(asserts) is not None:
-        raise RowError("mixed_views", "LeetCode tests compare values")
     statement, starter, date, meta = _newer(row) if "problem_description" in row else _older(row)
-    return Problem(
+    draft = Problem(
         id=field(row, "task_id", str),
         statement=statement,
-        tests=call_tests(asserts),
+        tests=(),
         starter_code=starter,
-        fn_name=_method(field(row, "entry_point", str)),
-        compare=_rule(asserts),
         solutions=(field(row, "completion", str),),
         source="leetcode",
         date=date,
         meta={**meta, "preamble": field(row, "prompt", str)},
     )
+    return check_tests(draft, field(row, "test", str), field(row, "entry_point", str))
+
+
+def check_tests(draft: Problem, source: str, entry: str) -> Problem:
+    """`draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the candidate. Raises RowError."""
+    reader = AssertReader("candidate", folder=Folder({"list_node": linked_list, "tree_node": binary_tree}))
+    asserts = list(read_asserts(reader, check_body(source)))
+    if common_view(asserts) is not None:
+        raise RowError("mixed_views", "LeetCode tests compare values")
+    return dataclasses.replace(draft, tests=call_tests(asserts), fn_name=_method(entry), compare=_rule(asserts))
 
 
 def linked_list(values: list[Any]) -> LinkedList | None:

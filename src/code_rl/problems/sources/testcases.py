@@ -83,9 +83,9 @@ def finish(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool =
     """
     found = _parse(raw, metadata)
     if found.fn_name is None or found.exact or text_calls:
-        return _with(draft, found.fn_name, found.typed())
+        return with_calls(draft, found.fn_name, found.typed())
     tiers = call_tiers(found.inputs, found.outputs)
-    return Unsettled(dataclasses.replace(_with(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
+    return Unsettled(dataclasses.replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
 
 
 def solutions(value: Any) -> tuple[str, ...]:
@@ -206,8 +206,8 @@ def _identifier(name: Any, where: str) -> str:
     return name
 
 
-def _with(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
-    """The draft with its tests, with the starter code and the imports that a call needs."""
+def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
+    """The draft with its tests; where they call `fn_name`, with the starter code and the imports that a call needs."""
     if fn_name is None:
         return dataclasses.replace(draft, tests=tests)
     starter = draft.starter_code

@@ -1,0 +1,72 @@
+"""How a problem is put to a policy: `prompt=` names the wording, `system_prompt=` is what the system says before it.
+
+| name | messages |
+|---|---|
+| `livecodebench` | LiveCodeBench's instructions around statement and starter code, in one message of the user's (the default) |
+| `plain` | the statement, and its starter code in a block |
+| `code-r1` | as the rows of ganler/code-r1-12k: its system message asks for `<think>` and `<answer>`, the user's for a Markdown block |
+
+One of your own is `package.module:function`, from a `ProblemView` to messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from code_rl.problems.problem import ProblemView
+from code_rl.problems.prompts import build_prompt
+from code_rl.problems.sources.verl import CODE_R1_SYSTEM, code_r1_question
+from code_rl.registry import blaming, find
+from code_rl.renderers.base import Message
+
+Wording = Callable[[ProblemView], list[Message]]
+
+
+def livecodebench(problem: ProblemView) -> list[Message]:
+    """LiveCodeBench's prompt."""
+    return [{"role": "user", "content": build_prompt(problem)}]
+
+
+def plain(problem: ProblemView) -> list[Message]:
+    """Nothing but the problem."""
+    starter = f"\n\n```python\n{problem.starter_code}\n```" if problem.starter_code else ""
+    return [{"role": "user", "content": problem.statement + starter}]
+
+
+def code_r1(problem: ProblemView) -> list[Message]:
+    """Code-R1's conversation."""
+    question = code_r1_question(problem.statement, problem.starter_code)
+    return [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}]
+
+
+PROMPTS: Mapping[str, Wording] = {"livecodebench": livecodebench, "plain": plain, "code-r1": code_r1}
+
+
+def get_wording(prompt: str | None = None, system_prompt: str | None = None) -> Wording:
+    """The wording called `prompt` (None: livecodebench), or the function that `package.module:object` is, under a system message.
+
+    Raises ConfigError for an unknown name, and for one of your own that gives no messages.
+    """
+    name = prompt or "livecodebench"
+    found = find("prompt", name, PROMPTS)
+
+    def worded(problem: ProblemView) -> list[Message]:
+        with blaming("prompt", name):
+            return with_system([check_message(message) for message in found(problem)], system_prompt)
+
+    return worded
+
+
+def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
+    """The conversation with this system message in place of its own; none for an empty one, its own for None."""
+    if system_prompt is None:
+        return messages
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": system_prompt}, *others] if system_prompt else others
+
+
+def check_message(message: Message) -> Message:
+    """The message, if it is one. Raises TypeError, KeyError for anything else."""
+    if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+        raise TypeError(f"{message!r:.80} is no message with role and content")
+    return message
