@@ -48,6 +48,7 @@ def test_a_busy_engine_does_not_abort_the_process(what, end, code):
     assert "terminate called" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_busy_server_that_is_not_waited_for_does_not_abort(tmp_path):
     import tinker
 

@@ -16,7 +16,13 @@ RUN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("environment", [{}, {"environment": "repair", "max_turns": "2"}], ids=["single", "repair"])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({}, id="single"),
+        pytest.param({"environment": "repair", "max_turns": "2"}, id="repair", marks=pytest.mark.slow),
+    ],
+)
 def test_the_closing_table_and_eval_on_the_final_checkpoint_agree_to_the_last_bit(tmp_path, environment):
     run, out = tmp_path / "run", tmp_path / "out"
     assert train_command({**RUN, **environment, "log_path": str(run)}) == 0
@@ -34,6 +40,7 @@ def test_the_closing_table_and_eval_on_the_final_checkpoint_agree_to_the_last_bi
     assert (asked.get("environment"), asked.get("max_turns")) == (("repair", 2) if environment else (None, None))
 
 
+@pytest.mark.slow
 def test_another_checkpoint_of_the_run_and_the_base_model_can_be_named(tmp_path):
     run = tmp_path / "run"
     assert train_command({**RUN, "log_path": str(run), "eval_every": "-1"}) == 0

@@ -177,6 +177,7 @@ def test_the_funnel_draws_one_bar_a_stage(small: Path, tmp_path: Path) -> None:
     assert page.count('<rect class="kept"') == 2
 
 
+@pytest.mark.slow
 def test_leetcode_problems_that_are_in_livecodebench_are_found_and_named(tmp_path: Path) -> None:
     rows = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")
     exams = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
