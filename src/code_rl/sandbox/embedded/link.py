@@ -276,7 +276,7 @@ class _Submission:
 
     def _missing(self, exit_code: int) -> Execution:
         """The supervisor has ended so, without the result that is due. Raises LostError, unless it is plain who is to blame."""
-        if exit_code == signal.SIGPROF and not self._compiled:
+        if exit_code == signal.SIGPROF:  # as only the compiler's clock ends it
             return Execution(Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler")
         if self._starved or self._ran_out_of_memory():  # in a group that holds nothing but this submission
             self.due += 1

@@ -101,7 +101,7 @@ class EmbeddedSandbox:
     async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
         """Run `job` once; `alone`: by a worker made for it."""
         cases = _cases(job)
-        message = _message(job)
+        message = _message(job)._replace(tells=alone)  # only then is anybody blamed
         kind = _Kind(job.trusted, _wants_packages(job))
 
         def streams(index: int) -> Streams:

@@ -79,7 +79,7 @@ class Supervisor:
             self._lay_out_source()
         repeats = counter >= 0 and job.several and not job.files and not job.fetch
         run = TestRun(job, channel, confinement, program, self._base, repeats)
-        if not repeats:
+        if job.tells and not repeats:
             channel.send(wire.pack(wire.Record(wire.COMPILED)))
         if job.fetch:
             run.take_fetched()
