@@ -33,8 +33,8 @@ _clone3 = ctypes.PyDLL(None)["syscall"]
 _clone3.restype = None
 _NEVER = object()
 _NR = {
-    "x86_64": {"waitid": 247, "newfstatat": 262, "utimensat": 280, "clone3": 435, "close_range": 436},
-    "aarch64": {"waitid": 95, "newfstatat": 79, "utimensat": 88, "clone3": 435, "close_range": 436},
+    "x86_64": {"newfstatat": 262, "utimensat": 280, "close_range": 436},
+    "aarch64": {"newfstatat": 79, "utimensat": 88, "close_range": 436},
 }[os.uname().machine]
 _MONOTONIC = 1
 _SETTID = 0x01000000
@@ -107,7 +107,7 @@ def clone(namespaces: int) -> tuple[Step, ...]:
     arguments = kernel.CloneArgs(flags=flags, child_tid=ctypes.addressof(_born), exit_signal=int(signal.SIGCHLD))
     return (
         (zero, _c.PyOS_BeforeFork),
-        (zero, _clone3, _NR["clone3"], ctypes.byref(arguments), ctypes.sizeof(arguments)),
+        (zero, _clone3, kernel.CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)),
         equal(_born, bytes(len(_born)), len(_born)),
         (zero, _c.PyOS_AfterFork_Parent),
     )
@@ -115,7 +115,7 @@ def clone(namespaces: int) -> tuple[Step, ...]:
 
 def waitid(kind: int, number: int, options: int, info: Any, usage: Any, goes_on: Callable[[Any], bool] = zero) -> Step:
     """waitid(2)."""
-    return goes_on, _c.syscall, _NR["waitid"], kind, number, info, options, usage
+    return goes_on, _c.syscall, kernel.WAITID, kind, number, info, options, usage
 
 
 def clock(place: Any) -> Step:

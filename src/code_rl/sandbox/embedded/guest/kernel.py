@@ -20,10 +20,10 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_SECCOMP = 1, 4, 8, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE = 2, 21, 40
-_CLONE3 = 435
+CLONE3 = 435
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FD_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 1, 6
-_WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
+WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
 _MONOTONIC = 1
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
@@ -90,7 +90,7 @@ def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:
     end = 0 if flags & CLONE_PARENT else end
     arguments = CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end))
     _python.PyOS_BeforeFork()
-    pid = _python.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
+    pid = _python.syscall(CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
     if pid == 0:
         _python.PyOS_AfterFork_Child()
         return 0, -1
@@ -212,7 +212,7 @@ class Account:
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
         """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is none."""
-        if _libc.syscall(_WAITID, kind, number, self.info, options, self.usage) < 0:
+        if _libc.syscall(WAITID, kind, number, self.info, options, self.usage) < 0:
             return None
         return self.found()
 
