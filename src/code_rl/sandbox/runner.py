@@ -16,12 +16,12 @@ import _thread
 import atexit
 import builtins
 import contextlib
+import errno
 import gc
 import importlib
 import linecache
 import os
 import random
-import stat
 import struct
 import sys
 import threading
@@ -94,15 +94,14 @@ def run_script(program: Program, file: str = FILENAME) -> NoReturn:
     try:
         if program.module is None:
             prepare(program, depth(), file)
-        if stat.S_ISFIFO(os.fstat(0).st_mode) and sys.__stdin__.seekable():  # type: ignore[union-attr]
+        if _no_file(0) and sys.__stdin__.seekable():  # type: ignore[union-attr]
             _open_pipes()
         if program.draws:
             program.seed_random(_beginning_of_input())
         written: Any = sys.__stdout__.buffer  # type: ignore[union-attr]
         code = run(program, program.module)  # type: ignore[arg-type]
         code = end(program, program.module, code)  # type: ignore[arg-type]
-        with contextlib.suppress(BaseException):  # the program may have detached it, and dropped it with text inside
-            written.flush()
+        written.flush()  # the program may have detached it, and dropped it with text inside
     finally:
         _exit(code)  # whatever happens here, nothing of ours hears of it
 
@@ -126,6 +125,15 @@ def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILE
         ended = _flush(code)
     finally:
         _exit(ended)
+
+
+def _no_file(fd: int) -> bool:
+    """Whether it is open on what has no place: a pipe, a socket."""
+    try:
+        os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError as error:
+        return error.errno == errno.ESPIPE
+    return False
 
 
 def _digest(data: bytes) -> int:

@@ -8,7 +8,6 @@ in C. What the kernel tells stands at fixed places and is wiped; what the functi
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import functools
 import itertools
@@ -27,7 +26,7 @@ Step = tuple[Any, ...]
 
 _c = ctypes.PyDLL(None)
 _c.PyOS_BeforeFork.restype = _c.PyOS_AfterFork_Parent.restype = _c.PyOS_AfterFork_Child.restype = None
-_c.fork.restype = _c.memset.restype = _c.send.restype = None
+_c.memset.restype = _c.send.restype = None
 _c.memcmp.restype = ctypes.c_bool
 _clone3 = ctypes.PyDLL(None)["syscall"]
 _clone3.restype = None
@@ -68,13 +67,9 @@ class Rounds:
         _kept.append((self._rounds, steps))
 
     def run(self) -> bool:
-        """To the end. Returns whether this is a process that a step forked."""
-        ctypes.memset(_born, 0, len(_born))
-        collections.deque(self._rounds, maxlen=0)
-        if os.getpid() == self._me and not any(_born.raw):
-            return False
-        _c.PyOS_AfterFork_Child()
-        return True
+        """To the end. Returns whether this is a process that `fork` made; for `clone` ask `cloned`."""
+        all(self._rounds)
+        return os.getpid() != self._me
 
 
 class Once:
@@ -95,14 +90,16 @@ def _calls(steps: tuple[Step, ...]) -> list[Iterator[Any]]:
     ]
 
 
-def fork() -> tuple[Step, ...]:
-    """The child's round ends here. The number of its process is not learned: that would be left in memory. For those whose own number is small."""
-    me = gives(os.getpid())
-    return (zero, _c.PyOS_BeforeFork), (zero, _c.fork), (me, _c.getpid), (zero, _c.PyOS_AfterFork_Parent)
+def fork(number: int) -> Step:
+    """The child's round ends here; it has to be the process of this small number."""
+    return gives(number), os.fork
 
 
 def clone(namespaces: int) -> tuple[Step, ...]:
-    """As `fork`, into new namespaces (0: none); the C library of the child does not know that it is one (abort(3) would not)."""
+    """As `fork`, into new namespaces (0: none), whatever number the child has: it is not learned, since that would be left in memory.
+
+    The C library of the child does not know that it is one (abort(3) would not).
+    """
     flags = namespaces | _SETTID
     arguments = kernel.CloneArgs(flags=flags, child_tid=ctypes.addressof(_born), exit_signal=int(signal.SIGCHLD))
     return (
@@ -111,6 +108,14 @@ def clone(namespaces: int) -> tuple[Step, ...]:
         equal(_born, bytes(len(_born)), len(_born)),
         (zero, _c.PyOS_AfterFork_Parent),
     )
+
+
+def cloned() -> bool:
+    """Whether this is a process that `clone` made; the interpreter learns of it here."""
+    if not any(_born.raw):
+        return False
+    _c.PyOS_AfterFork_Child()
+    return True
 
 
 def waitid(kind: int, number: int, options: int, info: Any, usage: Any, goes_on: Callable[[Any], bool] = zero) -> Step:

@@ -132,7 +132,7 @@ class Supervisor:
             *looks.begin(),
             cycle.write(counter, b"1"),
             cycle.clock(account.began),
-            *cycle.fork(),
+            cycle.fork(_FIRST_PID),
             cycle.next_signal((signal.SIGCHLD,), WATCH_AFTER_S, cycle.gives(signal.SIGCHLD)),
             cycle.waitid(os.P_PID, _FIRST_PID, os.WEXITED | os.WNOHANG, account.info, account.usage),
             cycle.equal(account.pid, pid, len(pid)),

@@ -61,14 +61,15 @@ class Worker:
         theirs.close()
         counter = supervisor.open_counter(self._wanted)
         ended = kernel.Account()
-        if cycle.Rounds(
+        cycle.Rounds(
             cycle.something_to_read(self._control.fileno()),
             *((cycle.write(counter, _BEFORE_SUPERVISOR),) if counter >= 0 else ()),
             *cycle.clone(kernel.NEWPID | kernel.NEWNS if full else 0),
             cycle.waitid(os.P_ALL, 0, os.WEXITED, ended.info, None),
             cycle.send(self._control.fileno(), ended.place, wire.ACCOUNT_BYTES),
             cycle.wipe(ended.info, wire.USAGE_AT - wire.INFO_AT),
-        ).run():
+        ).run()
+        if cycle.cloned():
             self._begin()
         os._exit(97)
 
