@@ -89,6 +89,11 @@ VERBS = {
         "code_rl.commands.prepare:prepare_command",
         "filter, deduplicate, decontaminate and verify problems before training on them",
     ),
+    "audit": Verb(
+        "code_rl.commands.audit:AuditConfig",
+        "code_rl.commands.audit:audit_command",
+        "check a grader: which cheats it pays, which honest programs it fails",
+    ),
     "sandbox": Verb(
         "code_rl.sandbox.server:SandboxServerConfig",
         "code_rl.sandbox.server:sandbox_command",

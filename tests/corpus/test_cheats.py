@@ -15,6 +15,7 @@ from corpus.canary import guarded
 from corpus.cheats_call import CHEATS_CALL
 from corpus.cheats_stdin import CHEATS_STDIN
 from corpus.entries import Entry
+from corpus.leaks import LEAKS
 from corpus.probes import PROBES, probe_source
 from corpus.rooms import CONFINED, FUSION, THIRDS, room
 from corpus.verdicts import misjudged
@@ -32,7 +33,7 @@ QUICK_KINDS = (
 
 
 def test_the_corpus_has_at_least_sixty_programs_and_no_name_twice() -> None:
-    names = [entry.name for entry in (*CHEATS_STDIN, *CHEATS_CALL)]
+    names = [entry.name for entry in (*CHEATS_STDIN, *CHEATS_CALL, *LEAKS)]
     assert len(names) == len(set(names)) >= 60
 
 
@@ -61,7 +62,7 @@ async def _paid(name: str, entries: list[Entry], folder: Path) -> dict[str, str]
 
 @pytest.mark.parametrize(("name", "step"), THIRDS)
 def test_no_cheat_on_a_stdin_problem_is_paid(name: str, step: int, tmp_path: Path) -> None:
-    assert asyncio.run(_paid(name, _quick(CHEATS_STDIN)[::step], tmp_path)) == {}
+    assert asyncio.run(_paid(name, _quick((*CHEATS_STDIN, *LEAKS))[::step], tmp_path)) == {}
 
 
 @pytest.mark.parametrize(("name", "step"), THIRDS)

@@ -1,0 +1,152 @@
+"""A grader that is a Python function, in its own interpreter: what TRL, verl and verifiers call, or a plain `grade(code, problem)`.
+
+Each place is a process (`shim`) of the interpreter `python`, which imports the function once for each class of programs: what one program breaks,
+the next class does not see. Unless told otherwise these processes have no network, see the file system read-only with an empty /tmp, and end with us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from code_rl.audit.graders.base import Outcome, is_plain, shapes
+from code_rl.errors import ConfigError
+from code_rl.problems.problem import Problem
+
+SHAPES = ("trl", "verl", "verifiers", "plain")
+SAID = 300
+_START_S = 300.0
+_SHIM = Path(__file__).with_name("shim.py")
+
+
+class Function:
+    """`package.module:function`, called as `shape` says."""
+
+    def __init__(
+        self, target: str, shape: str, python: str, pays_at: float, timeout_s: float, places: int, confined: bool
+    ) -> None:
+        self.name = f"{target} ({shape})"
+        self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
+        self._python, self._pays_at, self._timeout_s, self._confined = python, pays_at, timeout_s, confined
+        self._free: asyncio.LifoQueue[_Process | None] = asyncio.LifoQueue()
+        self._all: set[_Process] = set()
+        for _ in range(places):
+            self._free.put_nowait(None)
+
+    def takes(self, problem: Problem) -> bool:
+        """Problems of plain tests."""
+        return is_plain(problem)
+
+    async def check(self) -> None:
+        """Start one process, which imports the function. Raises ConfigError where that fails."""
+        self._free.get_nowait()
+        self._free.put_nowait(await self._start())
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        """An exception, a None and a process that has gone are failures of the grader; so is no answer in time."""
+        process = await self._free.get()
+        try:
+            try:
+                process = process or await self._start()
+                answer = await asyncio.wait_for(process.ask(shapes(problem, code)), self._timeout_s)
+            except (TimeoutError, EOFError, ConfigError) as error:
+                await self._end(process)
+                process = None
+                return Outcome(
+                    None, f"no answer in {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+                )
+        finally:
+            self._free.put_nowait(process)
+        score = answer.get("score")
+        if not isinstance(score, bool | int | float):
+            return Outcome(None, str(answer.get("failed", f"no number: {score!r}"))[:SAID])
+        return Outcome(float(score) >= self._pays_at, str(score))
+
+    async def renew(self) -> None:
+        """End the processes; those that come after import the function anew."""
+        for process in list(self._all):
+            await self._end(process)
+        places = [self._free.get_nowait() for _ in range(self._free.qsize())]
+        for _ in places:
+            self._free.put_nowait(None)
+
+    async def aclose(self) -> None:
+        """End the processes."""
+        await self.renew()
+
+    async def _start(self) -> _Process:
+        command = [self._python, str(_SHIM), json.dumps(self._spec)]
+        if self._confined:
+            command = [sys.executable, "-m", "code_rl.audit.graders.confined", *command]
+        started = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=1 << 24,
+        )
+        process = _Process(started)
+        self._all.add(process)
+        try:
+            ready = await asyncio.wait_for(process.hear(), _START_S)
+        except (TimeoutError, EOFError) as error:
+            await self._end(process)
+            raise ConfigError(f"grader={self._spec['target']} does not start: {error}") from None
+        if "failed" in ready:
+            await self._end(process)
+            raise ConfigError(f"grader={self._spec['target']}: {ready['failed']}")
+        return process
+
+    async def _end(self, process: _Process | None) -> None:
+        if process is not None:
+            self._all.discard(process)
+            await process.end()
+
+
+class _Process:
+    """One shim: a line of JSON in, a line out."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._last = b""
+        self._draining = asyncio.create_task(self._drain())
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            await self._process.stdin.drain()
+        except (ConnectionError, OSError):
+            raise EOFError("the grader's process has ended") from None
+        return await self.hear()
+
+    async def hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._draining), 1)
+            words = self._last.decode("utf-8", "replace").strip().splitlines()
+            raise EOFError("the grader's process has ended" + (f": {words[-1][:SAID]}" if words else ""))
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            return {"failed": f"no JSON: {line[:SAID]!r}"}
+        return answer if isinstance(answer, dict) else {"failed": f"no object: {line[:SAID]!r}"}
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
+        await self._process.wait()
+        await self._draining
+
+    async def _drain(self) -> None:
+        assert self._process.stderr is not None
+        while part := await self._process.stderr.read(1 << 16):
+            self._last = (self._last + part)[-4096:]

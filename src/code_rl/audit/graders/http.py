@@ -1,0 +1,174 @@
+"""A grader behind HTTP, described by a small TOML file: how a request is made of a program and its tests, where the score is in the answer.
+
+url = "http://localhost:8000/grade"
+[request]                       # the body; a string "$name" becomes that value (docs/audit.md has the names)
+code = "$code"
+tests = "$lcb_input_output"
+[answer]
+score = "result.reward"         # dots lead into objects and lists
+pays_at = 1.0                   # paid from this score on
+failed = "error"                # optional: where something stands when the grader itself failed
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from code_rl.audit.graders.base import Outcome, is_plain, shapes
+from code_rl.errors import ConfigError
+from code_rl.problems.problem import Problem
+from code_rl.settings import suggestion
+
+SAID = 300
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the TOML file says."""
+
+    url: str
+    request: Mapping[str, Any]
+    score: str
+    pays_at: float = 1.0
+    failed: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    takes: str = "all"
+    """`stdin`, `call` or `all`."""
+
+
+def known_descriptions() -> dict[str, Any]:
+    """Those that come with the package, by name."""
+    folder = resources.files("code_rl.audit.graders") / "known"
+    return {file.name.removesuffix(".toml"): file for file in folder.iterdir() if file.name.endswith(".toml")}
+
+
+def read_description(name: str, url: str | None) -> Description:
+    """The description in the file `name`, or the one that comes with us; `url` replaces its address. Raises ConfigError."""
+    known = known_descriptions()
+    source = known.get(name, Path(name).expanduser())
+    try:
+        table = tomllib.loads(source.read_text(encoding="utf-8"))
+    except OSError:
+        raise ConfigError(
+            f"grader={name}: no such description{suggestion(name, known)}; name a TOML file or one of {', '.join(known)}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"grader={name} is no TOML: {error}") from None
+    answer = table.get("answer")
+    address = url or table.get("url")
+    if not isinstance(address, str) or not isinstance(table.get("request"), dict) or not isinstance(answer, dict):
+        raise ConfigError(f'grader={name} needs url = "…", a table [request] and a table [answer] with score = "…"')
+    if not isinstance(answer.get("score"), str):
+        raise ConfigError(f"grader={name}: [answer] needs score, the place of the score in the answer")
+    unknown = {*table} - {"url", "request", "answer", "headers", "takes"} or {*answer} - {"score", "pays_at", "failed"}
+    if unknown:
+        raise ConfigError(
+            f"grader={name}: unknown {', '.join(sorted(unknown))}; docs/audit.md has what may stand there"
+        )
+    return Description(
+        address,
+        table["request"],
+        answer["score"],
+        float(answer.get("pays_at", 1.0)),
+        answer.get("failed"),
+        table.get("headers", {}),
+        table.get("takes", "all"),
+    )
+
+
+class Http:
+    """Asks with one POST a program."""
+
+    def __init__(self, description: Description, timeout_s: float) -> None:
+        self.name = description.url
+        self._description = description
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10)
+        self._session: aiohttp.ClientSession | None = None
+
+    def takes(self, problem: Problem) -> bool:
+        """Problems of plain tests, of the forms that the description says."""
+        form = "call" if problem.calls else "stdin"
+        return is_plain(problem) and self._description.takes in ("all", form)
+
+    async def check(self) -> None:
+        """See that there is somebody: any answer of HTTP will do."""
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        try:
+            async with self._session.get(self._description.url, timeout=aiohttp.ClientTimeout(total=20)):
+                return
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            await self.aclose()
+            raise ConfigError(f"{self._description.url} does not answer ({error}); start the grader first") from None
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        """Anything but an answer with a score is a failure of the grader."""
+        assert self._session is not None
+        body = filled(self._description.request, shapes(problem, code))
+        try:
+            async with self._session.post(
+                self._description.url, json=body, headers=self._description.headers, timeout=self._timeout
+            ) as response:
+                text = await response.text(errors="replace")
+                if response.status != 200:
+                    return Outcome(None, f"HTTP {response.status}: {text[:SAID]}")
+        except (aiohttp.ClientError, OSError, TimeoutError, UnicodeError) as error:
+            return Outcome(None, f"{type(error).__name__}: {error}"[:SAID])
+        return read_answer(text, self._description)
+
+    async def renew(self) -> None:
+        """Nothing that could be done from here."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+def filled(template: Any, values: Mapping[str, Any]) -> Any:
+    """The template with each string `$name` replaced by a value; `$$name` is the JSON text of it. Raises ConfigError for an unknown name."""
+    if isinstance(template, Mapping):
+        return {key: filled(item, values) for key, item in template.items()}
+    if isinstance(template, list):
+        return [filled(item, values) for item in template]
+    if not isinstance(template, str) or not template.startswith("$"):
+        return template
+    name = template.lstrip("$")
+    if name not in values:
+        raise ConfigError(
+            f"[request] names ${name}, which there is not{suggestion(name, values)}; there are: {', '.join(values)}"
+        )
+    return json.dumps(values[name]) if template.startswith("$$") else values[name]
+
+
+def read_answer(text: str, description: Description) -> Outcome:
+    """Whether an answer pays."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return Outcome(None, f"no JSON: {text[:SAID]}")
+    if description.failed is not None and _at(answer, description.failed) not in (_MISSING, None, False, "", 0):
+        return Outcome(None, text[:SAID])
+    score = _at(answer, description.score)
+    if not isinstance(score, bool | int | float):
+        return Outcome(None, f"no score at {description.score}: {text[:SAID]}")
+    return Outcome(float(score) >= description.pays_at, text[:SAID])
+
+
+def _at(answer: Any, path: str) -> Any:
+    for part in path.split("."):
+        if isinstance(answer, dict) and part in answer:
+            answer = answer[part]
+        elif isinstance(answer, list) and part.lstrip("-").isdigit() and -len(answer) <= int(part) < len(answer):
+            answer = answer[int(part)]
+        else:
+            return _MISSING
+    return answer

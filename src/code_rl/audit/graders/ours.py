@@ -1,0 +1,41 @@
+"""Our own judge, on any executor: the embedded sandbox, a Sandbox Fusion server through our client."""
+
+from __future__ import annotations
+
+from code_rl.audit.graders.base import Outcome
+from code_rl.errors import CodeRLError
+from code_rl.problems.problem import Problem
+from code_rl.reward.judge import judge
+from code_rl.sandbox.connect import check_executor
+from code_rl.sandbox.executor import Executor
+
+
+class Ours:
+    """`code_rl.judge`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.name = f"code-rl on {executor.description}"
+        self._executor = executor
+
+    def takes(self, problem: Problem) -> bool:  # noqa: ARG002 - the seam's
+        """Every problem."""
+        return True
+
+    async def check(self) -> None:
+        """Ask the executor."""
+        await check_executor(self._executor)
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        """A verdict about the program is one; `sandbox_error` is a failure of ours."""
+        try:
+            verdict = await judge(problem, code, self._executor)
+        except CodeRLError as error:
+            return Outcome(None, str(error))
+        return Outcome(None if verdict.ours else verdict.correct, verdict.kind.value)
+
+    async def renew(self) -> None:
+        """Nothing: a program changes nothing."""
+
+    async def aclose(self) -> None:
+        """Close the sandbox."""
+        await self._executor.aclose()

@@ -1,0 +1,114 @@
+"""Calls somebody's grader for each line of JSON on stdin, answers each with a line. Standard library only: it runs in the grader's own interpreter.
+
+Usage: python shim.py '{"target": "package.module:function", "shape": "trl", "path": "/where/to/import/from"}'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def load(target: str, path: str) -> Callable[..., Any]:
+    """The function; of a module, or of a file `….py`."""
+    sys.path.insert(0, path)
+    module_name, _, name = target.rpartition(":")
+    if module_name.endswith(".py"):
+        spec = importlib.util.spec_from_file_location("grader", module_name)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{module_name} cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(module_name)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def ask(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
+    """Call it as its framework would; what comes back is the score, or what holds it."""
+    tests = json.dumps(given["input_output"])
+    if shape == "trl":
+        columns = {
+            "answer": tests,
+            "ground_truth": tests,
+            "input_output": tests,
+            "lcb_input_output": json.dumps(given["lcb_input_output"]),
+            "info": {"tests": given["test_cases"], "asserts": given["asserts"]},
+            "test_cases": given["test_cases"],
+            "asserts": given["asserts"],
+            "verification_info": {"language": "python", "test_cases": given["test_cases"]},
+            "fn_name": given["fn_name"],
+        }
+        message = [{"role": "assistant", "content": given["completion"]}]
+        prompt = [{"role": "user", "content": given["statement"]}]
+        return _call(function, prompts=[prompt], completions=[message], **{k: [v] for k, v in columns.items()})
+    if shape == "verl":
+        extra = {"index": 0, "split": "train", "fn_name": given["fn_name"], "asserts": given["asserts"]}
+        return _call(
+            function, data_source="code", solution_str=given["completion"], ground_truth=tests, extra_info=extra
+        )
+    if shape == "verifiers":
+        message = [{"role": "assistant", "content": given["completion"]}]
+        prompt = [{"role": "user", "content": given["statement"]}]
+        state: dict[str, Any] = {"completion": message, "prompt": prompt, "answer": tests, "info": {"tests": given}}
+        return _call(
+            function, prompt=prompt, completion=message, answer=tests, info={**given}, state=state, task="code"
+        )
+    return _call(function, code=given["code"], problem=given)
+
+
+def _call(function: Callable[..., Any], **arguments: Any) -> Any:
+    """With those arguments that it takes; awaited where it is to be."""
+    parameters = inspect.signature(function).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        arguments = {
+            parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments
+        }
+    value = function(**arguments)
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def score_of(value: Any) -> float | None:
+    """The number in a list of one, a dict with `score` or `reward`, or a number."""
+    if isinstance(value, dict):
+        value = value.get("score", value.get("reward"))
+    elif isinstance(value, list | tuple) and value:
+        value = value[0]
+    return None if value is None else float(value)
+
+
+def main() -> None:
+    """Until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a grader prints is no answer
+    spec = json.loads(sys.argv[1])
+    try:
+        function = load(spec["target"], spec["path"])
+    except BaseException as error:  # noqa: BLE001 - whatever an import raises
+        answers.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
+        return
+    answers.write("{}\n")
+    for line in sys.stdin:
+        try:
+            answer = {"score": score_of(ask(function, spec["shape"], json.loads(line)))}
+        except BaseException as error:  # noqa: BLE001 - the grader's failure is what is asked for
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Puts the corpora to a grader and counts: cheats paid, honest programs and owners not paid, mutants paid, verdicts that load changes, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from code_rl.audit.graders.base import Grader, Outcome
+from code_rl.audit.programs import CHEAT, HOLDING, HONEST, MUTANT, OWNER, STEALING, TROUBLE, UNPAID, Corpus, Entry
+
+_OWNERS_A_THIEF = 2
+_LEAKS = {
+    "reads the expected output": "; expected outputs can be read",
+    **dict.fromkeys(STEALING, "; other submissions can be read"),
+}
+_EVERYONE = 0.95
+ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One program and what came of it, in `seconds` of wall time."""
+
+    entry: Entry
+    outcome: Outcome
+    seconds: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the grader decided, and decided wrongly."""
+        if self.outcome.paid is None or self.entry.kind == TROUBLE:
+            return False
+        return self.outcome.paid == (self.entry.kind in UNPAID)
+
+
+@dataclass(slots=True)
+class Row:
+    """One class of programs: how many there were, the names of those decided wrongly, and of those at which the grader failed."""
+
+    group: str
+    kind: str
+    count: int
+    wrong: list[str]
+    failed: list[str]
+    longest_s: float
+
+
+@dataclass(slots=True)
+class Scorecard:
+    """All that is said of one grader. `flips`: program -> what it got at each number at once, where that differed."""
+
+    grader: str
+    corpus: str
+    rows: list[Row] = field(default_factory=list)
+    skipped: int = 0
+    flips: dict[str, dict[int, bool | None]] = field(default_factory=dict)
+    loads: tuple[int, ...] = ()
+    tried_under_load: int = 0
+    programs: list[dict[str, Any]] = field(default_factory=list)
+
+    def total(self, *kinds: str) -> tuple[int, int, int]:
+        """How many programs of these kinds there were, were decided wrongly, and made the grader fail."""
+        rows = [row for row in self.rows if row.kind in kinds]
+        return sum(r.count for r in rows), sum(len(r.wrong) for r in rows), sum(len(r.failed) for r in rows)
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything was decided, and rightly, by itself and under load."""
+        return not self.flips and not any(row.wrong or row.failed for row in self.rows)
+
+    def findings(self) -> list[str]:
+        """What the figures say, worst first."""
+        return list(_findings(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `audit.json`."""
+        return {
+            "grader": self.grader,
+            "corpus": self.corpus,
+            "clean": self.clean,
+            "findings": self.findings(),
+            "classes": [
+                {
+                    "class": row.group,
+                    "kind": row.kind,
+                    "programs": row.count,
+                    "wrong": row.wrong,
+                    "failed": row.failed,
+                    "longest_s": round(row.longest_s, 2),
+                }
+                for row in self.rows
+            ],
+            "skipped": self.skipped,
+            "loads": list(self.loads),
+            "under_load": self.tried_under_load,
+            "flips": {name: {str(load): paid for load, paid in got.items()} for name, got in self.flips.items()},
+            "programs": self.programs,
+        }
+
+
+async def audit_grader(
+    grader: Grader, corpus: Corpus, at_once: int, loads: Sequence[int], under_load: int, say: Callable[[str], None]
+) -> Scorecard:
+    """Every class in turn, then `under_load` programs at each of `loads` at once. Raises ConfigError when the grader cannot be asked."""
+    await grader.check()
+    card = Scorecard(grader.name, corpus.version, loads=tuple(loads))
+    taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
+    card.skipped = len(corpus.entries) - len(taken)
+    owners = [entry for entry in taken if entry.kind == OWNER]
+    for group, members in _classes(taken):
+        await grader.renew()
+        tried = await _try_all(grader, _among(owners, members) if group in STEALING else members, at_once)
+        tried = [one for one in tried if one.entry in members]
+        card.rows.append(_row(group, tried))
+        card.programs += [
+            {"name": t.entry.name, "class": group, "kind": t.entry.kind, "paid": t.outcome.paid, "said": t.outcome.said}
+            for t in tried
+        ]
+        say(describe(card.rows[-1]))
+    await _under_load(grader, _chosen(taken, under_load), loads, card)
+    return card
+
+
+def _classes(entries: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    """Those that deserve pay first, programs that hold the grader last."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.group, []).append(entry)
+    first = (OWNER, HONEST, MUTANT, CHEAT, TROUBLE)
+    yield from sorted(groups.items(), key=lambda item: (item[0] == HOLDING, first.index(item[1][0].kind)))
+
+
+def _among(owners: Sequence[Entry], thieves: Sequence[Entry]) -> list[Entry]:
+    """Right programs before each thief, so that there is something to steal."""
+    mixed: list[Entry] = []
+    for number, thief in enumerate(thieves):
+        mixed += [owners[(number + turn) % len(owners)] for turn in range(_OWNERS_A_THIEF)] if owners else []
+        mixed.append(thief)
+    return mixed
+
+
+async def _try_all(grader: Grader, entries: Sequence[Entry], at_once: int) -> list[Tried]:
+    places = asyncio.Semaphore(at_once)
+
+    async def one(entry: Entry) -> Tried:
+        async with places:
+            began = time.perf_counter()
+            outcome = await grader.grade(entry.problem, entry.code)
+            return Tried(entry, outcome, time.perf_counter() - began)
+
+    return list(await asyncio.gather(*map(one, entries)))
+
+
+def _row(group: str, tried: Sequence[Tried]) -> Row:
+    return Row(
+        group,
+        tried[0].entry.kind,
+        len(tried),
+        [one.entry.name for one in tried if one.wrong],
+        [one.entry.name for one in tried if one.outcome.paid is None],
+        max(one.seconds for one in tried),
+    )
+
+
+def _chosen(entries: Sequence[Entry], count: int) -> list[Entry]:
+    """Honest programs and mutants in equal parts: what no load should change."""
+    parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
+    return [entry for part in parts for entry in part[:: max(1, 2 * len(part) // max(1, count))][: count // 2]]
+
+
+async def _under_load(grader: Grader, entries: Sequence[Entry], loads: Sequence[int], card: Scorecard) -> None:
+    got: dict[str, dict[int, bool | None]] = {entry.name: {} for entry in entries}
+    for load in loads:
+        await grader.renew()
+        for one in await _try_all(grader, entries, load):
+            got[one.entry.name][load] = one.outcome.paid
+    card.tried_under_load = len(entries)
+    card.flips = {name: outcomes for name, outcomes in got.items() if len(set(outcomes.values())) > 1}
+
+
+def describe(row: Row) -> str:
+    """One line of a class."""
+    did = {HONEST: "not paid", OWNER: "not paid", TROUBLE: "decided wrongly"}.get(row.kind, "paid")
+    failed = f", the grader failed at {len(row.failed)}" if row.failed else ""
+    return f"{row.kind:8} {row.group:28} {len(row.wrong):4} of {row.count:4} {did}{failed}"
+
+
+def _findings(card: Scorecard) -> Iterator[str]:
+    bad, paid, _ = card.total(*UNPAID)
+    good, unpaid, _ = card.total(HONEST, OWNER)
+    everyone = bool(bad) and paid >= _EVERYONE * bad
+    if everyone:
+        yield f"{ALL_PAID}: {paid} of {bad} programs that solve nothing"
+    if good and unpaid >= _EVERYONE * good:
+        yield f"{NONE_PAID}: {unpaid} of {good} right programs are not paid"
+    for row in sorted(card.rows, key=lambda row: (row.kind != CHEAT, row.kind != MUTANT, -len(row.wrong))):
+        if row.wrong and row.kind == CHEAT:
+            leak = "" if everyone else _LEAKS.get(row.group, "")
+            yield f"pays {len(row.wrong)} of {row.count} cheats of the class {row.group!r}{leak}"
+        elif row.wrong and row.kind == MUTANT:
+            yield f"pays {len(row.wrong)} of {row.count} wrong versions of right programs"
+        elif row.wrong:
+            yield f"does not pay {len(row.wrong)} of {row.count} right programs ({row.group})"
+    if card.flips:
+        lost = sum(1 for got in card.flips.values() if None in got.values())
+        turned = len(card.flips) - lost
+        yield f"{len(card.flips)} of {card.tried_under_load} verdicts depend on the load: {turned} turned, {lost} became failures"
+    failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
+    if failed:
+        yield f"fails itself at {failed} programs; whoever trains with it must not read that as a reward of 0"

@@ -1,0 +1,221 @@
+"""The audit of the audit: graders whose faults are known get the card that they deserve, and what cannot be asked is said in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from code_rl.audit.graders.base import Outcome, shapes
+from code_rl.audit.graders.http import Http, filled, known_descriptions, read_answer, read_description
+from code_rl.audit.programs import Corpus, load_corpus
+from code_rl.audit.scorecard import Scorecard, audit_grader
+from code_rl.cli import main
+from code_rl.commands.audit import AuditConfig, open_grader
+from code_rl.errors import ConfigError
+from code_rl.library import wait_for
+from code_rl.problems.problem import Problem
+from code_rl.settings import make_settings
+
+PLANTED = Path(__file__).with_name("planted.py")
+CLASSES = ("early exit", "reads the expected output", "stdin idiom", "mutant", "to be stolen from")
+
+
+def _corpus(each: int = 2) -> Corpus:
+    """A few short programs of some classes."""
+    whole, kept = load_corpus(), []
+    for name in CLASSES:
+        members = [entry for entry in whole.entries if entry.group == name and not entry.problem.calls]
+        kept += sorted(members, key=lambda entry: not entry.name.startswith("token_in"))[:each]
+    return Corpus(whole.version, tuple(kept))
+
+
+def _audit(loads: tuple[int, ...] = (), **settings: Any) -> Scorecard:
+    config = make_settings(AuditConfig, {"timeout": 60.0, **settings})
+    corpus = _corpus()
+
+    async def run() -> Scorecard:
+        grader = open_grader(config)
+        try:
+            return await audit_grader(grader, corpus, 3, loads, 6, print)
+        finally:
+            await grader.aclose()
+
+    return wait_for(run())
+
+
+def _planted(name: str) -> str:
+    return f"{PLANTED}:{name}"
+
+
+def test_one_that_pays_everyone_is_called_so_and_no_leak_is_inferred() -> None:
+    findings = _audit(grader=_planted("everyone")).findings()
+    assert findings[0].startswith("pays everyone")
+    assert not any("can be read" in finding for finding in findings)
+
+
+def test_one_that_pays_no_one_is_called_so() -> None:
+    assert _audit(grader=_planted("no_one")).findings()[0].startswith("pays no one")
+
+
+def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> None:
+    leaky, careful = (_audit(grader=_planted(name)) for name in ("leaky", "careful"))
+    assert any("expected outputs can be read" in finding for finding in leaky.findings())
+    assert not any("can be read" in finding for finding in careful.findings())
+    assert not leaky.clean
+
+
+def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
+    card = _audit(grader=_planted("failing"))
+    assert card.total("honest", "mutant", "cheat", "owner")[1] == 0
+    assert card.findings()[0].startswith("fails itself at")
+    assert not card.clean
+
+
+@pytest.mark.parametrize("shape", ["trl", "verl"])
+def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None:
+    names = {"trl": "reward", "verl": "compute_score"}
+    card = _audit(grader=_planted(names[shape]), shape=shape)
+    assert card.total("honest", "owner")[1:] == (0, 0)
+    assert card.total("mutant")[1:] == (0, 0)
+
+
+def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:
+    card = _audit(grader=_planted("tries_to_leave"))
+    assert card.total("honest", "cheat", "mutant", "owner")[2] == 0, "what it prints is no answer"
+    assert card.findings()[0].startswith("pays no one")
+    assert not PLANTED.with_name("written").exists()
+
+
+def test_verdicts_that_load_changes_are_flips() -> None:
+    class Overloaded:
+        name = "overloaded"
+        running = 0
+
+        def takes(self, problem: Problem) -> bool:
+            return bool(problem.tests)
+
+        async def check(self) -> None:
+            return
+
+        async def grade(self, problem: Problem, code: str) -> Outcome:
+            import asyncio
+
+            del problem, code
+            self.running += 1
+            await asyncio.sleep(0.01)
+            crowded = self.running > 1
+            self.running -= 1
+            return Outcome(not crowded)
+
+        async def renew(self) -> None:
+            return
+
+        async def aclose(self) -> None:
+            return
+
+    card = wait_for(audit_grader(Overloaded(), _corpus(), 1, (1, 4), 6, print))
+    assert len(card.flips) >= 2
+    assert any("depend on the load" in finding for finding in card.findings())
+
+
+def test_our_own_judge_is_clean_on_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = _audit(grader="ours", loads=(1, 4))
+    assert card.clean, card.to_json()
+    assert card.findings() == []
+    assert main(["audit", "grader=ours", "executor=http://127.0.0.1:9", f"out={tmp_path}"]) in (1, 2)
+    assert "127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_a_description_makes_requests_of_a_program_and_reads_scores(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.toml"
+    seen: list[dict[str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        seen.append(body)
+        if "sys.exit" in body["program"]["code"]:
+            return web.json_response({"error": "worker lost"})
+        return web.json_response({"error": None, "results": [{"reward": float("sum" in body["program"]["code"])}]})
+
+    async def run() -> Scorecard:
+        app = web.Application()
+        app.router.add_post("/grade", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        file.write_text(
+            f'url = "http://127.0.0.1:{port}/grade"\ntakes = "stdin"\n[request.program]\ncode = "$code"\n'
+            'tests = "$$input_output"\n[answer]\nscore = "results.0.reward"\nfailed = "error"\n'
+        )
+        grader = open_grader(make_settings(AuditConfig, {"grader": f"http:{file}"}))
+        try:
+            return await audit_grader(grader, _corpus(), 2, (), 2, print)
+        finally:
+            await grader.aclose()
+            await runner.cleanup()
+
+    card = wait_for(run())
+    assert card.total("cheat")[2] > 0, "an answer that says `error` is the grader's failure"
+    assert json.loads(seen[0]["program"]["tests"])["inputs"]
+
+
+def test_the_answers_of_a_server_are_scores_or_failures() -> None:
+    nemo = read_description("nemo-gym", "http://127.0.0.1:1/verify")
+    assert read_answer('{"reward": 1.0}', nemo).paid is True
+    assert read_answer('{"reward": 0.99}', nemo).paid is False
+    for broken in ("{}", "[]", "no json", '{"reward": null}', '{"reward": "1"}'):
+        assert read_answer(broken, nemo).paid is None
+
+
+def test_every_description_that_comes_with_us_can_be_filled() -> None:
+    entry = _corpus().entries[0]
+    for name in known_descriptions():
+        description = read_description(name, None)
+        body = filled(description.request, shapes(entry.problem, entry.code))
+        assert "$" not in json.dumps(body).replace(json.dumps(entry.code)[1:-1], "")
+        assert Http(description, 1.0).takes(entry.problem)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["grader=nothing"], "grader=nothing is none"),
+        (["grader=no.such.module:grade"], "No module named"),
+        (["grader=http:nemo"], "did you mean 'nemo-gym'"),
+        (["grader=http:nemo-gym", "url=http://127.0.0.1:9/verify"], "does not answer"),
+        (["grader=fusion:http://127.0.0.1:9"], "does not answer"),
+        (["grader=fusion:127.0.0.1"], "needs an address"),
+        (["grader=ours", "shape=verl"], "does nothing with grader=ours"),
+        (["grader=ours", "loads=1,none"], "loads='1,none'"),
+        (["grader=ours", "concurrency=0"], "concurrency=0"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", *words]) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+
+
+def test_a_card_is_a_table_a_file_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "card"
+    words = [f"grader={_planted('everyone')}", "corpus=quick", "loads=", f"out={out}", f"concurrency={os.cpu_count()}"]
+    assert main(["audit", *words]) == 1
+    printed = capsys.readouterr().out
+    assert "this grader is code that will run hostile programs" in printed
+    card = json.loads((out / "audit.json").read_text())
+    assert card["corpus"] == load_corpus().version
+    assert sum(row["programs"] for row in card["classes"]) == len(card["programs"])
+    assert "pays everyone" in (out / "audit.html").read_text()
+
+
+def test_an_unknown_name_in_a_template_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"\$cod.*did you mean 'code'"):
+        filled({"a": ["$cod"]}, {"code": "x"})
