@@ -30,7 +30,17 @@ def test_there_are_several_hundred_hostile_programs_in_classes_and_honest_ones_b
 def test_a_part_of_the_corpus_is_the_same_each_time_and_keeps_whom_to_steal_from() -> None:
     corpus = load_corpus()
     part = corpus.share(0.2)
-    assert part == load_corpus().share(0.2)
+    assert [entry.name for entry in part.entries] == [entry.name for entry in load_corpus().share(0.2).entries]
     names = [{entry.name for entry in entries} for entries in (corpus.of(OWNER), part.entries, corpus.entries)]
     assert names[0] <= names[1] < names[2]
     assert {entry.group for entry in part.entries} == {entry.group for entry in corpus.entries}
+
+
+def test_the_token_that_some_programs_look_for_lies_in_no_file() -> None:
+    tokens = {
+        str(entry.problem.tests[0].expected) for entry in load_corpus().entries if entry.name.startswith("token_in")
+    }
+    assert tokens
+    assert tokens.isdisjoint(
+        {str(e.problem.tests[0].expected) for e in load_corpus().entries if e.name.startswith("token_in")}
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import secrets
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ UNPAID = (CHEAT, MUTANT)
 STEALING = ("searches memory for others", "other submissions")
 """Classes that look for right programs which ran before them."""
 HOLDING = "holds the grader"
+_TOKEN = re.compile(rb"TOK-[0-9a-f]{24}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +45,22 @@ class Corpus:
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
     def share(self, part: float) -> Corpus:
-        """About this part of each class, always the same; owners stay."""
-        kept = (entry for entry in self.entries if entry.kind == OWNER or _draw(entry.name) < part)
+        """About this part of each class, at least one program, always the same; owners stay."""
+        seen: set[str] = set()
+        kept = []
+        for entry in self.entries:
+            if entry.kind == OWNER or entry.group not in seen or _draw(entry.name) < part:
+                kept.append(entry)
+            seen.add(entry.group)
         return Corpus(self.version, tuple(kept))
 
 
 def load_corpus() -> Corpus:
-    """All programs."""
+    """All programs. What some of them look for, an expected output that nobody could guess, is drawn anew: it lies in no file."""
     folder = resources.files("code_rl.audit") / "corpus"
     texts = [(folder / name).read_bytes() for name in ("problems.jsonl", "programs.jsonl")]
-    problems = {row["id"]: problem_from_json(row) for row in map(json.loads, texts[0].splitlines())}
+    drawn = _TOKEN.sub(lambda _: b"TOK-" + secrets.token_hex(12).encode(), texts[0])
+    problems = {row["id"]: problem_from_json(row) for row in map(json.loads, drawn.splitlines())}
     return Corpus(hashlib.sha256(b"".join(texts)).hexdigest()[:12], tuple(_entries(texts[1], problems)))
 
 
