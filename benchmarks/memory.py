@@ -1,7 +1,7 @@
 """Peak memory of the embedded engine: of a training step, traced without computing it, and of sampling, measured.
 
     python benchmarks/memory.py [part=all|train|sample] [shapes=qwen3-0.6b,qwen3-4b] [tokens=8192,16384,24576] [groups=1,2,16]
-                                [prompt=512] [budget=8192] [rows=16] [new_tokens=8192]
+                                [prompt=512] [budget=8192] [rows=16] [new_tokens=8192] [share=0.5]
 
 `train`: one forward and backward pass in bfloat16 with LoRA (rank 32 on every projection and the unembedding) for a group of
 completions of one prompt, each `tokens` long with its prompt, on fake tensors: every operation is dispatched and every
@@ -10,17 +10,18 @@ no schedule with checkpointed layers can be without: weights, adapter with gradi
 layer, and what the backward pass of one layer reads. Both are for the largest micro-batch.
 
 `sample`: `rows` completions of `new_tokens` each on a small random model in fp32, on this machine, with a budget of caches
-that holds all of them, and with one that holds a third; the peak counts every tensor of the run but the weights.
+that holds `share` of them at once; the peak counts every tensor of the run but the weights.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -67,6 +68,7 @@ class Options:
     budget: int = 8192
     rows: int = 16
     new_tokens: int = 8192
+    share: float = 0.5
 
 
 def read_options(arguments: list[str]) -> Options:
@@ -145,13 +147,13 @@ def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
     return fuse(Source(arch, state, inverse), torch.device("cpu"), dtype)
 
 
-def group(size: int, tokens: int, prompt: int) -> list[Example]:
-    """Completions of one prompt, each with it `tokens` long."""
+def group(size: int, tokens: int, prompt: int, fill: int = 0) -> list[Example]:
+    """Completions of one prompt, each with it `tokens` long; all tokens are `fill`."""
     off = np.zeros(prompt - 1, dtype=np.float32)
     inputs = {
         name: np.concatenate([off, np.ones(tokens - prompt + 1, np.float32)]) for name in ("logprobs", "advantages")
     }
-    ids = np.ones(tokens, dtype=np.int64)
+    ids = np.full(tokens, fill, dtype=np.int64)
     return [Example(ids, ids, inputs, prompt - 1) for _ in range(size)]
 
 
@@ -164,11 +166,21 @@ class Traced:
     tokens: int
 
 
-def trace(arch: Architecture, examples: Sequence[Example], budget: int) -> Traced:
-    """Trace a forward and backward pass over the largest micro-batch of `examples` in bfloat16."""
+def trace(shape: str, size: int, tokens: int, prompt: int, budget: int) -> Traced:
+    """Trace a pass over the largest micro-batch of a group of `size` completions, each with its prompt `tokens` long."""
+    examples = group(size, tokens, prompt)
     units = max(plan(examples, budget), key=lambda batch: sum(unit.tokens for unit in batch))
-    tokens = sum(unit.tokens for unit in units)
-    chosen = [examples[branch.index] for unit in units for branch in unit.branches]
+    return trace_units(
+        shape, tuple((unit.stem, *(branch.length for branch in unit.branches)) for unit in units), budget
+    )
+
+
+@cache
+def trace_units(shape: str, units: tuple[tuple[int, ...], ...], budget: int) -> Traced:
+    """Trace forward and backward passes in bfloat16 over a micro-batch: for each unit the length of its stem and of its branches."""
+    tokens = sum(map(sum, units))
+    chosen = [e for i, (stem, *own) in enumerate(units) for n in own for e in group(1, stem + n, stem + 1, fill=i)]
+    arch = architecture(shape, max(len(example.tokens) for example in chosen))
     with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as memory:
         weights = make_weights(arch, torch.bfloat16)
         lora = Lora(arch, LoraSettings(32, 0), weights.device)
@@ -187,6 +199,7 @@ def trace(arch: Architecture, examples: Sequence[Example], budget: int) -> Trace
         flat = decoder_layer(weights, layer, x, *tables, lambda q, k, v: q.reshape(tokens, -1) + 0 * (k + v).sum())
         one_layer = memory.live - held
         del flat, x, tables, layer, apart, linear
+        gc.collect()
         must = held + one_layer + arch.layers * tokens * arch.hidden * weights.embed.element_size()
         made.gradient, memory.peak = None, 0
         with patch.object(learner, "_spread"):
@@ -204,8 +217,7 @@ def train_part(options: Options) -> None:
     for shape in options.shapes.split(","):
         for tokens in map(int, options.tokens.split(",")):
             for size in map(int, options.groups.split(",")):
-                arch = architecture(shape, tokens)
-                found = trace(arch, group(size, tokens, options.prompt), options.budget)
+                found = trace(shape, size, tokens, options.prompt, options.budget)
                 ratio = found.peak / found.must_keep
                 print(
                     f"  {shape:12} {tokens:7,} {size:6} {found.tokens:12,} {found.peak / GIB:9.2f} "
@@ -231,11 +243,8 @@ def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> t
 
 def sample_part(options: Options) -> None:
     print(f"\nsampling {options.rows} × {options.new_tokens} tokens, small random model, fp32")
-    for share in (1.0, 1 / 3):
-        peak, budget, took = measure_sampling(options.rows, options.new_tokens, 64, share)
-        print(
-            f"  budget {budget / 2**20:8.1f} MiB   peak {peak / 2**20:8.1f} MiB   {peak / budget:5.2f}   {took:6.1f} s"
-        )
+    peak, budget, took = measure_sampling(options.rows, options.new_tokens, 64, options.share)
+    print(f"  budget {budget / 2**20:8.1f} MiB   peak {peak / 2**20:8.1f} MiB   {peak / budget:5.2f}   {took:6.1f} s")
 
 
 def main() -> None:

@@ -78,12 +78,12 @@ def decode(
     row needs more. Draws with equal prompts share one only if it is the same object.
     """
     cohorts: list[_Cohort] = []
-    tried = (0, 0)
+    tried = (-1, 0)
     while waiting or cohorts:
         arrived()
         now = (sum(cohort.cells for cohort in cohorts), len(waiting))
         draws = _admitted(weights, cohorts, waiting, budget) if now != tried else []
-        tried = now
+        tried = (-1, 0) if draws else now
         if draws:
             numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(draw.prompt for draw in draws))}
             filled = prefill(weights, list(numbers))
