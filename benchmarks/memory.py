@@ -230,7 +230,7 @@ def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> t
     """Peak bytes of sampling beyond the weights, the budget (`share` of what all rows need at once), and seconds."""
     torch.manual_seed(0)
     weights = make_weights(architecture("small", prompt + new_tokens), torch.float32)
-    text = Prompt(tuple(range(4, 4 + prompt)))
+    text = Prompt(tuple(4 + i % 500 for i in range(prompt)))
     draws = deque(Draw((0, i), text, new_tokens, Choice(0, i), frozenset()) for i in range(rows))
     budget = int(cell_bytes(weights) * (prompt + 16 + share * rows * (new_tokens + 16)))
     start = time.perf_counter()
