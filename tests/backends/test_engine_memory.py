@@ -77,7 +77,7 @@ def test_long_examples_keep_a_stem_where_it_saves_and_never_pad_beyond_the_room(
 
 def test_sampling_stays_within_its_budget():
     """All tensors of the run counted, the copies while caches grow too."""
-    peak, budget, _ = measure_sampling(16, 150, 1000, 0.4)
+    peak, budget, _ = measure_sampling(16, 400, 64, 0.4)
     assert peak <= budget
 
 
@@ -95,14 +95,16 @@ def sampled(client, requests):
 
 
 def counted_steps(monkeypatch):
-    rows = []
+    """For each step to come: the rows of each cohort, and the cells of all."""
+    seen = []
     step = decode._step
-    monkeypatch.setattr(
-        decode,
-        "_step",
-        lambda weights, cohorts: (rows.append([len(c.rows.ids) for c in cohorts]), step(weights, cohorts)),
-    )
-    return rows
+
+    def counted(weights, cohorts):
+        seen.append(([len(cohort.rows.ids) for cohort in cohorts], sum(cohort.cells for cohort in cohorts)))
+        step(weights, cohorts)
+
+    monkeypatch.setattr(decode, "_step", counted)
+    return seen
 
 
 def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
@@ -112,11 +114,12 @@ def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
     cells = 48 + 5 * 200
     weights = tiny._snapshot.weights
     monkeypatch.setattr(sampling, "_memory", lambda device: cells * decode.cell_bytes(weights))
-    rows = counted_steps(monkeypatch)
+    steps = counted_steps(monkeypatch)
     assert sampled(tiny, requests) == free
-    assert len(rows) == 199
-    assert max(sum(each) for each in rows) <= 6
-    assert max(len(each) for each in rows) > 1
+    assert len(steps) == 199
+    assert sum(steps[0][0]) == 4
+    assert max(len(rows) for rows, _ in steps) > 1
+    assert max(held for _, held in steps) <= cells
 
 
 def test_requests_join_a_batch_under_way(tiny, monkeypatch):
@@ -146,9 +149,9 @@ def test_a_row_larger_than_the_budget_is_sampled_alone(tiny, monkeypatch):
     requests = [(tokens(0, 30, 644), 3, 20)]
     free = sampled(tiny, requests)
     monkeypatch.setattr(sampling, "_memory", lambda device: 1)
-    rows = counted_steps(monkeypatch)
+    steps = counted_steps(monkeypatch)
     assert sampled(tiny, requests) == free
-    assert {tuple(each) for each in rows} == {(1,)}
+    assert all(rows == [1] for rows, _ in steps)
 
 
 def test_what_an_allocator_keeps_on_a_gpu_is_there_to_be_used(monkeypatch):
