@@ -302,7 +302,7 @@ def test_long_sequences_use_the_fused_attention_with_equal_results(monkeypatch):
     alone = [policy_datum(*groups()[0]), policy_datum(*groups()[5])]
     client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
     plain = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
-    monkeypatch.setattr("code_rl.backends.embedded.forward.PLAIN_ATTENTION_WIDTH", 4)
+    monkeypatch.setattr("code_rl.backends.embedded.packing.PLAIN_ATTENTION_WIDTH", 4)
     fused = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
     np.testing.assert_allclose(plain, fused, rtol=1e-5)
 

@@ -139,14 +139,14 @@ def test_a_long_prompt_does_not_feel_the_length_of_its_neighbours(tiny):
 def test_large_requests_are_cut_into_batches_without_a_trace(tiny, monkeypatch):
     request = (tokens(1, 50, 644), 40, params(max_tokens=20))
     whole = results(tiny, [request])
-    monkeypatch.setattr("code_rl.backends.embedded.sampling.MAX_ROWS", 7)
+    monkeypatch.setattr("code_rl.backends.embedded.decode.MAX_ROWS", 7)
     assert results(tiny, [request]) == whole
 
 
 def test_prefill_in_parts_leaves_no_trace(tiny, monkeypatch):
     requests = [(tokens(s, 20 + 7 * s, 644), 2, params(max_tokens=20)) for s in range(5)]
     whole = results(tiny, requests)
-    monkeypatch.setattr("code_rl.backends.embedded.decode.PREFILL_TOKENS", 60)
+    monkeypatch.setattr("code_rl.backends.embedded.prefill.PREFILL_TOKENS", 60)
     assert results(tiny, requests) == whole
 
 

@@ -1,8 +1,12 @@
 """Batched sampling: one prefill per distinct prompt, then steps over all unfinished sequences together.
 
+Cohorts. Sequences that begin together are a cohort and share a step count; a cohort begins when the budget for caches has
+room, so a batch does not wait for its longest row. Matrix products with weights run over the rows of all cohorts together,
+attention for each by itself.
+
 Layout. A prompt's keys and values are kept once and shared by its completions: at each step the queries of all its
-completions meet them in one matrix product. A completion's own keys and values lie in a static cache, in which token t has
-index t. Finished rows are dropped when enough of them have gathered.
+completions meet them in one matrix product. A completion's own keys and values lie in a cache, in which token t has
+index t; it grows by `BLOCK` tokens, one layer after another. Finished rows are dropped when enough of them have gathered.
 
 Independence from the batch. Everything is computed row by row except matrix products, and for the built-in model's sizes
 these give a row the same bits for any number of other rows that `even_rows` allows (measured with MKL on Intel and AMD processors). So
@@ -13,9 +17,9 @@ changes only where its uniform number falls into that gap.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,27 +27,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import PLAIN_ATTENTION_WIDTH, attend_causal, causal_mask, decoder_layer, target_logprobs, weighted
+from .forward import decoder_layer, weighted
 from .kernels import rms_norm
-from .packing import make_grid
 from .picking import Choice, Picker
+from .prefill import WIDTH, Prefilled, Prompt, extended, prefill
 from .weights import Weights, even_rows
 
+MAX_ROWS = 256
 MIN_ROWS = 16
-WIDTH = 16
-FIRST_CAPACITY = 64
-PREFILL_TOKENS = 8192
+BLOCK = 64
 COMPACT_BELOW = 0.85
+_WORTH_A_COHORT = 4
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One completion to sample: which prompt it continues, how far, how tokens are chosen, where it stops.
+    """One completion to sample: whose it is, which prompt it continues, how far, how tokens are chosen, where it stops.
 
     `stop_tokens` end it and are kept as its last token; `stopped(tokens)`, when given, is asked after every token.
     """
 
-    prompt: int
+    place: tuple[int, int]
+    prompt: Prompt
     max_tokens: int
     choice: Choice
     stop_tokens: frozenset[int]
@@ -52,116 +57,106 @@ class Draw:
 
 @dataclass(frozen=True)
 class Completion:
-    """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false when it ran out of tokens."""
+    """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false when it ran out of tokens.
+
+    `scored` are the prompt's log-probabilities, as `Prefilled` has them.
+    """
 
     tokens: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     stopped: bool
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are wanted (None: not at all)."""
-
-    tokens: tuple[int, ...]
-    scored_at: float | None = None
-
-
-@dataclass(frozen=True)
-class Prefilled:
-    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d], lengths [P], last logits [P, vocab],
-    log-probabilities [n] of each (NaN first; empty where they are not wanted).
-    """
-
-    keys: list[Tensor]
-    values: list[Tensor]
-    lengths: Tensor
-    logits: Tensor
-    logprobs: list[npt.NDArray[np.float32]]
+    scored: npt.NDArray[np.float32]
 
 
 @torch.inference_mode()
-def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
-    """Run the prompts through the model."""
-    parts: list[list[Prompt]] = [[]]
-    for prompt in prompts:
-        if parts[-1] and sum(len(p.tokens) for p in parts[-1]) + len(prompt.tokens) > PREFILL_TOKENS:
-            parts.append([])
-        parts[-1].append(prompt)
-    done = [_prefill(weights, part) for part in parts]
-    if len(done) == 1:
-        return done[0]
-    width = max(part.values[0].shape[2] for part in done)
+def decode(
+    weights: Weights, waiting: deque[Draw], budget: int, arrived: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Draw, Completion]]:
+    """Sample what waits, first come, first served; yields each draw with its completion as soon as that ends.
 
-    def joined(caches: list[list[Tensor]], axis: int) -> list[Tensor]:
-        return [
-            torch.cat([_extended(cache, axis, width - cache.shape[axis]) for cache in of_layer])
-            for of_layer in zip(*caches, strict=True)
-        ]
+    `arrived` is called before every step and may add to `waiting`. The caches take at most `budget` bytes, unless a single
+    row needs more. Draws with equal prompts share one only if it is the same object.
+    """
+    cohorts: list[_Cohort] = []
+    tried = (-1, 0)
+    while waiting or cohorts:
+        arrived()
+        now = (sum(cohort.cells for cohort in cohorts), len(waiting))
+        draws = _admitted(weights, cohorts, waiting, budget) if now != tried else []
+        tried = (-1, 0) if draws else now
+        if draws:
+            numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(draw.prompt for draw in draws))}
+            filled = prefill(weights, list(numbers))
+            for draw in draws:
+                if not draw.max_tokens:
+                    nothing = np.empty(0)
+                    scored = filled.logprobs[numbers[draw.prompt]]
+                    yield draw, Completion(nothing.astype(np.int32), nothing.astype(np.float32), False, scored)
+            if any(draw.max_tokens for draw in draws):
+                cohorts.append(_Cohort(weights, [draw for draw in draws if draw.max_tokens], numbers, filled))
+            del filled
+        for cohort in cohorts:
+            yield from cohort.pick()
+        cohorts = [cohort for cohort in cohorts if cohort.rows.alive.any()]
+        if cohorts:
+            _step(weights, cohorts)
 
-    return Prefilled(
-        keys=joined([part.keys for part in done], 3),
-        values=joined([part.values for part in done], 2),
-        lengths=torch.cat([part.lengths for part in done]),
-        logits=torch.cat([part.logits for part in done]),
-        logprobs=[scored for part in done for scored in part.logprobs],
-    )
+
+def _admitted(weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw], budget: int) -> list[Draw]:
+    """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw where nothing runs."""
+    running = sum(len(cohort.rows.ids) for cohort in cohorts)
+    left = budget // cell_bytes(weights) - sum(cohort.cells for cohort in cohorts)
+    prompts: set[int] = set()
+    count = width = limit = 0
+    for draw in itertools.islice(waiting, MAX_ROWS - running):
+        prompts.add(id(draw.prompt))
+        width = max(width, _round_up(len(draw.prompt.tokens)))
+        limit = max(limit, _round_up(draw.max_tokens))
+        if len(prompts) * width + (count + 1) * limit > left:
+            break
+        count += 1
+    if not cohorts:
+        count = max(count, 1)
+    elif count < min(len(waiting), 1 + running // _WORTH_A_COHORT):
+        count = 0
+    return [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
 
-def _extended(cache: Tensor, axis: int, more: int) -> Tensor:
-    """The cache with `more` zeros after its end along `axis`."""
-    shape = list(cache.shape)
-    shape[axis] = more
-    return torch.cat([cache, cache.new_zeros(shape)], dim=axis)
+def cell_bytes(weights: Weights) -> int:
+    """Bytes of a token's keys and values in all layers, and in one more: a layer is there twice while its cache is copied."""
+    return 2 * (weights.arch.layers + 1) * weights.arch.kv_width * weights.embed.element_size()
 
 
-def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
-    arch, device = weights.arch, weights.device
-    lengths = np.array([len(p.tokens) for p in prompts], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    grid = make_grid(len(prompts), range(len(prompts)), offsets[:-1], lengths, device, multiple=WIDTH)
-    tokens = torch.from_numpy(np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])).to(device)
-    positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(device)
+def _round_up(tokens: int) -> int:
+    return -(-tokens // WIDTH) * WIDTH
+
+
+def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
+    """Feed every row its last token, and hand each cohort the logits of the next."""
+    arch = weights.arch
+    sizes = [len(cohort.rows.ids) for cohort in cohorts]
+    spare = max(0, MIN_ROWS - sum(sizes))
+    sizes.append(spare)
+    positions = F.pad(torch.cat([cohort.begin() for cohort in cohorts]), (0, spare))
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-    mask = causal_mask(grid.width, weights.dtype, device) if grid.width <= PLAIN_ATTENTION_WIDTH else None
-    x = F.embedding(tokens, weights.embed)
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    shape = (grid.rows, grid.width, arch.kv_heads, arch.head_dim)
+    x = F.embedding(F.pad(torch.cat([cohort.token for cohort in cohorts]), (0, spare)), weights.embed)
+    for i, layer in enumerate(weights.layers):
 
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys.append(key.index_select(0, grid.gather).view(shape).permute(0, 2, 3, 1).contiguous())
-        values.append(value.index_select(0, grid.gather).view(shape).transpose(1, 2).contiguous())
-        return attend_causal(weights, grid, mask, query, key, value)
+        def attend(query: Tensor, key: Tensor, value: Tensor, i: int = i) -> Tensor:
+            parts = zip(cohorts, query.split(sizes), key.split(sizes), value.split(sizes), strict=False)
+            found = [cohort.attend(i, q, k, v) for cohort, q, k, v in parts]
+            return torch.cat([*found, query.new_zeros(spare, arch.q_width)]) if len(sizes) > 2 or spare else found[0]
 
-    for layer in weights.layers:
         x = decoder_layer(weights, layer, x, cos, sin, attend)
-    ends = torch.from_numpy(offsets[1:] - 1).to(device)
-    last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
-    logits = weights.head(last).float()
-    found = [np.empty(0, dtype=np.float32) for _ in prompts]
-    for temperature in {p.scored_at for p in prompts if p.scored_at is not None}:
-        states = rms_norm(x, weights.norm, arch.norm_eps)
-        following = torch.cat([tokens[1:], tokens[:1]])
-        scored = target_logprobs(weights, states, following, temperature).cpu().numpy()
-        nothing = np.full(1, np.nan, dtype=np.float32)
-        for i, (a, b) in enumerate(itertools.pairwise(offsets)):
-            if prompts[i].scored_at == temperature:
-                found[i] = np.concatenate([nothing, scored[a : b - 1]])
-    return Prefilled(keys, values, grid.lengths, logits, found)
-
-
-def decode(weights: Weights, prompts: Prefilled, sequences: Sequence[Draw]) -> list[Completion]:
-    """Sample every sequence to its end; results are in the order of `sequences`."""
-    if not sequences:
-        return []
-    with torch.inference_mode():
-        return _Run(weights, prompts, sequences).finish()
+    logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
+    for cohort, part in zip(cohorts, logits.split(sizes), strict=False):
+        cohort.logits = part
+        cohort.step += 1
 
 
 @dataclass
 class _Rows:
-    """The rows in the cache: the sequence of each, and how they are laid out by prompt.
+    """The rows in the cache: the draw of each, and how they are laid out by prompt.
 
     `cells` [rows] places rows in a grid of prompts × slots, `grid` [prompts · slots] says which row each cell holds; both are
     None when the rows fill that grid in order.
@@ -174,84 +169,84 @@ class _Rows:
     alive: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
 
-class _Run:
-    def __init__(self, weights: Weights, prompts: Prefilled, sequences: Sequence[Draw]) -> None:
+class _Cohort:
+    """Draws that began together: their caches, the logits of their next tokens, and what they have sampled so far."""
+
+    def __init__(
+        self, weights: Weights, draws: Sequence[Draw], numbers: Mapping[Prompt, int], prompts: Prefilled
+    ) -> None:
         self.weights, self.arch, self.device = weights, weights.arch, weights.device
-        self.sequences = sequences
-        order = sorted(range(len(sequences)), key=lambda i: sequences[i].prompt)
-        ids = order + [order[-1]] * max(0, MIN_ROWS - len(order))
-        alive = np.arange(len(ids)) < len(order)
-        self.prompt_of = [sequences[i].prompt for i in ids]
+        self.draws = sorted(draws, key=lambda draw: numbers[draw.prompt])
+        self.prompt_of = [numbers[draw.prompt] for draw in self.draws]
+        self.scored = [prompts.logprobs[prompt] for prompt in self.prompt_of]
         self.stem_keys, self.stem_values = prompts.keys, prompts.values
         self.stem_lengths = prompts.lengths
         self.logits = prompts.logits.index_select(0, torch.tensor(self.prompt_of, device=self.device))
         self._renumber_prompts()
-        self.rows = _Rows(ids, alive=alive)
+        rows, kv, d = len(draws), self.arch.kv_heads, self.arch.head_dim
+        self.rows = _Rows(list(range(rows)), alive=np.ones(rows, dtype=np.bool_))
         self._lay_out()
-        longest = max(s.max_tokens for s in sequences)
-        self.capacity = min(FIRST_CAPACITY, -(-longest // WIDTH) * WIDTH)
-        rows, kv, d = len(ids), self.arch.kv_heads, self.arch.head_dim
-        zeros = self.stem_values[0].new_zeros
-        self.keys = [zeros(rows, kv, d, self.capacity) for _ in weights.layers]
-        self.values = [zeros(rows, kv, self.capacity, d) for _ in weights.layers]
-        self.picker = Picker([sequences[i].choice for i in ids], self.device)
-        self.limits = np.array([sequences[i].max_tokens for i in ids])
+        self.step = self.capacity = 0
+        self.keys = [self.stem_values[0].new_zeros(rows, kv, d, 0) for _ in weights.layers]
+        self.values = [self.stem_values[0].new_zeros(rows, kv, 0, d) for _ in weights.layers]
+        self.token = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self.picker = Picker([draw.choice for draw in self.draws], self.device)
+        self.limits = np.array([draw.max_tokens for draw in self.draws])
         self.stop_table, self.stop_sets = self._stops()
-        self.tokens = np.zeros((FIRST_CAPACITY, len(sequences)), dtype=np.int32)
-        self.logprobs = np.zeros((FIRST_CAPACITY, len(sequences)), dtype=np.float32)
-        self.lengths = np.zeros(len(sequences), dtype=np.int64)
-        self.stopped = np.zeros(len(sequences), dtype=np.bool_)
-        self.texts: dict[int, list[int]] = {i: [] for i, s in enumerate(sequences) if s.stopped is not None}
+        self.tokens = np.zeros((BLOCK, rows), dtype=np.int32)
+        self.logprobs = np.zeros((BLOCK, rows), dtype=np.float32)
+        self.texts: dict[int, list[int]] = {i: [] for i, draw in enumerate(self.draws) if draw.stopped is not None}
 
-    def finish(self) -> list[Completion]:
-        step = 0
-        while True:
-            token, logprob = self.picker.pick(self.logits)
-            self._record(step, token.cpu().numpy(), logprob.cpu().numpy())
-            if not self.rows.alive.any():
-                break
-            if self.rows.alive.sum() <= COMPACT_BELOW * len(self.rows.ids) and len(self.rows.ids) > MIN_ROWS:
-                token = self._compact(token)
-            self._step(step, token)
-            step += 1
-        return [
-            Completion(self.tokens[:n, i].copy(), self.logprobs[:n, i].copy(), bool(self.stopped[i]))
-            for i, n in enumerate(self.lengths.tolist())
-        ]
+    @property
+    def cells(self) -> int:
+        """Tokens that its caches have room for when they are largest."""
+        own = max(self.capacity, _round_up(int(self.limits.max())))
+        return len(self.stem_lengths) * self.stem_values[0].shape[2] + len(self.rows.ids) * own
 
-    def _record(self, step: int, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]) -> None:
-        if step == len(self.tokens):
+    def pick(self) -> list[tuple[Draw, Completion]]:
+        """Choose the next token of every row; returns what that ended."""
+        token, logprob = self.picker.pick(self.logits)
+        ended = self._record(token.cpu().numpy(), logprob.cpu().numpy())
+        alive = int(self.rows.alive.sum())
+        self.token = self._compact(token) if 0 < alive <= COMPACT_BELOW * len(self.rows.ids) else token
+        return ended
+
+    def _record(self, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]) -> list[tuple[Draw, Completion]]:
+        if self.step == len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
         alive = np.flatnonzero(self.rows.alive)
         ids = np.asarray(self.rows.ids)[alive]
-        self.tokens[step, ids] = token[alive]
-        self.logprobs[step, ids] = logprob[alive]
-        self.lengths[ids] = step + 1
+        self.tokens[self.step, ids] = token[alive]
+        self.logprobs[self.step, ids] = logprob[alive]
+        n = self.step + 1
         stopping = self.stop_table[self.stop_sets[alive], token[alive]]
         for i, row in enumerate(alive) if self.texts else ():
             text = self.texts.get(int(ids[i]))
             if text is not None:
                 text.append(int(token[row]))
-                ask = self.sequences[ids[i]].stopped
+                ask = self.draws[ids[i]].stopped
                 stopping[i] = stopping[i] or (ask is not None and ask(text))
-        self.stopped[ids] = stopping
-        self.rows.alive[alive] = ~(stopping | (step + 1 >= self.limits[alive]))
+        ending = stopping | (n >= self.limits[alive])
+        self.rows.alive[alive] = ~ending
+        return [
+            (self.draws[i], Completion(self.tokens[:n, i].copy(), self.logprobs[:n, i].copy(), stop, self.scored[i]))
+            for i, stop in zip(ids[ending].tolist(), stopping[ending].tolist(), strict=True)
+        ]
 
-    def _step(self, step: int, token: Tensor) -> None:
-        weights, arch = self.weights, self.arch
-        if step == self.capacity:
-            self._grow()
+    def begin(self) -> Tensor:
+        """Make room for the step's keys and values; returns the position of each row's last token [rows]."""
+        if self.step == self.capacity:
+            self.capacity = min(self.capacity + BLOCK, _round_up(int(self.limits.max())))
+            for i in range(self.arch.layers):
+                self.keys[i] = extended(self.keys[i], 3, self.capacity)
+                self.values[i] = extended(self.values[i], 2, self.capacity)
         # A finished row runs on until it is dropped, possibly past the end of the tables.
-        positions = (self.starts + step).clamp_(max=arch.max_context - 1)
-        cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-        x = F.embedding(token, weights.embed)
-        for i, layer in enumerate(weights.layers):
-            x = decoder_layer(weights, layer, x, cos, sin, partial(self._attend, i, step))
-        self.logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
+        return (self.starts + self.step).clamp_(max=self.arch.max_context - 1)
 
-    def _attend(self, i: int, step: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        arch = self.arch
+    def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Layer i's attention of the rows' last tokens: queries [rows, heads, d], keys and values [rows, kv, d] to [rows, heads · d]."""
+        arch, step = self.arch, self.step
         self.keys[i][:, :, :, step] = key
         self.values[i][:, :, step] = value
         rows, stem = len(query), self.stem_mask.shape[-1]
@@ -280,18 +275,16 @@ class _Run:
         return out if rows.cells is None else out.index_select(0, rows.cells)
 
     def _compact(self, token: Tensor) -> Tensor:
-        """Drop finished rows (all but enough to keep MIN_ROWS) and return the tokens of the rows that stay."""
-        alive = self.rows.alive
-        spare = np.flatnonzero(~alive)[: max(0, MIN_ROWS - int(alive.sum()))]
-        keep = np.sort(np.concatenate([np.flatnonzero(alive), spare]))
+        """Drop finished rows and return the tokens of the rows that stay."""
+        keep = np.flatnonzero(self.rows.alive)
         chosen = keep.tolist()
         index = torch.from_numpy(keep).to(self.device)
         self.prompt_of = [self.prompt_of[row] for row in chosen]
-        self.rows = _Rows([self.rows.ids[row] for row in chosen], alive=alive[keep])
+        self.rows = _Rows([self.rows.ids[row] for row in chosen], alive=self.rows.alive[keep])
         self._renumber_prompts()
         self._lay_out()
-        self.keys = [tensor.index_select(0, index) for tensor in self.keys]
-        self.values = [tensor.index_select(0, index) for tensor in self.values]
+        _select(self.keys, index)
+        _select(self.values, index)
         self.picker.keep(chosen)
         self.limits, self.stop_sets = self.limits[keep], self.stop_sets[keep]
         return token.index_select(0, index)
@@ -301,8 +294,8 @@ class _Run:
         used = sorted(set(self.prompt_of))
         if len(used) < len(self.stem_lengths):
             index = torch.tensor(used, device=self.device)
-            self.stem_keys = [tensor.index_select(0, index) for tensor in self.stem_keys]
-            self.stem_values = [tensor.index_select(0, index) for tensor in self.stem_values]
+            _select(self.stem_keys, index)
+            _select(self.stem_values, index)
             self.stem_lengths = self.stem_lengths.index_select(0, index)
         columns = torch.arange(self.stem_values[0].shape[2], device=self.device)
         hidden = (columns[None, :] >= self.stem_lengths[:, None])[:, None, None, :]
@@ -331,16 +324,17 @@ class _Run:
         self.rows.cells = torch.from_numpy(cells).to(self.device)
         self.rows.grid = torch.from_numpy(grid).to(self.device)
 
-    def _grow(self) -> None:
-        self.keys = [_extended(cache, 3, self.capacity) for cache in self.keys]
-        self.values = [_extended(cache, 2, self.capacity) for cache in self.values]
-        self.capacity *= 2
-
     def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Return which tokens end a completion, [sets, vocab], and which set each row has [rows]."""
-        sets = list(dict.fromkeys(s.stop_tokens for s in self.sequences))
+        sets = list(dict.fromkeys(draw.stop_tokens for draw in self.draws))
         table = np.zeros((len(sets), self.arch.vocab), dtype=np.bool_)
         for row, tokens in enumerate(sets):
             table[row, [t for t in tokens if 0 <= t < self.arch.vocab]] = True
         number = {tokens: i for i, tokens in enumerate(sets)}
-        return table, np.array([number[self.sequences[i].stop_tokens] for i in self.rows.ids])
+        return table, np.array([number[draw.stop_tokens] for draw in self.draws])
+
+
+def _select(caches: list[Tensor], index: Tensor) -> None:
+    """Keep these rows of every layer's cache, one layer after another: no more than one is there twice."""
+    for i, cache in enumerate(caches):
+        caches[i] = cache.index_select(0, index)

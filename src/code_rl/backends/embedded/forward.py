@@ -1,12 +1,13 @@
 """The differentiable forward pass over a packed micro-batch.
 
 Matrix products run on the flat tokens; attention runs on padded grids, by plain matrix products for short sequences and by
-`scaled_dot_product_attention` for long ones.
+`scaled_dot_product_attention` for long ones. Branches of a long stem take the plain products a few queries at a time, so that
+memory grows with tokens and not with their square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +17,14 @@ from torch.utils.checkpoint import checkpoint
 from .architecture import Architecture
 from .ending import safe_point
 from .kernels import gated, rms_norm
-from .packing import Grid, Packed
+from .packing import Grid, Packed, is_long
 from .weights import Layer, Weights
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-PLAIN_ATTENTION_WIDTH = 1024
 SUMMED = 128
 SMALL_HIDDEN = 512
 LOGIT_CHUNK = 1 << 24
+SCORE_CHUNK = 1 << 25
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -63,15 +64,19 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     """Return the final normed states [n, hidden]; `recompute` trades time for memory by recomputing layers backward."""
     cos = weights.cos[batch.positions].unsqueeze(1)
     sin = weights.sin[batch.positions].unsqueeze(1)
-    masks = _masks(batch, weights.dtype)
     x = F.embedding(batch.tokens, weights.embed)
+    stems, branches, device = batch.stems, batch.branches, weights.device
+    causal = (
+        None if is_long((stems or branches).width) else causal_mask((stems or branches).width, weights.dtype, device)
+    )
+    spans = _spans(weights.arch, batch)
+    joined = _joined_mask(batch, weights.dtype, *spans[0]) if len(spans) == 1 else None
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if batch.stems is None:
-            return attend_causal(weights, batch.branches, masks[1], query, key, value)
-        stem = attend_causal(weights, batch.stems, masks[0], query, key, value)
-        assert masks[1] is not None
-        return torch.cat([stem, _attend_branches(weights, batch, batch.stems, masks[1], query, key, value)])
+        if stems is None:
+            return attend_causal(weights, branches, causal, query, key, value)
+        stem = attend_causal(weights, stems, causal, query, key, value)
+        return torch.cat([stem, _attend_branches(weights, batch, stems, spans, joined, query, key, value)])
 
     for layer in weights.layers:
         if recompute:
@@ -98,20 +103,27 @@ def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: fl
     return -F.cross_entropy(logits if temperature == 1 else logits / temperature, targets, reduction="none")
 
 
-def _masks(batch: Packed, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """Additive masks: stems to themselves [1, T, T]; branches to stem and themselves [stems, 1, 1, 1, S, T + S]."""
-    stems, branches = batch.stems, batch.branches
-    device = batch.tokens.device
-    if stems is None:
-        return None, causal_mask(branches.width, dtype, device) if branches.width <= PLAIN_ATTENTION_WIDTH else None
-    own = causal_mask(branches.width, dtype, device)
+def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
+    """Cut the branches' positions into spans [from, to) whose attention scores have at most SCORE_CHUNK elements."""
+    if batch.stems is None:
+        return []
+    width = batch.branches.width
+    columns = batch.stems.width + width
+    rows = max(1, SCORE_CHUNK // (arch.heads * batch.branches.rows * columns)) if is_long(columns) else width
+    return [(start, min(start + rows, width)) for start in range(0, width, rows)]
+
+
+def _joined_mask(batch: Packed, dtype: torch.dtype, start: int, end: int) -> Tensor:
+    """Additive mask of branch positions [start, end) to their stem and to the branch up to `end`: [stems, 1, 1, 1, end - start, T + end]."""
+    stems, device = batch.stems, batch.tokens.device
+    assert stems is not None
+    own = torch.full((end - start, end), float("-inf"), dtype=dtype, device=device).triu_(1 + start)
     inside = torch.arange(stems.width, device=device)[None, :] < stems.lengths[:, None]
     to_stem = torch.zeros(inside.shape, dtype=dtype, device=device).masked_fill_(~inside, float("-inf"))
     joined = torch.cat(
-        [to_stem[:, None, :].expand(-1, branches.width, -1), own[None, :, :].expand(stems.rows, -1, -1)], dim=-1
+        [to_stem[:, None, :].expand(-1, end - start, -1), own[None, :, :].expand(stems.rows, -1, -1)], dim=-1
     )
-    plain = stems.width <= PLAIN_ATTENTION_WIDTH
-    return causal_mask(stems.width, dtype, device) if plain else None, joined[:, None, None, None]
+    return joined[:, None, None, None]
 
 
 def causal_mask(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -158,9 +170,19 @@ def weighted(arch: Architecture, probs: Tensor, values: Tensor) -> Tensor:
 
 
 def _attend_branches(
-    weights: Weights, batch: Packed, stems: Grid, mask: Tensor, query: Tensor, key: Tensor, value: Tensor
+    weights: Weights,
+    batch: Packed,
+    stems: Grid,
+    spans: Sequence[tuple[int, int]],
+    mask: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
 ) -> Tensor:
-    """Branches attend to their stem (one product per stem for all its branches) and causally to themselves."""
+    """Branches attend to their stem (one product per stem for all its branches) and causally to themselves.
+
+    `mask` is that of the only span; where there are several, each makes its own, and makes its scores again backward.
+    """
     arch, grid = weights.arch, batch.branches
     n, slots, kv, per, d = stems.rows, batch.slots, arch.kv_heads, arch.queries_per_kv, arch.head_dim
     q = query.index_select(0, grid.gather).view(n, slots, grid.width, kv, per, d).permute(0, 3, 1, 4, 2, 5)
@@ -169,13 +191,22 @@ def _attend_branches(
     k_stem = key.index_select(0, stems.gather).view(n, stems.width, kv, d).transpose(1, 2)
     v_stem = value.index_select(0, stems.gather).view(n, stems.width, kv, d).transpose(1, 2)
     q = q.contiguous()
-    shape = (n, kv, slots, per, grid.width)
-    to_stem = (q.view(n, kv, -1, d) @ k_stem.transpose(2, 3)).view(*shape, stems.width)
-    to_own = (q.view(n, kv, slots, -1, d) @ k.transpose(3, 4)).view(*shape, grid.width)
-    scores = torch.cat([to_stem, to_own], dim=-1) + mask
-    probs = torch.softmax(scores, dim=-1)
-    p_stem, p_own = torch.split(probs, [stems.width, grid.width], dim=-1)
-    out = (p_stem.reshape(n, kv, -1, stems.width) @ v_stem).view(*shape, d)
-    out = out + (p_own.reshape(n, kv, slots, -1, grid.width) @ v).view(*shape, d)
+
+    def attend(start: int, end: int, q: Tensor, k: Tensor, v: Tensor, k_stem: Tensor, v_stem: Tensor) -> Tensor:
+        shape = (n, kv, slots, per, end - start)
+        q = q[..., start:end, :]
+        to_stem = (q.reshape(n, kv, -1, d) @ k_stem.transpose(2, 3)).view(*shape, stems.width)
+        to_own = (q.reshape(n, kv, slots, -1, d) @ k[..., :end, :].transpose(3, 4)).view(*shape, end)
+        hidden = _joined_mask(batch, weights.dtype, start, end) if mask is None else mask
+        probs = torch.softmax(torch.cat([to_stem, to_own], dim=-1) + hidden, dim=-1)
+        p_stem, p_own = torch.split(probs, [stems.width, end], dim=-1)
+        out = (p_stem.reshape(n, kv, -1, stems.width) @ v_stem).view(*shape, d)
+        return out + (p_own.reshape(n, kv, slots, -1, end) @ v[..., :end, :]).view(*shape, d)
+
+    if len(spans) == 1:
+        out = attend(0, grid.width, q, k, v, k_stem, v_stem)
+    else:
+        parts = [checkpoint(attend, *span, q, k, v, k_stem, v_stem, use_reentrant=False) for span in spans]
+        out = torch.cat(parts, dim=-2)
     flat = out.permute(0, 2, 4, 1, 3, 5).reshape(grid.rows * grid.width, arch.q_width)
     return flat.index_select(0, grid.scatter)

@@ -3,6 +3,9 @@
 Examples of one group have the same context (the leading positions whose loss is off). Their common part becomes a *stem*, each
 rest a *branch* that attends to its stem and to itself. All tokens of a micro-batch lie in one flat vector (stems, then
 branches); only attention sees a padded grid. An example that shares nothing is a branch without a stem.
+
+Long examples have stems only where these save more than the fused kernel, which knows no stems, would. What a micro-batch of
+them holds, padding included, is at most the budget, or a little more than the longest example where that is longer than it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from torch import Tensor
 from .datums import Example, Ints
 
 MIN_STEM = 8
+PLAIN_ATTENTION_WIDTH = 1024
+_ROOM = 9 / 8
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,11 @@ class Unit:
     def tokens(self) -> int:
         """Tokens computed for this unit."""
         return self.stem + sum(branch.length for branch in self.branches)
+
+    @property
+    def width(self) -> int:
+        """Tokens of its longest example."""
+        return self.stem + max(branch.length for branch in self.branches)
 
 
 @dataclass(frozen=True)
@@ -76,24 +86,37 @@ class Packed:
     inputs: dict[str, Tensor]
 
 
+def is_long(width: int) -> bool:
+    """Whether attention over so many tokens is too much for the plain products."""
+    return width > PLAIN_ATTENTION_WIDTH
+
+
 def plan(examples: Sequence[Example], budget: int) -> Iterator[list[Unit]]:
     """Yield micro-batches of at most about `budget` tokens each, all with stems or all without, similar lengths together."""
-    shared, alone = _units(examples, budget)
+    room = max(budget, int(_ROOM * max(len(example.tokens) for example in examples)))
+    shared, alone = _units(examples, budget, room)
     for units in (shared, alone):
         units.sort(key=lambda unit: (unit.stem, unit.branches[0].length, unit.branches[0].index))
         batch: list[Unit] = []
-        used = 0
         for unit in units:
-            if batch and used + unit.tokens > budget:
+            if batch and not _fits([*batch, unit], budget, room):
                 yield batch
-                batch, used = [], 0
+                batch = []
             batch.append(unit)
-            used += unit.tokens
         if batch:
             yield batch
 
 
-def _units(examples: Sequence[Example], budget: int) -> tuple[list[Unit], list[Unit]]:
+def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
+    """Short units: their tokens within the budget. With a long one: all cells of their grids within `room`."""
+    if not is_long(max(unit.width for unit in units)):
+        return sum(unit.tokens for unit in units) <= budget
+    slots = max(len(unit.branches) for unit in units)
+    branch = max(unit.width - unit.stem for unit in units)
+    return len(units) * (max(unit.stem for unit in units) + slots * branch) <= room
+
+
+def _units(examples: Sequence[Example], budget: int, room: int) -> tuple[list[Unit], list[Unit]]:
     groups: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
         stem = example.context if example.context < len(example.tokens) else 0
@@ -104,24 +127,24 @@ def _units(examples: Sequence[Example], budget: int) -> tuple[list[Unit], list[U
     shared: list[Unit] = []
     alone: list[Unit] = []
     for members in groups.values():
-        if len(members) == 1:
-            alone.append(Unit(0, (Branch(members[0], 0, examples[members[0]]),)))
-        else:
-            shared.extend(_split(examples, members, budget))
+        for unit in _split(examples, members, budget, room):
+            saves = len(unit.branches) > 1 and unit.width <= 2 * unit.stem
+            if len(members) > 1 and (saves or not is_long(unit.width)):
+                shared.append(unit)
+            else:
+                alone.extend(Unit(0, (Branch(b.index, 0, b.example),)) for b in unit.branches)
     return shared, alone
 
 
-def _split(examples: Sequence[Example], members: list[int], budget: int) -> Iterator[Unit]:
+def _split(examples: Sequence[Example], members: list[int], budget: int, room: int) -> Iterator[Unit]:
     stem = examples[members[0]].context
     branches = sorted((Branch(i, stem, examples[i]) for i in members), key=lambda b: (b.length, b.index))
     part: list[Branch] = []
-    used = stem
     for branch in branches:
-        if part and used + branch.length > budget:
+        if part and not _fits([Unit(stem, (*part, branch))], budget, room):
             yield Unit(stem, tuple(part))
-            part, used = [], stem
+            part = []
         part.append(branch)
-        used += branch.length
     yield Unit(stem, tuple(part))
 
 

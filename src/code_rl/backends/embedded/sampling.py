@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,15 +20,14 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.errors import ConfigError
 
 from .datums import prompt_tokens
-from .decode import Completion, Draw, Prompt, decode, prefill
-from .ending import safe_point
+from .decode import Completion, Draw, decode
 from .models import Model
 from .passes import check_temperature
 from .picking import Choice
+from .prefill import Prompt
 from .weights import Weights
 from .worker import Worker, awaited, run_into
 
-MAX_ROWS = 256
 LINGER_S = 0.002
 MAX_TOP_K = 1 << 30
 
@@ -85,80 +85,78 @@ class Sampler:
         time.sleep(LINGER_S)
         with self._lock:
             snapshot = self._waiting[0].snapshot
-            chosen = [r for r in self._waiting if r.snapshot is snapshot]
-            self._waiting = [r for r in self._waiting if r.snapshot is not snapshot]
-        answer([r for r in chosen if r.future.set_running_or_notify_cancel()])
+        answer(self._take(snapshot), lambda: self._take(snapshot, joining=True))
+
+    def _take(self, snapshot: Snapshot, joining: bool = False) -> list[Request]:
+        """The waiting requests for a snapshot; they do not join a batch that another snapshot's requests wait for."""
+        with self._lock:
+            others = [request for request in self._waiting if request.snapshot is not snapshot]
+            if joining and others:
+                return []
+            chosen = [request for request in self._waiting if request.snapshot is snapshot]
+            self._waiting = others
+        return [request for request in chosen if request.future.set_running_or_notify_cancel()]
 
 
-def answer(requests: Sequence[Request]) -> None:
-    """Sample requests that share a snapshot, and resolve their futures."""
-    try:
-        responses = _sample(requests)
-    except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
-        for request in requests:
-            request.future.set_exception(error)
-    else:
-        for request, response in zip(requests, responses, strict=True):
-            request.future.set_result(response)
+@dataclass
+class _Open:
+    """A request whose completions are not all there; `left` counts those that are missing."""
+
+    request: Request
+    completions: list[Completion | None]
+    left: int
 
 
-def _sample(requests: Sequence[Request]) -> list[types.SampleResponse]:
+def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = tuple) -> None:
+    """Sample requests that share a snapshot, and those that `more` finds meanwhile; resolves a future when its request is done."""
     if not requests:
-        return []
+        return
     weights = requests[0].snapshot.weights
-    done: list[list[Completion]] = [[] for _ in requests]
-    scored: dict[int, np.ndarray[Any, np.dtype[np.float32]]] = {}
-    work = [(r, i) for r, request in enumerate(requests) for i in range(request.samples)]
-    for chunk in _chunks(requests, work, weights):
-        safe_point()
-        numbers: dict[Prompt, int] = {}
-        for r, _ in chunk:
-            numbers.setdefault(_prompt(requests[r]), len(numbers))
-        filled = prefill(weights, list(numbers))
-        sequences: list[Draw] = []
-        places: list[int] = []
-        for r, i in chunk:
-            request, prompt = requests[r], numbers[_prompt(requests[r])]
-            if request.prompt_logprobs and r not in scored:
-                scored[r] = filled.logprobs[prompt]
-            if request.max_tokens:
-                sequences.append(_sequence(request, prompt, i))
-                places.append(r)
-        for r, completion in zip(places, decode(weights, filled, sequences), strict=True):
-            done[r].append(completion)
-    return [_response(request, done[r], scored.get(r)) for r, request in enumerate(requests)]
+    taken: list[_Open] = []
+    prompts: dict[Prompt, Prompt] = {}
+    waiting: deque[Draw] = deque()
+
+    def take(new: Sequence[Request]) -> None:
+        for request in new:
+            scored_at = (request.params.temperature or 1.0) if request.prompt_logprobs else None
+            prompt = Prompt(tuple(request.prompt), scored_at)
+            count = request.samples if request.max_tokens else 1
+            waiting.extend(_draw(request, prompts.setdefault(prompt, prompt), (len(taken), i)) for i in range(count))
+            taken.append(_Open(request, [None] * count, count))
+
+    take(requests)
+    try:
+        for draw, completion in decode(weights, waiting, _memory(weights.device), lambda: take(more())):
+            number, index = draw.place
+            found = taken[number]
+            found.completions[index] = completion
+            found.left -= 1
+            if not found.left:
+                found.request.future.set_result(_response(found))
+    except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
+        for found in taken:
+            if found.left:
+                found.request.future.set_exception(error)
 
 
-def _prompt(request: Request) -> Prompt:
-    scored_at = (request.params.temperature or 1.0) if request.prompt_logprobs else None
-    return Prompt(tuple(request.prompt), scored_at)
-
-
-def _sequence(request: Request, prompt: int, index: int) -> Draw:
+def _draw(request: Request, prompt: Prompt, place: tuple[int, int]) -> Draw:
     p = request.params
-    choice = Choice(request.seed, index, float(p.temperature), int(p.top_k), float(p.top_p))
-    return Draw(prompt, request.max_tokens, choice, request.stop_tokens, request.stopped)
-
-
-def _chunks(requests: Sequence[Request], work: list[tuple[int, int]], weights: Weights) -> list[list[tuple[int, int]]]:
-    """Split samples into batches that fit: at most MAX_ROWS, fewer where the caches would not fit into memory."""
-    longest = max(len(r.prompt) + r.max_tokens for r in requests)
-    arch = weights.arch
-    row_bytes = 2 * arch.layers * arch.kv_width * weights.embed.element_size() * longest
-    rows = max(1, min(MAX_ROWS, _memory(weights.device) // row_bytes))
-    return [work[i : i + rows] for i in range(0, len(work), rows)]
+    choice = Choice(request.seed, place[1], float(p.temperature), int(p.top_k), float(p.top_p))
+    return Draw(place, prompt, request.max_tokens, choice, request.stop_tokens, request.stopped)
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes that a batch may use: what a GPU has free, or a fixed part of the machine's memory."""
+    """Bytes that caches may take: half of what a GPU has left, or a fixed part of the machine's memory."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // 2
+        # What the allocator keeps for later is free to be used, and the driver does not count it so.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return (int(torch.cuda.mem_get_info(device)[0]) + kept) // 2
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
-def _response(
-    request: Request, completions: list[Completion], scored: np.ndarray[Any, np.dtype[np.float32]] | None
-) -> types.SampleResponse:
+def _response(done: _Open) -> types.SampleResponse:
+    request, completions = done.request, [c for c in done.completions if c is not None]
+    scored = completions[0].scored if request.prompt_logprobs else None
     if scored is not None and request.last_n is not None:
         scored = scored.copy()
         scored[: len(scored) - request.last_n] = np.nan
@@ -171,6 +169,7 @@ def _response(
                 logprobs_np=c.logprobs,
             )
             for c in completions
+            if request.max_tokens
         ],
         prompt_logprobs_np=scored,
     )

@@ -21,11 +21,12 @@ from tinker import types
 
 from code_rl.backends.embedded.adam import check_adam
 from code_rl.backends.embedded.datums import read_datums
+from code_rl.backends.embedded.decode import MAX_ROWS
 from code_rl.backends.embedded.ending import start_thread
 from code_rl.backends.embedded.lora import LoraSettings
 from code_rl.backends.embedded.models import Model, context_of, load_model
 from code_rl.backends.embedded.passes import loss_settings, read_pass
-from code_rl.backends.embedded.sampling import MAX_ROWS, EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
+from code_rl.backends.embedded.sampling import EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
 from code_rl.backends.embedded.service import lora_settings
 from code_rl.backends.embedded.state import read_state
 from code_rl.backends.embedded.training import EmbeddedTrainingClient

@@ -1,0 +1,259 @@
+"""Peak memory of the embedded engine: of a training step, traced without computing it, and of sampling, measured.
+
+    python benchmarks/memory.py [part=all|train|sample] [shapes=qwen3-0.6b,qwen3-4b] [tokens=8192,16384,24576] [groups=1,2,16]
+                                [prompt=512] [budget=8192] [rows=16] [new_tokens=8192] [share=0.5]
+
+`train`: one forward and backward pass in bfloat16 with LoRA (rank 32 on every projection and the unembedding) for a group of
+completions of one prompt, each `tokens` long with its prompt, on fake tensors: every operation is dispatched and every
+allocation counted, nothing is computed. `budget` is the learner's tokens in a micro-batch (8,192 on a GPU). "Must keep" is what
+no schedule with checkpointed layers can be without: weights, adapter with gradient and optimizer state, the input of every
+layer, and what the backward pass of one layer reads. Both are for the largest micro-batch.
+
+`sample`: `rows` completions of `new_tokens` each on a small random model in fp32, on this machine, with a budget of caches
+that holds `share` of them at once; the peak counts every tensor of the run but the weights.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import weakref
+from collections import deque
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import Qwen3Config
+
+from code_rl.backends.embedded import learner
+from code_rl.backends.embedded.architecture import Architecture, read_architecture
+from code_rl.backends.embedded.datums import Example
+from code_rl.backends.embedded.decode import Draw, cell_bytes, decode
+from code_rl.backends.embedded.forward import decoder_layer
+from code_rl.backends.embedded.lora import Lora, LoraSettings
+from code_rl.backends.embedded.packing import plan
+from code_rl.backends.embedded.passes import read_pass
+from code_rl.backends.embedded.picking import Choice
+from code_rl.backends.embedded.prefill import Prompt
+from code_rl.backends.embedded.weights import Source, Weights, fuse
+
+SHAPES: dict[str, dict[str, int]] = {
+    "small": {"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    | {"num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 128},
+    "qwen3-0.6b": {"vocab_size": 151936, "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16}
+    | {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072},
+    "qwen3-4b": {"vocab_size": 151936, "hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32}
+    | {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9728},
+}
+GIB = 2**30
+
+
+@dataclass
+class Options:
+    """Settings of the command line."""
+
+    part: str = "all"
+    shapes: str = "qwen3-0.6b,qwen3-4b"
+    tokens: str = "8192,16384,24576"
+    groups: str = "1,2,16"
+    prompt: int = 512
+    budget: int = 8192
+    rows: int = 16
+    new_tokens: int = 8192
+    share: float = 0.5
+
+
+def read_options(arguments: list[str]) -> Options:
+    known = {f.name: type(f.default) for f in fields(Options)}
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        name, _, value = argument.lstrip("-").partition("=")
+        if name not in known:
+            sys.exit(f"unknown setting {name!r}; known: {', '.join(known)}")
+        values[name] = known[name](value)
+    options = Options(**values)
+    unknown = [shape for shape in options.shapes.split(",") if shape not in SHAPES]
+    if unknown or options.part not in ("all", "train", "sample"):
+        sys.exit(f"shapes must be of {', '.join(SHAPES)}; part one of all, train, sample")
+    return options
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the bytes of the storages that operations made and that are still there, and their peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._seen: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._count(leaf)
+        return out
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._seen:
+            return
+
+        def gone(_: object) -> None:
+            del self._seen[key]
+            self.live -= size
+
+        self._seen[key] = weakref.ref(storage, gone)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+
+def architecture(shape: str, context: int) -> Architecture:
+    return read_architecture(Qwen3Config(**SHAPES[shape], max_position_embeddings=context, tie_word_embeddings=True))
+
+
+def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
+    """Random weights of a shape, through the engine's own reading of a Hugging Face state."""
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=dtype) * shape[-1] ** -0.5
+
+    state = {"model.embed_tokens.weight": drawn(arch.vocab, arch.hidden), "model.norm.weight": drawn(arch.hidden)}
+    for i in range(arch.layers):
+        at = f"model.layers.{i}"
+        sizes = {
+            "self_attn.q_proj": (arch.q_width, arch.hidden),
+            "self_attn.k_proj": (arch.kv_width, arch.hidden),
+            "self_attn.v_proj": (arch.kv_width, arch.hidden),
+            "self_attn.o_proj": (arch.hidden, arch.q_width),
+            "self_attn.q_norm": (arch.head_dim,),
+            "self_attn.k_norm": (arch.head_dim,),
+            "mlp.gate_proj": (arch.ffn, arch.hidden),
+            "mlp.up_proj": (arch.ffn, arch.hidden),
+            "mlp.down_proj": (arch.hidden, arch.ffn),
+            "input_layernorm": (arch.hidden,),
+            "post_attention_layernorm": (arch.hidden,),
+        }
+        state |= {f"{at}.{name}.weight": drawn(*size) for name, size in sizes.items()}
+    inverse = 1.0 / (1e6 ** (torch.arange(0, arch.head_dim, 2, dtype=torch.float32) / arch.head_dim))
+    return fuse(Source(arch, state, inverse), torch.device("cpu"), dtype)
+
+
+def group(size: int, tokens: int, prompt: int, fill: int = 0) -> list[Example]:
+    """Completions of one prompt, each with it `tokens` long; all tokens are `fill`."""
+    off = np.zeros(prompt - 1, dtype=np.float32)
+    inputs = {
+        name: np.concatenate([off, np.ones(tokens - prompt + 1, np.float32)]) for name in ("logprobs", "advantages")
+    }
+    ids = np.full(tokens, fill, dtype=np.int64)
+    return [Example(ids, ids, inputs, prompt - 1) for _ in range(size)]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Bytes at the peak of a pass over the largest micro-batch, what must be kept of it, and its tokens."""
+
+    peak: int
+    must_keep: int
+    tokens: int
+
+
+def trace(shape: str, size: int, tokens: int, prompt: int, budget: int) -> Traced:
+    """Trace a pass over the largest micro-batch of a group of `size` completions, each with its prompt `tokens` long."""
+    examples = group(size, tokens, prompt)
+    units = max(plan(examples, budget), key=lambda batch: sum(unit.tokens for unit in batch))
+    return trace_units(
+        shape, tuple((unit.stem, *(branch.length for branch in unit.branches)) for unit in units), budget
+    )
+
+
+@cache
+def trace_units(shape: str, units: tuple[tuple[int, ...], ...], budget: int) -> Traced:
+    """Trace forward and backward passes in bfloat16 over a micro-batch: for each unit the length of its stem and of its branches."""
+    tokens = sum(map(sum, units))
+    chosen = [e for i, (stem, *own) in enumerate(units) for n in own for e in group(1, stem + n, stem + 1, fill=i)]
+    arch = architecture(shape, max(len(example.tokens) for example in chosen))
+    with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as memory:
+        weights = make_weights(arch, torch.bfloat16)
+        lora = Lora(arch, LoraSettings(32, 0), weights.device)
+        made = learner.Learner(weights, lora, budget)
+        made.gradient = torch.zeros_like(lora.flat)
+        apart = lora.apart(weights)
+        layer = apart.layers[0]
+        for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+            assert linear.lora_a is not None
+            assert linear.lora_b is not None
+            linear.lora_a.requires_grad_()
+            linear.lora_b.requires_grad_()
+        held = memory.live
+        x = torch.empty(tokens, arch.hidden, dtype=torch.bfloat16)
+        tables = (weights.cos[:1].unsqueeze(1), weights.sin[:1].unsqueeze(1))
+        flat = decoder_layer(weights, layer, x, *tables, lambda q, k, v: q.reshape(tokens, -1) + 0 * (k + v).sum())
+        one_layer = memory.live - held
+        del flat, x, tables, layer, apart, linear
+        gc.collect()
+        must = held + one_layer + arch.layers * tokens * arch.hidden * weights.embed.element_size()
+        made.gradient, memory.peak = None, 0
+        with patch.object(learner, "_spread"):
+            made.forward_backward(chosen, read_pass("importance_sampling", None))
+        return Traced(memory.peak, must, tokens)
+
+
+def train_part(options: Options) -> None:
+    print(
+        f"peak of a training pass, bfloat16, prompt {options.prompt}, budget {options.budget}, torch {torch.__version__}"
+    )
+    print(
+        f"  {'shape':12} {'tokens':>7} {'group':>6} {'micro-batch':>12} {'peak GiB':>9} {'must keep':>10} {'ratio':>6}"
+    )
+    for shape in options.shapes.split(","):
+        for tokens in map(int, options.tokens.split(",")):
+            for size in map(int, options.groups.split(",")):
+                found = trace(shape, size, tokens, options.prompt, options.budget)
+                ratio = found.peak / found.must_keep
+                print(
+                    f"  {shape:12} {tokens:7,} {size:6} {found.tokens:12,} {found.peak / GIB:9.2f} "
+                    f"{found.must_keep / GIB:10.2f} {ratio:6.2f}",
+                    flush=True,
+                )
+
+
+def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> tuple[int, int, float]:
+    """Peak bytes of sampling beyond the weights, the budget (`share` of what all rows need at once), and seconds."""
+    torch.manual_seed(0)
+    weights = make_weights(architecture("small", prompt + new_tokens), torch.float32)
+    text = Prompt(tuple(4 + i % 500 for i in range(prompt)))
+    draws = deque(Draw((0, i), text, new_tokens, Choice(0, i), frozenset()) for i in range(rows))
+    budget = int(cell_bytes(weights) * (prompt + 16 + share * rows * (new_tokens + 16)))
+    start = time.perf_counter()
+    with Allocations() as memory:
+        done = list(decode(weights, draws, budget))
+    assert len(done) == rows
+    assert all(len(completion.tokens) == new_tokens for _, completion in done)
+    return memory.peak, budget, time.perf_counter() - start
+
+
+def sample_part(options: Options) -> None:
+    print(f"\nsampling {options.rows} × {options.new_tokens} tokens, small random model, fp32")
+    peak, budget, took = measure_sampling(options.rows, options.new_tokens, 64, options.share)
+    print(f"  budget {budget / 2**20:8.1f} MiB   peak {peak / 2**20:8.1f} MiB   {peak / budget:5.2f}   {took:6.1f} s")
+
+
+def main() -> None:
+    options = read_options(sys.argv[1:])
+    if options.part in ("all", "train"):
+        train_part(options)
+    if options.part in ("all", "sample"):
+        sample_part(options)
+
+
+if __name__ == "__main__":
+    main()
