@@ -211,10 +211,9 @@ class PrepareView:
 
     def stage_done(self, stage: StageReport) -> None:
         """One line a stage."""
-        reasons = (
-            ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()) or stage.note or "nothing dropped"
-        )
-        self.say(f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s  {reasons}")
+        reasons = [", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()), stage.note]
+        said = "; ".join(filter(None, reasons)) or "nothing dropped"
+        self.say(f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s  {said}")
 
     def funnel(self, stages: Sequence[StageReport]) -> None:
         """The table of stages with a bar each."""
@@ -225,13 +224,13 @@ class PrepareView:
         for stage in stages:
             width = round(BAR * stage.came_out / most)
             bar = ("█" if self.console.is_terminal else "#") * width
-            reasons = "\n".join(f"{escape(reason)} {count}" for reason, count in stage.reasons.items())
+            reasons = [f"{reason} {count}" for reason, count in stage.reasons.items()] + [stage.note] * bool(stage.note)
             table.add_row(
                 stage.stage,
                 str(stage.went_in),
                 str(stage.came_out),
                 bar,
-                reasons or escape(stage.note),
+                escape("\n".join(reasons)),
                 f"{stage.seconds:.1f}",
             )
         self.console.print(table, soft_wrap=False)
