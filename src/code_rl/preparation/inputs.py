@@ -8,6 +8,7 @@ repeats, a count that is the length of a list, values that a number bounds. That
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from collections import defaultdict
@@ -25,13 +26,22 @@ RECORD = 6
 MAX_MEASURES = 24
 MAX_CHANGES = 3
 TRIES = 30
+CHANCE = 1e-3
+_SAID = {
+    "distinct": re.compile(r"\b(?:distinct|unique|different|permutation|no two|duplicates?|set of)\b", re.IGNORECASE),
+    "rising": re.compile(
+        r"\b(?:sorted|ascending|increasing|decreasing order|non-decreasing|in order)\b", re.IGNORECASE
+    ),
+    "falling": re.compile(r"\b(?:sorted|descending|decreasing|non-increasing)\b", re.IGNORECASE),
+}
+"""Words of a statement that make a rule of what is true of every list seen."""
 _INTEGER, _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,17})"), re.compile(r"-?\d+\.\d+")
 
 
 class Shape:
-    """What the samples, nested values of one kind, have in common."""
+    """What the samples, nested values of one kind, have in common; `wording` is what is said of them."""
 
-    def __init__(self, samples: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, samples: Sequence[Sequence[Any]], wording: str = "") -> None:
         self.records: set[Key] = set()
         self._find_records([((), sample) for sample in samples])
         seen = [dict(self._by_key(sample)) for sample in samples]
@@ -43,7 +53,8 @@ class Shape:
         self._letters = {
             key: set("".join(v for v in values if isinstance(v, str))) for key, values in self.pool.items()
         }
-        self._tidy = {key: _tidiness(values) for key, values in self.pool.items()}
+        said = {name for name, words in _SAID.items() if words.search(wording)}
+        self._tidy = {key: _tidiness(values) & (said | _meant(values)) for key, values in self.pool.items()}
         measured = [_measures(each) for each in seen]
         names = [name for name in measured[0] if all(name in each for each in measured)][:MAX_MEASURES] if seen else []
         lengths = [name for name in names if name[0] == "length"]
@@ -95,9 +106,11 @@ class Shape:
                 self._find_records(places)
 
 
-def mutated(samples: Sequence[Sequence[Any]], count: int, rng: random.Random, fixed: int = 0) -> Iterator[list[Any]]:
+def mutated(
+    samples: Sequence[Sequence[Any]], count: int, rng: random.Random, wording: str = "", fixed: int = 0
+) -> Iterator[list[Any]]:
     """Up to `count` different changed samples that keep the rules; the first `fixed` places of a sample stay. None is a sample given."""
-    shape, known = Shape(samples), {repr(list(sample)) for sample in samples}
+    shape, known = Shape(samples, wording), {repr(list(sample)) for sample in samples}
     for _ in range(TRIES * count if samples else 0):
         sample: Any = list(rng.choice(samples))
         for _ in range(rng.randint(1, MAX_CHANGES)):
@@ -110,20 +123,20 @@ def mutated(samples: Sequence[Sequence[Any]], count: int, rng: random.Random, fi
             return
 
 
-def mutated_texts(texts: Sequence[str], count: int, rng: random.Random) -> Iterator[str]:
+def mutated_texts(texts: Sequence[str], count: int, rng: random.Random, wording: str = "") -> Iterator[str]:
     """`mutated` for inputs on stdin."""
     lines = [[_tokens(line) for line in text.splitlines()] for text in texts]
     block = _block(lines)
     if block is None:
         if len({len(each) for each in lines}) > 1:
             lines = [[each[0], each[1:]] for each in lines if each]
-            yield from (_text([first, *rest]) for first, rest in mutated(lines, count, rng))
+            yield from (_text([first, *rest]) for first, rest in mutated(lines, count, rng, wording))
         else:
-            yield from map(_text, mutated(lines, count, rng))
+            yield from map(_text, mutated(lines, count, rng, wording))
         return
     cases = [[each[0], *each[i : i + block]] for each in lines for i in range(1, len(each), block)]
-    most, known, shape = max(each[0][0] for each in lines), set(texts), Shape(cases)
-    fresh = list(mutated(cases, 4 * count, rng, fixed=1))
+    most, known, shape = max(each[0][0] for each in lines), set(texts), Shape(cases, wording)
+    fresh = list(mutated(cases, 4 * count, rng, wording, fixed=1))
     for _ in range(TRIES * count):
         size = rng.randint(1, min(most, 2 * max(1, len(fresh))))
         chosen = [rng.choice(fresh if fresh and rng.random() < 0.7 else cases)[1:] for _ in range(size)]
@@ -276,6 +289,17 @@ def _tidiness(values: Sequence[Any]) -> set[str]:
         "falling": lambda each: each == sorted(each, reverse=True),
     }
     return {name for name, holds in kinds.items() if all(map(holds, lists))}
+
+
+def _meant(values: Sequence[Any]) -> set[str]:
+    """Which kinds of tidiness chance would hardly give: of many different orders one; of many draws from a small range no two alike."""
+    lists = [each for each in map(_children, values) if len(each) > 1]
+    ordered = math.prod(1 / math.factorial(min(len(each), 20)) for each in lists)
+    numbers = [item for each in lists for item in each if type(item) is int]
+    span = max(numbers) - min(numbers) + 1 if numbers else math.inf
+    apart = math.prod(max(0.0, 1 - i / span) for each in lists for i in range(len(each)))
+    found = {"rising", "falling"} if ordered < CHANCE else set()
+    return found | ({"distinct"} if apart < CHANCE else set())
 
 
 def _measures(found: dict[Key, list[Any]]) -> dict[tuple[str, Key], float]:

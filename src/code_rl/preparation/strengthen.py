@@ -115,6 +115,18 @@ async def agreed_tests(problem: Problem, solutions: Sequence[str], executor: Exe
     others = [code for code in others if (await judge(problem, code, executor)).correct]
     if len(others) < LEAST_OTHERS:
         return Agreed(why=FEW)
+    sound, tried = await reference_tests(problem, reference, executor, seed, count)
+    disputed: set[int] = set()
+    for code in others:
+        disputed |= await failed(problem, sound, code, executor, slow=True)
+    kept = tuple(test for index, test in enumerate(sound) if index not in disputed)
+    return Agreed(kept, tried, len(disputed), "" if kept else NO_INPUTS)
+
+
+async def reference_tests(
+    problem: Problem, reference: str, executor: Executor, seed: str, count: int
+) -> tuple[list[TestCase], int]:
+    """Tests on new inputs that the reference answers in time and always alike, and how many inputs were tried. Raises SandboxError."""
     inputs = list(islice(new_inputs(problem, random.Random(seed), count), count))
     answers = await _answers(problem, inputs, reference, executor)
     tests = [answered(problem, test, execution) for test, execution in zip(inputs, answers, strict=False)]
@@ -122,11 +134,7 @@ async def agreed_tests(problem: Problem, solutions: Sequence[str], executor: Exe
     for again in (problem, reseeded(problem, 1)):
         unsteady = await failed(again, sound, reference, executor, slow=True)
         sound = [test for index, test in enumerate(sound) if index not in unsteady]
-    disputed: set[int] = set()
-    for code in others:
-        disputed |= await failed(problem, sound, code, executor, slow=True)
-    kept = tuple(test for index, test in enumerate(sound) if index not in disputed)
-    return Agreed(kept, len(inputs), len(disputed), "" if kept else NO_INPUTS)
+    return sound, len(inputs)
 
 
 def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[TestCase]:
@@ -141,10 +149,14 @@ def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[Tes
         return
     base: Any = dataclasses.replace(short[0], public=False)
     if isinstance(base, StdinTest):
-        for text in mutated_texts([test.input for test in short if isinstance(test, StdinTest)], count, rng):
+        for text in mutated_texts(
+            [test.input for test in short if isinstance(test, StdinTest)], count, rng, problem.statement
+        ):
             yield dataclasses.replace(base, input=text)
         return
-    for sample in mutated([_given(test) for test in short], count, rng, fixed=int(isinstance(base, SequenceTest))):
+    for sample in mutated(
+        [_given(test) for test in short], count, rng, problem.statement, int(isinstance(base, SequenceTest))
+    ):
         if isinstance(base, SequenceTest):
             calls = tuple((name.decode(), tuple(args)) for name, args in (sample[0], *sample[1]))
             yield dataclasses.replace(base, calls=calls)

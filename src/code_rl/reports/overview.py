@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.reports.diagnostics import diagnose
+from code_rl.reports.diagnostics import diagnose, weak_tests
 from code_rl.reports.groups import as_number, as_text
 from code_rl.reports.run import RunReader
 from code_rl.runs.smoke import STEPS, smoke_test
@@ -34,7 +34,9 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "answer": answer(splits, steps),
         "splits": splits,
         "totals": totals(records, reader),
-        "findings": [finding.as_dict() for finding in diagnose(records, reader.config)],
+        "findings": [
+            finding.as_dict() for finding in (*weak_tests(reader.log_path), *diagnose(records, reader.config))
+        ],
         "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
