@@ -97,10 +97,11 @@ def rejudge_command(given: Mapping[str, str]) -> int:
     """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
     config = make_settings(RejudgeConfig, given)
     recording = open_recording(Path(config.run).expanduser())
-    return asyncio.run(_run(config, recording))
+    out = os.path.expanduser(config.out or recording.log_path / REJUDGED)
+    return asyncio.run(_run(config, recording, out))
 
 
-async def _run(config: RejudgeConfig, recording: Recording) -> int:
+async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
     from code_rl.sandbox.connect import connect_executor
 
     @cache
@@ -116,13 +117,15 @@ async def _run(config: RejudgeConfig, recording: Recording) -> int:
             found = await compare_passing(recording, problems.has, problems.get, executor(), config.new_inputs, path)
             print(found)
             return 0
-        return await _rejudge(config, recording, problems, executor())
+        return await _rejudge(config, recording, problems, executor(), out)
     finally:
         if executor.cache_info().currsize:
             await executor().aclose()
 
 
-async def _rejudge(config: RejudgeConfig, recording: Recording, problems: Problems, executor: Executor) -> int:
+async def _rejudge(
+    config: RejudgeConfig, recording: Recording, problems: Problems, executor: Executor, out: str
+) -> int:
     """Each different program of a problem once, then a row for every completion."""
     objective, limit = objective_of(recording.config), recording.config.reward_timeout
     met = dict.fromkeys(each.line.group.problem.id for each in completions(recording))
@@ -166,7 +169,6 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, problems: Proble
                     changed.append(f"{each.where}: {problem_id}, {row['was']} → {row['verdict']}")
             yield row
 
-    out = str(Path(config.out).expanduser()) if config.out else os.fspath(recording.log_path / REJUDGED)
     with Journal(out) as journal:
         if journal.earlier:
             print(f"{journal.earlier} verdicts are here from before")
