@@ -147,6 +147,7 @@ def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[Tes
     short = [test for test in group if len(repr(_given(test))) <= MAX_SAMPLE_CHARS][:MAX_SAMPLES]
     if not short:
         return
+    wording = f"{problem.statement}\n{problem.starter_code}"
     base: Any = dataclasses.replace(short[0], public=False)
     if isinstance(base, StdinTest):
         for text in mutated_texts(
@@ -155,7 +156,7 @@ def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[Tes
             yield dataclasses.replace(base, input=text)
         return
     for sample in mutated(
-        [_given(test) for test in short], count, rng, problem.statement, int(isinstance(base, SequenceTest))
+        [_given(test) for test in short], count, rng, wording, int(isinstance(base, SequenceTest))
     ):
         if isinstance(base, SequenceTest):
             calls = tuple((name.decode(), tuple(args)) for name, args in (sample[0], *sample[1]))
