@@ -286,7 +286,7 @@ async def judge_programs(
 async def judge_into(
     journal: Journal,
     rows: Iterator[tuple[Program, str]],
-    problem_of: Callable[[str], Problem],
+    problem_of: Callable[[str], Problem | None],
     executor: Executor,
     *,
     concurrency: int | None = None,
@@ -302,6 +302,7 @@ async def judge_into(
             if key in journal:
                 continue
             problem = problem_of(program.problem_id)
+            assert problem is not None
             verdict = await judge(problem, program.code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests)
             journal.put(format_verdict(program, verdict, key))
             if on_verdict is not None:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import chz
 
-from code_rl.commands.judge import Journal, Program, judge_into, keyed
+from code_rl.commands.judge import Journal, Program, judge_into
+from code_rl.commands.judge_view import JudgingView
 from code_rl.errors import ConfigError, DataError, typed
 from code_rl.objective import objective_of
+from code_rl.preparation.bench import content_key, make_entry
 from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.settle import OnDemand
 from code_rl.problems.store import Store
 from code_rl.replaying.disagreement import DISAGREEMENTS, compare_passing
 from code_rl.replaying.recording import Recording, open_recording
-from code_rl.replaying.rejudge import completions, last_sound_checkpoint
+from code_rl.replaying.rejudge import Completion, completions, last_sound_checkpoint
 from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Executor
 from code_rl.settings import make_settings
@@ -74,23 +77,16 @@ class RejudgeConfig:
             raise ConfigError(f"out={self.out} does nothing with strengthen=true, which writes {DISAGREEMENTS}")
 
 
-class Problems:
-    """Those of a data set by id."""
+Find = Callable[[str], Problem | None]
+"""The problem with an id, where there is one."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self._problems = problems
-        built_in = () if isinstance(problems, Store) else problems
-        self._places = {problem.id: place for place, problem in enumerate(built_in)}
 
-    def has(self, problem_id: str) -> bool:
-        """Whether there is a problem with this id."""
-        return self._problems.has(problem_id) if isinstance(self._problems, Store) else problem_id in self._places
-
-    def get(self, problem_id: str) -> Problem:
-        """The problem with this id. Raises KeyError where there is none."""
-        if isinstance(self._problems, Store):
-            return self._problems.get(problem_id)
-        return self._problems[self._places[problem_id]]
+def finder(problems: Sequence[Problem]) -> Find:
+    """Problems by id; those of a store are read when they are asked for."""
+    if isinstance(problems, Store):
+        return lambda name: problems.get(name) if problems.has(name) else None
+    places = {problem.id: place for place, problem in enumerate(problems)}
+    return lambda name: problems[places[name]] if name in places else None
 
 
 def rejudge_command(given: Mapping[str, str]) -> int:
@@ -111,122 +107,97 @@ async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
     pins = recording.settings.get("resolved", {}).get("data", {}) if config.dataset is None else {}
     data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
     try:
-        problems = Problems(await load_train_problems(data, OnDemand(executor)))
-        if config.strengthen:
-            path = recording.log_path / DISAGREEMENTS
-            found = await compare_passing(recording, problems.has, problems.get, executor(), config.new_inputs, path)
-            print(found)
-            return 0
-        return await _rejudge(config, recording, problems, executor(), out)
+        find = finder(await load_train_problems(data, OnDemand(executor)))
+        if not config.strengthen:
+            return await _rejudge(config, recording, find, executor(), out)
+        path = recording.log_path / DISAGREEMENTS
+        print(await compare_passing(recording, find, executor(), config.new_inputs, path))
+        return 0
     finally:
         if executor.cache_info().currsize:
             await executor().aclose()
 
 
-async def _rejudge(
-    config: RejudgeConfig, recording: Recording, problems: Problems, executor: Executor, out: str
-) -> int:
+async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
     """Each different program of a problem once, then a row for every completion."""
     objective, limit = objective_of(recording.config), recording.config.reward_timeout
-    met = dict.fromkeys(each.line.group.problem.id for each in completions(recording))
-    known = {problem_id for problem_id in met if problems.has(problem_id)}
-    if not known:
-        raise DataError(
-            f"dataset={config.dataset} has none of the {len(met)} problems of the run in {recording.log_path}"
-        )
-    tests = {problem_id: hash_of(problems.get(problem_id)) for problem_id in known}
+    every, digests = objective.reward.all_tests, dict[str, str | None]()
 
-    def key_of(problem_id: str, code: str | None) -> tuple[Program, str]:
-        program = Program(problem_id, "", code)
-        return next(keyed([program], f"{tests[problem_id]} {limit} {objective.reward.all_tests}"))
+    def key_of(each: Completion) -> str | None:
+        name = each.line.group.problem.id
+        if name not in digests:
+            problem = find(name)
+            digests[name] = make_entry(problem, 0)[0].digest if problem is not None else None
+        return digests[name] and content_key(digests[name], each.trajectory.last.code, limit, every)
+
+    asked = {key_of(each) for each in completions(recording)} - {None}
+    missing = [name for name, digest in digests.items() if digest is None]
+    if not asked:
+        raise DataError(f"dataset={config.dataset} has none of the {len(missing)} problems of the run in {recording.log_path}")  # fmt: skip
 
     def programs() -> Iterator[tuple[Program, str]]:
-        asked: set[str] = set()
         for each in completions(recording):
-            if each.line.group.problem.id in known:
-                program, key = key_of(each.line.group.problem.id, each.trajectory.last.code)
-                if key not in asked:
-                    asked.add(key)
-                    yield program, key
+            key = key_of(each)
+            if key in asked:
+                asked.remove(key)
+                yield Program(each.line.group.problem.id, "", each.trajectory.last.code), str(key)
 
-    counts: Counter[tuple[int, str]] = Counter()
-    changed: list[str] = []
-    unjudged = 0
-
-    def rows(journal: Journal) -> Iterator[dict[str, Any]]:
-        nonlocal unjudged
-        for each in completions(recording):
-            problem_id = each.line.group.problem.id
-            judged = journal.row(key_of(problem_id, each.trajectory.last.code)[1]) if problem_id in known else None
-            row = each.row(objective, judged)
-            unjudged += judged is not None and VerdictKind(row["verdict"]).ours
-            if row["trained"]:
-                counts[each.line.step, "datums"] += 1
-            if row["changed"]:
-                fate = "fell" if (row["reward_now"] or 0) < (row["reward"] or 0) else "rose"
-                counts[each.line.step, fate if row["trained"] else "untrained"] += 1
-                if row["trained"]:
-                    changed.append(f"{each.where}: {problem_id}, {row['was']} → {row['verdict']}")
-            yield row
-
+    tally, view = Tally(), JudgingView(len(asked))
     with Journal(out) as journal:
         if journal.earlier:
-            print(f"{journal.earlier} verdicts are here from before")
-        await judge_into(
-            journal, programs(), problems.get, executor, concurrency=config.concurrency, cpu_limit_s=limit,
-            all_tests=objective.reward.all_tests,
-        )  # fmt: skip
-        journal.finish(rows(journal))
-    missing = [problem_id for problem_id in met if problem_id not in known]
-    _say(config, recording, counts, changed, missing, out)
-    if unjudged:
-        print(f"{unjudged} completions got no verdict about themselves; run the same command again")
-    return 1 if unjudged else 0
+            view.say(f"{journal.earlier} verdicts are here from before")
+        with view.progress(executor.description) as on_verdict:
+            await judge_into(
+                journal, programs(), find, executor, concurrency=config.concurrency, cpu_limit_s=limit, all_tests=every, on_verdict=on_verdict
+            )  # fmt: skip
+        rows = ((each, key_of(each)) for each in completions(recording))
+        journal.finish(tally.take(each, each.row(objective, journal.row(key) if key else None)) for each, key in rows)
+    _say(config, recording, tally, missing, out)
+    return 1 if tally.unjudged else 0
 
 
-def hash_of(problem: Problem) -> str:
-    """What of a problem decides verdicts."""
-    from code_rl.preparation.bench import make_entry
+@dataclass(slots=True)
+class Tally:
+    """What the rows come to: completions by step and fate, the data trained on a verdict that has changed, in words."""
 
-    return make_entry(problem, 0)[0].digest
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    changed: list[str] = field(default_factory=list)
+    unjudged: int = 0
+
+    def take(self, each: Completion, row: dict[str, Any]) -> dict[str, Any]:
+        """Count a row, and give it back."""
+        self.unjudged += row["verdict"] is not None and VerdictKind(row["verdict"]).ours
+        self.counts[each.line.step, "datums"] += row["trained"]
+        if row["changed"]:
+            fate = "fell" if (row["reward_now"] or 0) < (row["reward"] or 0) else "rose"
+            self.counts[each.line.step, fate if row["trained"] else "untrained"] += 1
+            if row["trained"]:
+                self.changed.append(f"{each.where}: {row['problem_id']}, {row['was']} → {row['verdict']}")
+        return row
 
 
-def _say(
-    config: RejudgeConfig,
-    recording: Recording,
-    counts: Counter[tuple[int, str]],
-    changed: Sequence[str],
-    missing: Sequence[str],
-    out: str,
-) -> None:
+def _say(config: RejudgeConfig, recording: Recording, tally: Tally, missing: Sequence[str], out: str) -> None:
     """The table of steps, what changed, and where to go on."""
-    run, columns = recording.log_path, ("datums", "fell", "rose", "untrained")
-    steps = sorted({step for step, what in counts if what in columns[1:]})
-    print(f"{'step':>6}  {'datums':>7}  {'reward fell':>12}  {'reward rose':>12}  {'changed, untrained':>19}")
-    for step in steps[:MAX_SHOWN]:
-        cells = (counts[step, what] for what in columns)
-        print("  ".join(f"{cell:>{width}}" for cell, width in zip((step, *cells), (6, 7, 12, 12, 19), strict=True)))
-    if len(steps) > MAX_SHOWN:
-        print(f"… and {len(steps) - MAX_SHOWN} more steps")
-    for line in changed[:MAX_SHOWN]:
-        print(line)
-    if len(changed) > MAX_SHOWN:
-        print(f"… and {len(changed) - MAX_SHOWN} more")
+    run, counts, changed = recording.log_path, tally.counts, tally.changed
+    widths = {"step": 6, "datums": 7, "fell": 6, "rose": 6, "untrained": 11}
+    steps = sorted({step for (step, what), count in counts.items() if count and what != "datums"})
+    table = [list(widths), *([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps)]
+    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths.values(), strict=True)) for row in table]
+    for part, what in ((lines, "steps"), (changed, "data")):
+        print(
+            "\n".join(
+                [*part[:MAX_SHOWN], *([f"… and {len(part) - MAX_SHOWN} more {what}"] if part[MAX_SHOWN:] else [])]
+            )
+        )
     if missing:
         shown = ", ".join(missing[:MAX_SHOWN]) + (" …" if len(missing) > MAX_SHOWN else "")
         print(f"{len(missing)} problems of the run are not in dataset={config.dataset}, and were not judged: {shown}")
     datums = sum(count for (_, what), count in counts.items() if what == "datums")
     print(f"{len(changed)} of {datums} datums were trained on a verdict that has changed; every completion is in {out}")
-    if not changed:
-        return
-    first = min(step for step, what in counts if what in ("fell", "rose"))
-    name = last_sound_checkpoint(run, first)
-    if name is None:
-        print(
-            f"the first is of step {first}, and no checkpoint lies before it: begin anew with dataset={config.dataset}"
-        )
-    else:
-        print(
-            f"the first is of step {first}; the last checkpoint before is {name}, to go on from there: "
-            f"{typed('train')} fork={run / name} dataset={config.dataset} log_path=NEW"
-        )
+    if tally.unjudged:
+        print(f"{tally.unjudged} completions got no verdict about themselves; run the same command again")
+    if changed:
+        first = min(step for (step, what), count in counts.items() if count and what in ("fell", "rose"))
+        name = last_sound_checkpoint(run, first)
+        where = f"the last checkpoint before is {name}, to go on from there: {typed('train')} fork={run / str(name)} dataset={config.dataset} log_path=NEW"  # fmt: skip
+        print(f"the first is of step {first}; {where if name else f'no checkpoint lies before it: begin anew with dataset={config.dataset}'}")  # fmt: skip

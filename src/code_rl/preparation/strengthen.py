@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from code_rl.concurrency import default_concurrency
+from code_rl.errors import SandboxError
 from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key, drop, measure
 from code_rl.preparation.cap import spread
 from code_rl.preparation.deduplicate import program_shape
@@ -28,6 +29,7 @@ from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest,
 from code_rl.problems.values import ValueCodecError, loads
 from code_rl.reward.judge import judge
 from code_rl.reward.submission import executions_of, limits_of, program_job
+from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Execution, Executor, Status, closing
 
 LEAST_OTHERS = 2
@@ -71,35 +73,39 @@ async def _decide(problem: Problem, survivor: Survivor, config: PrepareConfig, e
     agreed = await agreed_tests(problem, proved, executor, f"{config.seed}/{problem.id}", config.new_inputs)
     known = wrong_solutions(problem)
     programs = [*known, *(mutants_of(solutions[0], config, problem) if agreed.tests else [])]
-    passed, failing = set(), {}
+    failing = [await failed(problem, agreed.tests, code, executor) for code in programs]
+    passed: dict[int, set[int]] = {}
     for number, code in enumerate(programs):
-        failing[number] = await failed(problem, agreed.tests, code, executor)
-        if (number < len(known) or failing[number]) and (await judge(problem, code, executor)).correct:
-            passed.add(number)
-    missed = [number for number in passed if number < len(known) and not failing[number]]
+        if (number < len(known) or failing[number]) and await _passes(problem, code, executor):
+            passed[number] = failing[number]
+    rows = [[each for number, each in passed.items() if (number < len(known)) is first] for first in (True, False)]
+    kept = chosen(agreed.tests, rows, failing, config.new_tests)
+    caught = [number for number, each in passed.items() if each & set(kept)]
+    missed = [number for number in passed if number < len(known) and number not in caught]
     if missed:
-        return drop("wrong_solution_passes", f"wrong solution {missed[0]} passes all {len(problem.tests)} tests and {len(agreed.tests)} new ones")  # fmt: skip
-    caught = {number: failing[number] for number in sorted(passed)}
-    kept = chosen(agreed.tests, list(caught.values()), list(failing.values()), config.new_tests)
+        return drop("wrong_solution_passes", f"wrong solution {missed[0]} passes all {len(problem.tests)} tests and {len(kept)} new ones")  # fmt: skip
     of_mutants = sum(number >= len(known) for number in caught)
     made, killed = survivor.card.get("mutants", 0), survivor.card.get("mutants_killed", 0) + of_mutants
     if made and killed / made < config.min_strength:
         return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed, {of_mutants} of them by new tests")  # fmt: skip
     about = {"why": agreed.why} if agreed.why else {"inputs": agreed.tried, "disputed": agreed.disputed, "tests": len(kept)}  # fmt: skip
     card = {"strengthened": {**about, "caught": len(caught) - of_mutants, "mutants_caught": of_mutants}}
-    if made:
-        card |= {"mutants_killed": killed, "strength": round(killed / made, 3)}
-    return Decision(keep=True, card=card, notes=_notes(problem, survivor.notes, [agreed.tests[i] for i in kept], [sum(i in each for each in failing.values()) for i in kept]))  # fmt: skip
+    card |= {"mutants_killed": killed, "strength": round(killed / made, 3)} if made else {}
+    if not kept:
+        return Decision(keep=True, card=card)
+    tests = [agreed.tests[index] for index in kept]
+    kills = {str(len(problem.tests) + place): sum(index in each for each in failing) for place, index in enumerate(kept)}  # fmt: skip
+    notes = {"added": [test_to_json(test) for test in tests], "added_sizes": [measure(test, hashed=False)[0] for test in tests]}  # fmt: skip
+    kills = {index: count for index, count in kills.items() if count}
+    return Decision(keep=True, card=card, notes={**notes, "kills": {**survivor.notes.get("kills", {}), **kills}})
 
 
-def _notes(problem: Problem, notes: Mapping[str, Any], tests: Sequence[TestCase], kills: Sequence[int]) -> dict[str, Any]:  # fmt: skip
-    """What later stages need of the added tests."""
-    if not tests:
-        return {}
-    found = {str(index): count for index, count in enumerate(kills, len(problem.tests)) if count}
-    sizes = [measure(test, hashed=False)[0] for test in tests]
-    added = [test_to_json(test) for test in tests]
-    return {"added": added, "added_sizes": sizes, "kills": {**notes.get("kills", {}), **found}}
+async def _passes(problem: Problem, code: str, executor: Executor) -> bool:
+    """Whether a program passes the problem's own tests. Raises SandboxError where that cannot be told."""
+    verdict = await judge(problem, code, executor)
+    if verdict.kind is VerdictKind.SANDBOX_ERROR:
+        raise SandboxError(verdict.failure.message if verdict.failure else "no verdict")
+    return verdict.correct
 
 
 async def agreed_tests(problem: Problem, solutions: Sequence[str], executor: Executor, seed: str, count: int) -> Agreed:
@@ -112,7 +118,7 @@ async def agreed_tests(problem: Problem, solutions: Sequence[str], executor: Exe
     reference, *others = by_shape.values() or [""]
     if len(others) < LEAST_OTHERS:
         return Agreed(why=FEW)
-    others = [code for code in others if (await judge(problem, code, executor)).correct]
+    others = [code for code in others if await _passes(problem, code, executor)]
     if len(others) < LEAST_OTHERS:
         return Agreed(why=FEW)
     sound, tried = await reference_tests(problem, reference, executor, seed, count)
@@ -147,17 +153,13 @@ def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[Tes
     short = [test for test in group if len(repr(_given(test))) <= MAX_SAMPLE_CHARS][:MAX_SAMPLES]
     if not short:
         return
-    wording = f"{problem.statement}\n{problem.starter_code}"
+    given, wording = [_given(test) for test in short], f"{problem.statement}\n{problem.starter_code}"
     base: Any = dataclasses.replace(short[0], public=False)
     if isinstance(base, StdinTest):
-        for text in mutated_texts(
-            [test.input for test in short if isinstance(test, StdinTest)], count, rng, problem.statement
-        ):
+        for text in mutated_texts(given, count, rng, wording):
             yield dataclasses.replace(base, input=text)
         return
-    for sample in mutated(
-        [_given(test) for test in short], count, rng, wording, int(isinstance(base, SequenceTest))
-    ):
+    for sample in mutated(given, count, rng, wording, int(isinstance(base, SequenceTest))):
         if isinstance(base, SequenceTest):
             calls = tuple((name.decode(), tuple(args)) for name, args in (sample[0], *sample[1]))
             yield dataclasses.replace(base, calls=calls)
@@ -229,18 +231,19 @@ def _slow(problem: Problem, execution: Execution) -> bool:
     return execution.cpu_s > problem.time_limit_s / 2
 
 
-def chosen(tests: Sequence[TestCase], caught: Sequence[set[int]], failing: Sequence[set[int]], most: int) -> list[int]:
-    """Up to `most` tests: those that between them catch most of `caught`, then those that most programs fail, then a spread by size."""
-    left, picked = list(caught), list[int]()
+def chosen(
+    tests: Sequence[TestCase], caught: Sequence[Sequence[set[int]]], failing: Sequence[set[int]], most: int
+) -> list[int]:
+    """Up to `most` tests: those that between them catch most of `caught`, row by row, then those that most programs fail, then a spread by size."""
+    picked: list[int] = []
     kills = Counter(index for each in failing for index in each)
-    while len(picked) < most and any(left):
-        counts = Counter(index for each in left for index in each)
-        best = min(counts, key=lambda index: (-counts[index], -kills[index], index))
-        picked.append(best)
-        left = [each for each in left if best not in each]
+    for row in caught:
+        while len(picked) < most and any(left := [each for each in row if not each & set(picked)]):
+            counts = Counter(index for each in left for index in each)
+            picked.append(min(counts, key=lambda index: (-counts[index], -kills[index], index)))
     rest = spread(sorted(range(len(tests)), key=lambda index: (measure(tests[index], hashed=False)[0], index)))
     rest = sorted(rest, key=lambda index: -kills[index])
-    return sorted(dict.fromkeys([*picked, *(index for index in rest if index not in picked)][:most]))
+    return sorted(list(dict.fromkeys([*picked, *rest]))[:most])
 
 
 def strengthened(decisions: Sequence[Decision]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from code_rl.concurrency import default_concurrency, together
-from code_rl.preparation.bench import Decision, Ledger, content_key
+from code_rl.preparation.bench import Decision, Ledger, content_key, make_entry
 from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.strengthen import LEAST_OTHERS, failed, reference_tests
 from code_rl.problems.problem import Problem
@@ -23,8 +23,7 @@ NO_REFERENCE, AGREED = "no reference solution", "too few programs agree"
 
 async def compare_passing(
     recording: Recording,
-    has: Callable[[str], bool],
-    get: Callable[[str], Problem],
+    find: Callable[[str], Problem | None],
     executor: Executor,
     count: int,
     path: Path,
@@ -36,26 +35,29 @@ async def compare_passing(
     passing: dict[str, dict[str, tuple[str, str]]] = {}
     for each in completions(recording):
         code, problem_id = each.trajectory.last.code, each.line.group.problem.id
-        if each.trajectory.verdict.correct and code is not None and has(problem_id):
+        if each.trajectory.verdict.correct and code is not None and (problem_id in passing or find(problem_id)):
             shapes = passing.setdefault(problem_id, {})
             if len(shapes) < MAX_PROGRAMS:
                 shapes.setdefault(program_shape(code) or code, (code, each.where))
     several = {problem_id: list(shapes.values()) for problem_id, shapes in passing.items() if len(shapes) > 1}
-    keys = {problem_id: content_key(get(problem_id).solutions[:1], several[problem_id], count, len(get(problem_id).tests)) for problem_id in several}  # fmt: skip
-    ledger, turns = Ledger(path), asyncio.Semaphore(default_concurrency(executor))
+    keys, ledger, turns = dict[str, str](), Ledger(path), asyncio.Semaphore(default_concurrency(executor))
 
-    async def one(problem_id: str) -> None:
+    async def one(problem_id: str, programs: list[tuple[str, str]]) -> None:
         async with turns:
-            if ledger.get(keys[problem_id]) is None:
-                ledger.put(keys[problem_id], await _compared(get(problem_id), several[problem_id], executor, count))
+            problem = find(problem_id)
+            assert problem is not None
+            keys[problem_id] = key = content_key(make_entry(problem, 0)[0].digest, programs, count)
+            if ledger.get(key) is None:
+                ledger.put(key, await _compared(problem, programs, executor, count))
 
     try:
-        await together(one(problem_id) for problem_id in several)
+        await together(one(*each) for each in several.items())
     except BaseException:
         ledger.abandon()
         raise
-    found = [decision for key in keys.values() if (decision := ledger.get(key)) is not None]
-    ledger.close(keys.values())
+    wanted = [keys[problem_id] for problem_id in several]
+    found = [decision for key in wanted if (decision := ledger.get(key)) is not None]
+    ledger.close(wanted)
     weak = [decision for decision in found if not decision.keep]
     unknown = [decision for decision in found if decision.keep and decision.reason]
     lines = [f"{each.card['problem_id']}: {each.detail}" for each in weak]

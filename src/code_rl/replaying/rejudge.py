@@ -53,7 +53,13 @@ class Completion:
         now = Verdict(VerdictKind(judged["verdict"]), int(judged["passed"]), total, str(judged["rule"]))
         before, after = (objective.reward.of(each) for each in (self.trajectory, _with_verdict(self.trajectory, now)))
         changed = after is not None and before != after
-        about = {"verdict": now.kind.value, "passed": now.passed, "total": total, "failure": judged["failure"], "rule": judged["rule"]}
+        about = {
+            "verdict": now.kind.value,
+            "passed": now.passed,
+            "total": total,
+            "failure": judged["failure"],
+            "rule": judged["rule"],
+        }
         return {**facts, **about, "reward": before, "reward_now": after, "changed": changed, "key": judged["key"]}
 
 
