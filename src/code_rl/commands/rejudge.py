@@ -181,7 +181,10 @@ def _say(config: RejudgeConfig, recording: Recording, tally: Tally, missing: Seq
     run, counts, changed = recording.log_path, tally.counts, tally.changed
     widths = {"step": 6, "datums": 7, "fell": 6, "rose": 6, "untrained": 11}
     steps = sorted({step for (step, what), count in counts.items() if count and what != "datums"})
-    table = [list(widths), *([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps)]
+    table: list[list[Any]] = [
+        list(widths),
+        *([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps),
+    ]
     lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths.values(), strict=True)) for row in table]
     for part, what in ((lines, "steps"), (changed, "data")):
         print(

@@ -41,7 +41,7 @@ class History:
         if event == "begin":
             self.version = entry.get("version")
         elif event == "fork":
-            self.sampled.clear(), self.refilled.clear()
+            self.sampled, self.refilled = {}, {}
         elif event == "resume":
             lost = _tokens(entry["lost"])
             self._void_from(step)
