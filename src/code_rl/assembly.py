@@ -21,6 +21,7 @@ from code_rl.console import Console
 from code_rl.errors import ConfigError
 from code_rl.objective import Objective, environment_of, objective_of, sampling_of
 from code_rl.problems.load import (
+    TRAIN,
     cap_max_tokens,
     find_data,
     load_test_splits,
@@ -37,6 +38,7 @@ from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide_batch
 from code_rl.run import Run
 from code_rl.runs.directory import check_log_dir, is_run, read_config, with_checksum
+from code_rl.runs.fork import Fork, find_fork
 from code_rl.runs.history import History
 from code_rl.runs.lock import RunLock, lock_run
 from code_rl.runs.logs import setup_logging
@@ -67,8 +69,10 @@ async def assemble(
     objective = objective_of(config)
     environment = environment_of(config)
     lock = _locked(log_path, console, stack) if is_run(log_path) else None
+    goes_on = resumes and is_run(log_path)
+    fork = find_fork(config.fork) if config.fork is not None and not goes_on else None
     found = await preflight(config)
-    pins = _pins(config, log_path)
+    pins = _pins(config, log_path) if fork is None else _pins_of_fork(config, fork)
     data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
     executor = connect_executor(
         config.executor,
@@ -97,8 +101,13 @@ async def assemble(
         batch = decide_batch(order, config.seed, step, shape.prompts)
         return [problem.id for problem, _ in batch], [seed for _, seed in batch]
 
+    if fork is not None:
+        goes_on = True
+        fork.plant(config, log_path, console.notice)
+        changed = [f"{name}={now} (was {was})" for name, (was, now) in fork.changed(config).items()]
+        console.notice(f"fork of {config.fork}, after {fork.step} steps: {', '.join(changed) or 'no setting differs'}")
     history, start = History(), Start()
-    if resumes and is_run(log_path):
+    if goes_on:
         history = open_history(log_path, console.notice)
         check_decisions(history, decided)
         overlapped = config.max_steps_off_policy > 0
@@ -107,7 +116,7 @@ async def assemble(
         backend = await load(start)
     stack.callback(backend.close)
     lost = history.lost
-    if resumes and is_run(log_path):
+    if goes_on:
         new = lost_tokens(log_path, history, start.step, shape.samples_per_prompt)
         if not start.step > config.max_steps > 0:
             go_back(log_path, start, new)
@@ -133,6 +142,7 @@ async def assemble(
     )
     budget = _budget(config, log_path, lost)
     twice = trained_on(train_problems, test_splits)
+    forked = fork.describe(config) if fork else _resolved(log_path).get("forked") if goes_on else None
     for name, ids in twice.items():
         if ids:
             shown = ", ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
@@ -140,7 +150,7 @@ async def assemble(
                 f"{len(ids)} of the {len(test_splits[name])} held-out problems of {name} are also among those to train on, by id or text ({shown}): "
                 "their scores say little; code-rl prepare decontaminate= leaves such problems out"
             )
-    logs = setup_logging(log_path, _kept(config, data.describe(), twice), read_log_to(config.log_to))
+    logs = setup_logging(log_path, _kept(config, data.describe(), twice, forked), read_log_to(config.log_to))
     stack.enter_context(console.outages_shown())
     recorder = Recorder(log_path, logs, console, history, config.keep_checkpoints)
     stack.callback(recorder.close)
@@ -206,13 +216,16 @@ def _budget(config: Config, log_path: Path, lost: Tokens) -> Budget:
     return Budget(config.max_tokens_total, config.max_cost, prices, spent)
 
 
-def _kept(config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]]) -> dict[str, Any]:
+def _kept(
+    config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]], forked: Mapping[str, Any] | None
+) -> dict[str, Any]:
     shape = batch_shape(config)
     resolved = {
         "prompts": shape.prompts,
         "completions": shape.samples_per_prompt,
         "data": data,
         "trained_on": {name: len(ids) for name, ids in trained.items()},
+        **({"forked": forked} if forked else {}),
     }
     return with_checksum({**chz.asdict(config), "resolved": resolved})
 
@@ -221,5 +234,19 @@ def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
     """The data sets that the run to be resumed was made with, at their commits: a branch of the hub may have moved since."""
     if not is_run(log_path) or config.behavior_if_log_dir_exists not in ("resume", "ask"):
         return {}
-    pins: dict[str, list[str]] = read_config(log_path).get("resolved", {}).get("data", {})
+    pins: dict[str, list[str]] = _resolved(log_path).get("data", {})
     return pins
+
+
+def _pins_of_fork(config: Config, fork: Fork) -> dict[str, list[str]]:
+    """Those of the forked run, as far as the settings still name the same data."""
+    changed = fork.changed(config)
+    held_out = "test_dataset" in changed or ("dataset" in changed and config.test_dataset is None)
+    pins: dict[str, list[str]] = _resolved(fork.run).get("data", {})
+    return {name: parts for name, parts in pins.items() if not ("dataset" in changed if name == TRAIN else held_out)}
+
+
+def _resolved(log_path: Path) -> dict[str, Any]:
+    """What a run noted beside its settings."""
+    resolved: dict[str, Any] = read_config(log_path).get("resolved", {})
+    return resolved

@@ -68,6 +68,11 @@ VERBS = {
         "code_rl.commands.judge:judge_command",
         "judge programs against problems' tests",
     ),
+    "rejudge": Verb(
+        "code_rl.commands.rejudge:RejudgeConfig",
+        "code_rl.commands.rejudge:rejudge_command",
+        "judge a run's programs again with stronger tests: what was trained on a verdict that they change",
+    ),
     "export": Verb(
         "code_rl.commands.export:ExportConfig",
         "code_rl.commands.export:export_command",

@@ -24,6 +24,7 @@ from code_rl.errors import CodeRLError, ConfigError, DataError
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.files import read_lines, read_object
 from code_rl.problems.load import load_problems
+from code_rl.problems.problem import Problem
 from code_rl.problems.settle import OnDemand
 from code_rl.problems.store import Store
 from code_rl.reward.extract import extract_code
@@ -264,27 +265,12 @@ async def judge_programs(
     started, context = time.perf_counter(), f"{store.folder.name} {cpu_limit_s}"
     rows = keyed(read_programs(programs, store), context)
 
-    async def work(journal: Journal) -> None:
-        for program, key in rows:
-            await asyncio.sleep(0)  # not every program has something to wait for
-            if key in journal:
-                continue
-            verdict = await judge(store.get(program.problem_id), program.code, executor, cpu_limit_s=cpu_limit_s)
-            journal.put(format_verdict(program, verdict, key))
-            if on_verdict is not None:
-                on_verdict(verdict)
-
     with Journal(out) as journal:
         if journal.earlier:
             on_earlier(journal.earlier)
-        tasks = [asyncio.create_task(work(journal)) for _ in range(concurrency or default_concurrency(executor))]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException as error:
-            error.add_note(f"the verdicts so far are in {journal.path}; the same command goes on from there")
-            raise
-        finally:
-            await abandon(tasks)
+        await judge_into(
+            journal, rows, store.get, executor, concurrency=concurrency, cpu_limit_s=cpu_limit_s, on_verdict=on_verdict
+        )
         counts: Counter[VerdictKind] = Counter()
 
         def in_order() -> Iterator[dict[str, Any]]:
@@ -295,6 +281,41 @@ async def judge_programs(
 
         journal.finish(in_order())
     return Judged(counts, time.perf_counter() - started)
+
+
+async def judge_into(
+    journal: Journal,
+    rows: Iterator[tuple[Program, str]],
+    problem_of: Callable[[str], Problem | None],
+    executor: Executor,
+    *,
+    concurrency: int | None = None,
+    cpu_limit_s: float | None = None,
+    all_tests: bool = False,
+    on_verdict: OnVerdict | None = None,
+) -> None:
+    """Judge the programs, given with their keys, of which `journal` has no row yet, many at once."""
+
+    async def work() -> None:
+        for program, key in rows:
+            await asyncio.sleep(0)  # not every program has something to wait for
+            if key in journal:
+                continue
+            problem = problem_of(program.problem_id)
+            assert problem is not None
+            verdict = await judge(problem, program.code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests)
+            journal.put(format_verdict(program, verdict, key))
+            if on_verdict is not None:
+                on_verdict(verdict)
+
+    tasks = [asyncio.create_task(work()) for _ in range(concurrency or default_concurrency(executor))]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException as error:
+        error.add_note(f"the verdicts so far are in {journal.path}; the same command goes on from there")
+        raise
+    finally:
+        await abandon(tasks)
 
 
 def format_verdict(program: Program, verdict: Verdict, key: str) -> dict[str, Any]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from code_rl.progress import judging
 from code_rl.reward.verdict import Verdict, VerdictKind
-
-LINE_EVERY_S = 10.0
 
 
 class JudgingView:
@@ -31,11 +28,8 @@ class JudgingView:
     def progress(self, executor: str) -> Iterator[Callable[[Verdict], None]]:
         """Show progress while the block runs; the block calls the function with each verdict."""
         self.say(f"{self.total} programs; {executor}")
-        if self.console.is_terminal:
-            with self._bar() as on_verdict:
-                yield on_verdict
-        else:
-            yield self._lines()
+        with judging(self.console, self.total) as on_verdict:
+            yield on_verdict
 
     def summary(self, counts: Mapping[VerdictKind, int], wall_s: float, out: str) -> None:
         """The table of verdicts, programs per second, and where the rows are."""
@@ -59,38 +53,3 @@ class JudgingView:
                 f"{broken} programs got no verdict because their problem's checker is broken (checker_error): it fails on its own reference; "
                 "the rows' messages say how"
             )
-
-    @contextlib.contextmanager
-    def _bar(self) -> Iterator[Callable[[Verdict], None]]:
-        columns = (
-            TextColumn("judging"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]:.1f}/s, {task.fields[passed]} passed"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self.console) as progress:
-            task = progress.add_task("judging", total=self.total, rate=0.0, passed=0)
-            started, passed, done = time.perf_counter(), 0, 0
-
-            def on_verdict(verdict: Verdict) -> None:
-                nonlocal passed, done
-                done, passed = done + 1, passed + verdict.correct
-                rate = done / max(time.perf_counter() - started, 1e-9)
-                progress.update(task, advance=1, rate=rate, passed=passed)
-
-            yield on_verdict
-
-    def _lines(self) -> Callable[[Verdict], None]:
-        started = shown = time.perf_counter()
-        passed = done = 0
-
-        def on_verdict(verdict: Verdict) -> None:
-            nonlocal shown, passed, done
-            done, passed = done + 1, passed + verdict.correct
-            now = time.perf_counter()
-            if now - shown >= LINE_EVERY_S:
-                shown = now
-                self.say(f"{done}/{self.total} judged, {passed} passed, {done / (now - started):.1f} per second")
-
-        return on_verdict

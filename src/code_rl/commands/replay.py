@@ -17,7 +17,6 @@ from code_rl.replaying.again import ReplayedStep, replay_steps
 from code_rl.replaying.recording import Recording, open_recording
 from code_rl.replaying.settings import REPLAYABLE, ReplayConfig
 from code_rl.replaying.verify import differences
-from code_rl.runs.directory import is_run
 from code_rl.runs.files import JsonLines
 from code_rl.settings import make_settings
 
@@ -48,8 +47,6 @@ def replay_command(given: Mapping[str, Any]) -> int:
             )
     wanted = make_settings(ReplayConfig, given)
     log_path = Path(wanted.log_path).expanduser()
-    if not is_run(log_path):
-        raise DataError(f"log_path={log_path} holds no run (config.json is missing); give the directory of a run")
     recording = open_recording(log_path)
     changes = {name: given[name] for name in REPLAYABLE if name in given}
     config = make_settings(Config, _recorded_settings(recording, changes), changes)

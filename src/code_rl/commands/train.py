@@ -35,11 +35,11 @@ from code_rl.errors import (
 )
 from code_rl.objective import environment_of, objective_of
 from code_rl.renderers import AUTO, name_of
-from code_rl.runs.directory import CONFIG, default_log_path, is_run, read_config
+from code_rl.runs.directory import default_log_path, is_run, settings_of
+from code_rl.runs.fork import find_fork
 from code_rl.runs.lock import LOCK
 from code_rl.runs.recorder import read_metrics
 from code_rl.runs.trackers import read_log_to
-from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
     from code_rl.run import Run
@@ -100,7 +100,14 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
             f"log_path={log_path} holds a run that was cut before its settings were written; give them again beside it, "
             "or behavior_if_log_dir_exists=delete"
         )
-    config = make_config(given, earlier)
+    fork = find_fork(given["fork"]) if earlier is None and given.get("fork") else None
+    if fork is not None and "recipe" in given:
+        raise ConfigError(
+            f"recipe={given['recipe']} has no effect with fork=, which begins with the settings of its run"
+        )
+    config = make_config(given, earlier if fork is None else settings_of(fork.run))
+    if fork is not None:
+        fork.check(config, log_path)
     refuse_idle(config)
     objective_of(config), environment_of(config)
     read_log_to(config.log_to)
@@ -230,19 +237,6 @@ def _hints(config: Config, log_path: Path) -> list[str]:
             f"a model of your own: {typed('train')} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl"
         )
     return hints
-
-
-def settings_of(log_path: Path) -> dict[str, Any]:
-    """The settings of the run in a directory. Raises ConfigError, naming their file, when they are none."""
-    left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
-    settings = {name: value for name, value in read_config(log_path).items() if name not in left_out}
-    try:
-        make_settings(Config, settings)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
-        ) from error
-    return settings
 
 
 class _Signals:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from code_rl.evaluation.compare import Comparison
+from code_rl.progress import judging
 from code_rl.reward.verdict import Verdict
 
-LINE_EVERY_S = 10.0
 PIPE_WIDTH = 140
 
 
@@ -31,24 +29,9 @@ class EvalView:
         """One line."""
         self.console.print(text, markup=False)
 
-    @contextlib.contextmanager
-    def progress(self, total: int) -> Iterator[Callable[[Verdict], None]]:
+    def progress(self, total: int) -> AbstractContextManager[Callable[[Verdict], None]]:
         """Show progress while the block runs; the block calls the function with each verdict."""
-        columns = (TextColumn("judged"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[passed]} passed"), TimeRemainingColumn())  # fmt: skip
-        with Progress(*columns, console=self.console, disable=not self.console.is_terminal) as progress:
-            task = progress.add_task("judged", total=total, passed=0)
-            done = passed = 0
-            last = time.monotonic()
-
-            def on_verdict(verdict: Verdict) -> None:
-                nonlocal done, passed, last
-                done, passed = done + 1, passed + verdict.correct
-                progress.update(task, completed=done, passed=passed)
-                if not self.console.is_terminal and time.monotonic() - last > LINE_EVERY_S:
-                    last = time.monotonic()
-                    self.say(f"  {done} of {total} programs judged, {passed} passed")
-
-            yield on_verdict
+        return judging(self.console, total)
 
     def results(self, results: Mapping[str, Any]) -> None:
         """The table of one benchmark."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +17,7 @@ from code_rl.errors import ConfigError
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.dataset import Dataset
 from code_rl.problems.files import read_object, sources_digest
-from code_rl.problems.native import format_fields, format_halves, format_problem
+from code_rl.problems.native import format_fields, format_halves, format_problem, tests_from_json
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.store import Store
 from code_rl.problems.values import dumps
@@ -26,7 +25,6 @@ from code_rl.runs.files import sync_directory
 from code_rl.sandbox.executor import Executor
 
 WORK = "work"
-BYTES_IN_FLIGHT = 192 << 20
 NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
 MAX_HASHED_TESTS = 64
 OnItem = Callable[[], None]
@@ -165,7 +163,7 @@ def make_entry(
     """Measure a problem, the one at `place` in its store; with its native line."""
     head, tail = format_halves(problem)
     line = f"{head},{tail}".encode("ascii")
-    measured = [_measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
+    measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
     entry = Entry(
         id=problem.id,
         digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
@@ -191,7 +189,7 @@ def make_entry(
     return entry, line
 
 
-def _measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
+def measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
     """Bytes of input and expected output as text, and a short hash of each. Names of arguments do not count."""
     if isinstance(test, StdinTest):
         given, expected = test.input, test.expected
@@ -336,14 +334,15 @@ class Bench:
     def load(self, survivor: Survivor) -> Problem:
         """The problem as it stands after the stages so far: its tests and its limit, its card in `meta`."""
         problem = self.store[survivor.entry.place]
-        kept = survivor.notes.get("tests")
-        tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
+        added = tests_from_json(survivor.notes.get("added", ()), problem.fn_name, problem.id)
+        tests, kept = (*problem.tests, *added), survivor.notes.get("tests")
+        tests = tests if kept is None else tuple(tests[index] for index in kept)
         limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
         return dataclasses.replace(problem, tests=tests, time_limit_s=limit, meta=meta)
 
     def line(self, survivor: Survivor) -> bytes:
-        """`load` as a line of a native file. Where every test stays, the tests are copied and never parsed: they are most of the bytes."""
-        if survivor.notes.get("tests") is not None:
+        """`load` as a line of a native file. Where the tests stay as they are, they are copied and never parsed: they are most of the bytes."""
+        if survivor.notes.get("tests") is not None or survivor.notes.get("added"):
             return format_problem(self.load(survivor)).encode("ascii") + b"\n"
         entry = survivor.entry
         line = self.store.line(entry.place)
@@ -365,8 +364,10 @@ STAGE_SETTINGS: Mapping[str, tuple[str, ...]] = {
         "min_strength",
         "unverified",
         "checkers",
+        "strengthen",
         "seed",
     ),
+    "strengthen": ("strengthen", "new_inputs", "new_tests", "mutants", "min_strength", "seed"),
     "cap": ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests"),
     "difficulty": ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"),
 }
@@ -377,26 +378,3 @@ def _as_it_stands(survivor: Survivor, limit: float, meta: Mapping[str, Any]) -> 
     """CPU limit and `meta` of a problem after the stages so far."""
     card = {**meta, "prepare": survivor.card} if survivor.card else meta
     return float(survivor.notes.get("time_limit_s", limit)), card
-
-
-class ByteBudget:
-    """Lets work begin while the bytes in flight stay within a budget; one piece larger than it goes alone."""
-
-    def __init__(self, total: int = BYTES_IN_FLIGHT) -> None:
-        self._total = total
-        self._used = 0
-        self._changed = asyncio.Condition()
-
-    @contextlib.asynccontextmanager
-    async def take(self, size: int) -> AsyncIterator[None]:
-        """Hold `size` bytes while the block runs."""
-        size = min(size, self._total)
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._used + size <= self._total)
-            self._used += size
-        try:
-            yield
-        finally:
-            self._used -= size
-            async with self._changed:
-                self._changed.notify_all()

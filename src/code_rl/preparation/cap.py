@@ -6,6 +6,7 @@ Public tests stay first. Then come the tests that killed most mutants and wrong 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
@@ -18,23 +19,24 @@ async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) 
     return bench.item_by_item("cap", survivors, keys, lambda s: cap_entry(s.entry, s.notes, bench.config), on_item)
 
 
-def cap_entry(entry: Entry, notes: Mapping[str, object], config: PrepareConfig) -> Decision:
-    """Choose the tests to keep; `notes` are verify's (`costs` and `kills` by test). All of them where they fit.
+def cap_entry(entry: Entry, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:
+    """Choose the tests to keep; `notes` are those of verify and strengthen (`costs` and `kills` by test, `added_sizes`). All of them where they fit.
 
     Drops a problem of which fewer than `min_tests` tests fit.
     """
     costs, kills = _by_index(notes.get("costs")), _by_index(notes.get("kills"))
     size, cpu_s, count = config.max_test_mb * 1e6, config.max_test_cpu_s, config.max_tests
-    if sum(entry.sizes) <= size and sum(costs.values()) <= cpu_s and entry.tests <= count:
-        return Decision(keep=True, card={"tests": entry.tests})
+    sizes = [*entry.sizes, *notes.get("added_sizes", ())]
+    if sum(sizes) <= size and sum(costs.values()) <= cpu_s and len(sizes) <= count:
+        return Decision(keep=True, card={"tests": len(sizes)})
     chosen: list[int] = []
-    for index in _preference(entry, kills):
+    for index in _preference(entry.public, sizes, kills):
         cost = costs.get(index, 0.0)
-        if entry.sizes[index] <= size and cost <= cpu_s and len(chosen) < count:
-            size, cpu_s = size - entry.sizes[index], cpu_s - cost
+        if sizes[index] <= size and cost <= cpu_s and len(chosen) < count:
+            size, cpu_s = size - sizes[index], cpu_s - cost
             chosen.append(index)
-    if len(chosen) < min(config.min_tests, entry.tests):
-        return drop("tests_over_budget", f"{len(chosen)} of {entry.tests} tests fit the budget")
+    if len(chosen) < min(config.min_tests, len(sizes)):
+        return drop("tests_over_budget", f"{len(chosen)} of {len(sizes)} tests fit the budget")
     return Decision(
         keep=True, card={"tests": len(chosen), "tests_of_source": entry.tests}, notes={"tests": sorted(chosen)}
     )
@@ -44,12 +46,11 @@ def _by_index(values: object) -> dict[int, float]:
     return {int(index): float(value) for index, value in values.items()} if isinstance(values, Mapping) else {}
 
 
-def _preference(entry: Entry, kills: Mapping[int, float]) -> list[int]:
+def _preference(public: Sequence[int], sizes: Sequence[int], kills: Mapping[int, float]) -> list[int]:
     """All tests, those to keep first."""
-    public = list(entry.public)
     killers = sorted(kills, key=lambda index: (-kills[index], index))
-    rest = spread(sorted(range(entry.tests), key=lambda index: (entry.sizes[index], index)))
-    return [index for index in dict.fromkeys([*public, *killers, *rest]) if 0 <= index < entry.tests]
+    rest = spread(sorted(range(len(sizes)), key=lambda index: (sizes[index], index)))
+    return [index for index in dict.fromkeys([*public, *killers, *rest]) if 0 <= index < len(sizes)]
 
 
 def spread(ordered: Sequence[int]) -> list[int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from code_rl.evaluation.figures import wilson
-from code_rl.preparation.bench import KEEP, Bench, ByteBudget, Decision, Ledger, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key, drop
+from code_rl.preparation.flight import BROKEN_CHECKER, SANDBOX_ERROR, Flight
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.verify import BROKEN_CHECKER
+from code_rl.problems.problem import Problem
 from code_rl.reward.verdict import VerdictKind
 
 if TYPE_CHECKING:
@@ -44,60 +45,26 @@ async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: O
     settings = bench.settings("difficulty", "difficulty", "code_rl.reward")
     keys = [content_key(settings, survivor.entry.digest, survivor.notes) for survivor in survivors]
     with bench.ledger("difficulty", keys) as ledger:
-        missing = [index for index, key in enumerate(keys) if ledger.get(key) is None]
-        found: dict[int, Decision] = {}
-        if missing:
+        flight = Flight(survivors, keys, ledger, on_item)
+        if flight.waiting:
             async with _policy(bench) as (policy, sampling):
-                run = _Sampling(bench, survivors, keys, ledger, found, on_item)
-                async with asyncio.TaskGroup() as group:
-                    queue = iter(missing)
-                    for _ in range(min(PROMPTS_IN_FLIGHT, len(missing))):
-                        group.create_task(run.work(policy, sampling, queue))
-        return [ledger.get(key) or found[index] for index, key in enumerate(keys)]
+                await flight.decide(lambda one: _measured(bench.load(one), config, policy, sampling), PROMPTS_IN_FLIGHT)
+        return flight.decisions
 
 
-class _Sampling:
-    """Several problems at once, each one's draws depending on seed, prompt and weights alone."""
+async def _measured(problem: Problem, config: PrepareConfig, policy: Policy, sampling: Sampling) -> Decision:
+    """One problem's rate; its draws depend on seed, prompt and weights alone."""
+    from code_rl.rollouts.sample import derive_seed
 
-    def __init__(
-        self,
-        bench: Bench,
-        survivors: Sequence[Survivor],
-        keys: list[str],
-        ledger: Ledger,
-        found: dict[int, Decision],
-        on_item: OnItem,
-    ) -> None:
-        self._bench, self._survivors, self._keys, self._ledger = bench, survivors, keys, ledger
-        self._found, self._on_item = found, on_item
-        self._budget = ByteBudget()
-
-    async def work(self, policy: Policy, sampling: Sampling, queue: Iterator[int]) -> None:
-        """Take problems from the queue until it is empty."""
-        for index in queue:
-            async with self._budget.take(self._survivors[index].entry.length):
-                await self._one(policy, sampling, index)
-
-    async def _one(self, policy: Policy, sampling: Sampling, index: int) -> None:
-        from code_rl.rollouts.sample import derive_seed
-
-        config = self._bench.config
-        problem = self._bench.load(self._survivors[index])
-        seed = derive_seed(config.seed, "difficulty", problem.id)
-        group = await policy.roll_out(problem, config.samples, sampling, seed)
-        verdicts = [trajectory.verdict for trajectory in group.trajectories]
-        judged = [verdict for verdict in verdicts if not verdict.ours]
-        if any(verdict.kind is VerdictKind.CHECKER_ERROR for verdict in verdicts):
-            decision = drop(BROKEN_CHECKER, "the checker fails on its own reference")
-            self._ledger.put(self._keys[index], decision)
-        elif len(judged) < len(verdicts):
-            decision = drop("sandbox_error", f"{len(verdicts) - len(judged)} samples got no verdict")
-        else:
-            passed = sum(verdict.correct for verdict in judged)
-            decision = judge_rate(passed, len(judged), str(config.model_name), config.solved)
-            self._ledger.put(self._keys[index], decision)
-        self._found[index] = decision
-        self._on_item()
+    group = await policy.roll_out(problem, config.samples, sampling, derive_seed(config.seed, "difficulty", problem.id))
+    verdicts = [trajectory.verdict for trajectory in group.trajectories]
+    if any(verdict.kind is VerdictKind.CHECKER_ERROR for verdict in verdicts):
+        return drop(BROKEN_CHECKER, "the checker fails on its own reference")
+    lost = sum(verdict.ours for verdict in verdicts)
+    if lost:
+        return drop(SANDBOX_ERROR, f"{lost} samples got no verdict")
+    passed = sum(verdict.correct for verdict in verdicts)
+    return judge_rate(passed, len(verdicts), str(config.model_name), config.solved)
 
 
 def model_settings(config: PrepareConfig) -> Config:

@@ -14,10 +14,12 @@ from code_rl.preparation.decontaminate import run_decontaminate
 from code_rl.preparation.deduplicate import run_deduplicate
 from code_rl.preparation.difficulty import run_difficulty
 from code_rl.preparation.filter import run_filter
+from code_rl.preparation.flight import MISSING_LIBRARY, SANDBOX_ERROR
 from code_rl.preparation.normalise import normalise
 from code_rl.preparation.report import PrepareView, Report, StageReport, dropped_rows, dropped_survivor
 from code_rl.preparation.settings import skip_note
-from code_rl.preparation.verify import MISSING_LIBRARY, SANDBOX_ERROR, run_verify
+from code_rl.preparation.strengthen import run_strengthen, strengthened
+from code_rl.preparation.verify import run_verify
 from code_rl.preparation.write import run_write
 
 Stage = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
@@ -28,6 +30,7 @@ RUNNERS: dict[str, Stage] = {
     "deduplicate": run_deduplicate,
     "decontaminate": run_decontaminate,
     "verify": run_verify,
+    "strengthen": run_strengthen,
     "cap": run_cap,
     "difficulty": run_difficulty,
     "write": run_write,
@@ -80,7 +83,7 @@ async def _run_stage(
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
     seconds, skipped = time.perf_counter() - started, skip_note(name, bench.config)
-    note = skipped and f"skipped: {skipped}"
+    note = f"skipped: {skipped}" if skipped else strengthened(decisions) if name == "strengthen" else ""
     _note(bench, view, report, StageReport(name, len(survivors), len(kept), tuple(dropped), seconds, note))
     return kept
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,11 +15,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from code_rl.preparation.bench import Decision, Survivor
 from code_rl.problems.sources.records import Skipped
+from code_rl.progress import progress
 from code_rl.runs.files import write_atomically
 
 EXAMPLES = 3
@@ -103,8 +102,6 @@ class Report:
 
     def save(self, folder: Path) -> None:
         """Write `report.json`, `report.html` and `dropped.jsonl` (every dropped row, in order)."""
-        from code_rl.preparation.report import render_page
-
         rows = [
             {"id": one.id, "stage": stage.stage, "reason": one.reason, "detail": one.detail}
             for stage in self.stages
@@ -184,7 +181,6 @@ def _template() -> Template:
     return environment.get_template("report.html.j2")
 
 
-LINE_EVERY_S = 15.0
 BAR = 24
 
 
@@ -198,23 +194,15 @@ class PrepareView:
         """One line."""
         self.console.print(text, markup=False)
 
-    @contextlib.contextmanager
-    def progress(self, stage: str, total: int | None) -> Iterator[Callable[[], None]]:
+    def progress(self, stage: str, total: int | None) -> AbstractContextManager[Callable[[], None]]:
         """Show a stage's progress while the block runs; the block calls the function once an item."""
-        if not self.console.is_terminal:
-            yield self._lines(stage, total)
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            task = progress.add_task(stage, total=total)
-            yield lambda: progress.advance(task)
+        return progress(self.console, stage, total)
 
     def stage_done(self, stage: StageReport) -> None:
         """One line a stage."""
-        reasons = (
-            ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()) or stage.note or "nothing dropped"
-        )
-        self.say(f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s  {reasons}")
+        reasons = [", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()), stage.note]
+        said = "; ".join(filter(None, reasons)) or "nothing dropped"
+        self.say(f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s  {said}")
 
     def funnel(self, stages: Sequence[StageReport]) -> None:
         """The table of stages with a bar each."""
@@ -225,13 +213,13 @@ class PrepareView:
         for stage in stages:
             width = round(BAR * stage.came_out / most)
             bar = ("█" if self.console.is_terminal else "#") * width
-            reasons = "\n".join(f"{escape(reason)} {count}" for reason, count in stage.reasons.items())
+            reasons = [f"{reason} {count}" for reason, count in stage.reasons.items()] + [stage.note] * bool(stage.note)
             table.add_row(
                 stage.stage,
                 str(stage.went_in),
                 str(stage.came_out),
                 bar,
-                reasons or escape(stage.note),
+                escape("\n".join(reasons)),
                 f"{stage.seconds:.1f}",
             )
         self.console.print(table, soft_wrap=False)
@@ -241,15 +229,3 @@ class PrepareView:
         self.say(f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: {out / 'dropped.jsonl'}")
         if written:
             self.say(f"read it back with dataset={out}")
-
-    def _lines(self, stage: str, total: int | None) -> Callable[[], None]:
-        done, shown = 0, time.monotonic()
-
-        def on_item() -> None:
-            nonlocal done, shown
-            done += 1
-            if time.monotonic() - shown > LINE_EVERY_S:
-                shown = time.monotonic()
-                self.say(f"{stage}: {done} of {total if total is not None else '?'}")
-
-        return on_item

@@ -10,9 +10,14 @@ import chz
 from code_rl.errors import ConfigError
 from code_rl.settings import suggestion
 
-STAGES = ("normalise", "filter", "deduplicate", "decontaminate", "verify", "cap", "difficulty", "write")
+STAGES = ("normalise", "filter", "deduplicate", "decontaminate", "verify", "strengthen", "cap", "difficulty", "write")
 
-DIFFICULTY_ONLY = ("samples", "temperature", "backend", "max_tokens", "solved")
+NEEDS = {
+    "model_name": ("samples", "temperature", "backend", "max_tokens", "solved"),
+    "decontaminate": ("containment",),
+    "strengthen": ("new_inputs", "new_tests"),
+}
+"""Settings that do nothing without another."""
 
 
 def _setting(default: Any, doc: str) -> Any:
@@ -73,6 +78,15 @@ class PrepareConfig:
         "drop those where a reader had to supply one; keep: keep both; drop: drop both.",
     )
 
+    strengthen: bool = _setting(
+        False,
+        "strengthen: add hidden tests, made of the problem's own inputs, where a reference and at least two other solutions give one answer.",
+    )
+    new_inputs: int = _setting(64, "strengthen: inputs to try for a problem.")
+    new_tests: int = _setting(
+        8, "strengthen: tests to add to a problem at most; those that wrong programs fail come first."
+    )
+
     max_test_mb: float = _setting(4.0, "cap: test data a problem may keep, in MB.")
     max_test_cpu_s: float = _setting(30.0, "cap: CPU seconds that the reference may need for all kept tests.")
     max_tests: int = _setting(64, "cap: tests a problem may keep. DeepCoder uses 15.")
@@ -94,7 +108,16 @@ class PrepareConfig:
 
     @chz.validate
     def _ranges(self) -> None:
-        for name in ("min_tests", "max_references", "max_tests", "samples", "max_tokens", "max_statement_chars"):
+        for name in (
+            "min_tests",
+            "max_references",
+            "max_tests",
+            "new_inputs",
+            "new_tests",
+            "samples",
+            "max_tokens",
+            "max_statement_chars",
+        ):
             _require(self, name, getattr(self, name) >= 1, "at least 1")
         for name in ("min_statement_chars", "repeats", "mutants"):
             _require(self, name, getattr(self, name) >= 0, "0 or above")
@@ -121,8 +144,8 @@ class PrepareConfig:
     def _belongs(self) -> None:
         """A setting of a stage that does not run would silently do nothing."""
         fields = chz.chz_fields(type(self))
-        for needed, names in (("model_name", DIFFICULTY_ONLY), ("decontaminate", ("containment",))):
-            for name in names if getattr(self, needed) is None else ():
+        for needed, names in NEEDS.items():
+            for name in () if getattr(self, needed) else names:
                 if getattr(self, name) != fields[name]._default:
                     raise ConfigError(f"{name}={getattr(self, name)} does nothing without {needed}=")
 
@@ -146,6 +169,8 @@ def skip_note(stage: str, config: PrepareConfig) -> str:
     """Why a stage has nothing to do under these settings, or nothing."""
     if stage == "decontaminate" and not config.evaluation_sets:
         return "no evaluation set named (decontaminate=)"
+    if stage == "strengthen" and not config.strengthen:
+        return "not asked for (strengthen=true)"
     if stage == "difficulty" and config.model_name is None:
         return "no model named (model_name=)"
     return ""

@@ -6,7 +6,6 @@ how strong the tests are. Where none passes and one ran out of time, they are tr
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
-from code_rl.errors import SandboxError
-from code_rl.preparation.bench import Bench, ByteBudget, Decision, Entry, Ledger, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.diagnosis import diagnose
+from code_rl.preparation.flight import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Flight
 from code_rl.preparation.mutation import mutants
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import Trial, attempt, is_unsteady, outside_imports, reseeded, trivial_pass
@@ -28,11 +27,6 @@ UNSTEADY_REPEATS = 10
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """A limit that the data states and that the reference exceeds by more than this is a defect; below it, a limit set for another language."""
-SANDBOX_ERROR = "sandbox_error"
-BROKEN_CHECKER = "broken_checker"
-MISSING_LIBRARY = "missing_library"
-UNSETTLED = frozenset({SANDBOX_ERROR, MISSING_LIBRARY})
-"""Reasons that say something of this machine, not of the problem: never stored, so that a rerun asks again."""
 
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
@@ -40,65 +34,14 @@ async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnIte
     settings = bench.settings("verify", "verify", "trials", "diagnosis", "mutation", "code_rl.reward")
     keys = [content_key(settings, survivor.entry.digest, survivor.entry.stated_checker) for survivor in survivors]
     with bench.ledger("verify", keys) as ledger:
-        run = _Verification(bench, survivors, keys, ledger, on_item)
-        return await run.all()
-
-
-class _Verification:
-    """One pass of `verify` over the survivors."""
-
-    def __init__(
-        self, bench: Bench, survivors: Sequence[Survivor], keys: list[str], ledger: Ledger, on_item: OnItem
-    ) -> None:
-        self._bench, self._survivors, self._keys, self._ledger, self._on_item = bench, survivors, keys, ledger, on_item
-        self._decisions: dict[int, Decision] = {}
-        self._late: list[int] = []
-        self._budget = ByteBudget()
-
-    async def all(self) -> list[Decision]:
-        """One decision a survivor, in their order."""
-        waiting: list[int] = []
-        for index, key in enumerate(self._keys):
-            known = self._ledger.get(key)
-            if known is None:
-                waiting.append(index)
-            else:
-                self._decided(index, known)
-        if waiting:
-            verifier = Verifier(self._bench.config, self._bench.executor())
-            places = self._bench.config.concurrency or default_concurrency(self._bench.executor())
-            await self._all_of(verifier, waiting, places)
-            await self._all_of(verifier, sorted(self._late), max(1, places // IN_FLIGHT_PER_PLACE), patient=True)
-        return [self._decisions[index] for index in range(len(self._survivors))]
-
-    async def _all_of(self, verifier: Verifier, indices: Sequence[int], places: int, *, patient: bool = False) -> None:
-        queue = iter(indices)
-
-        async def work() -> None:
-            for index in queue:
-                async with self._budget.take(self._survivors[index].entry.length):
-                    await self._one(verifier, index, patient=patient)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(places, len(indices))):
-                group.create_task(work())
-
-    async def _one(self, verifier: Verifier, index: int, *, patient: bool = False) -> None:
-        entry = self._survivors[index].entry
-        try:
-            decision = await verifier.verify(entry, self._bench.store[entry.place], patient=patient)
-        except SandboxError as error:
-            decision = drop(SANDBOX_ERROR, str(error))
-        if decision is None:
-            self._late.append(index)
-            return
-        if decision.reason not in UNSETTLED:
-            self._ledger.put(self._keys[index], decision)
-        self._decided(index, decision)
-
-    def _decided(self, index: int, decision: Decision) -> None:
-        self._decisions[index] = decision
-        self._on_item()
+        flight = Flight(survivors, keys, ledger, on_item)
+        if flight.waiting:
+            verify = Verifier(bench.config, bench.executor()).verify
+            places = bench.config.concurrency or default_concurrency(bench.executor())
+            await flight.decide(lambda one: verify(one.entry, bench.store[one.entry.place]), places)
+            few = max(1, places // IN_FLIGHT_PER_PLACE)
+            await flight.decide(lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few)
+        return flight.decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +106,9 @@ class Verifier:
         if slowest > stated and stated != DEFAULT_TIME_LIMIT_S and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1):
             return drop("impossible_time_limit", f"the limit is {stated:g} s of CPU time, the reference needs more")
         patience = max(stated, 4 * rung(slowest))
-        decision = await self._repeated(
-            problem, code, patience, done=int(entry.derived and number == 1)
-        ) or await self._wrong_ones(problem, patience)
+        decision = await self._repeated(problem, code, patience, done=int(entry.derived and number == 1))
+        if decision is None and not self.config.strengthen:  # which makes them fail first
+            decision = await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
         killed, made, kills = await self._mutants(problem, code, slowest)
@@ -177,7 +120,7 @@ class Verifier:
             "mutants_killed": killed,
             "strength": round(killed / made, 3) if made else None,
         }
-        if made and killed / made < self.config.min_strength:
+        if made and killed / made < self.config.min_strength and not self.config.strengthen:
             return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed")
         costs = {str(index): cost(seconds) for index, seconds in enumerate(trial.seconds) if cost(seconds)}
         limit = calibrated_limit(stated, slowest)
@@ -203,9 +146,8 @@ class Verifier:
 
     async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
         """Solutions that the source knows to be wrong must fail."""
-        wrong = problem.meta.get("wrong_solutions")
-        for number, code in enumerate(wrong[:MOST_WRONG_SOLUTIONS] if isinstance(wrong, list) else ()):
-            verdict = (await attempt(problem, str(code), self.executor, limit)).verdict
+        for number, code in enumerate(wrong_solutions(problem)):
+            verdict = (await attempt(problem, code, self.executor, limit)).verdict
             if verdict.ours:
                 return _no_verdict(verdict)
             if verdict.correct:
@@ -216,13 +158,7 @@ class Verifier:
         """(mutants killed, mutants judged, kills by test). A mutant without a verdict about itself is left out."""
         kills: Counter[int] = Counter()
         killed = made = 0
-        try:
-            programs = (
-                mutants(code, self.config.mutants, f"{self.config.seed}/{problem.id}") if self.config.mutants else []
-            )
-        except (SyntaxError, ValueError, RecursionError):
-            programs = []
-        for program in programs:
+        for program in mutants_of(code, self.config, problem):
             verdict = (await attempt(problem, program, self.executor, 2 * rung(slowest))).verdict
             if verdict.ours:
                 continue
@@ -231,6 +167,20 @@ class Verifier:
                 killed += 1
                 kills[verdict.passed] += 1
         return killed, made, kills
+
+
+def wrong_solutions(problem: Problem) -> list[str]:
+    """The first solutions that the source knows to be wrong."""
+    wrong = problem.meta.get("wrong_solutions")
+    return [str(code) for code in wrong[:MOST_WRONG_SOLUTIONS]] if isinstance(wrong, list) else []
+
+
+def mutants_of(code: str, config: PrepareConfig, problem: Problem) -> list[str]:
+    """The mutants of a problem's reference that these settings ask for."""
+    try:
+        return mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
+    except (SyntaxError, ValueError, RecursionError):
+        return []
 
 
 def _no_verdict(verdict: Verdict) -> Decision:

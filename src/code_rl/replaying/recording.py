@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.config import BatchShape, Config, batch_shape
-from code_rl.errors import ConfigError, DataError
+from code_rl.errors import DataError
 from code_rl.problems.problem import Problem
 from code_rl.reward.extract import extract_code
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
-from code_rl.runs.directory import CONFIG, METRICS, is_run, read_config
+from code_rl.runs.directory import METRICS, is_run, read_config, settings_of
 from code_rl.runs.journal import JOURNAL, read_journal
 from code_rl.runs.recorder import ROLLOUTS
 from code_rl.runs.trained import TRAINED, Logprobs, read_trained_line
@@ -164,16 +164,10 @@ class Recording:
 def open_recording(log_path: Path) -> Recording:
     """The recording in a run directory. Raises ConfigError or DataError when there is none that can be read."""
     if not is_run(log_path):
-        raise DataError(f"replay={log_path} holds no run (config.json is missing); give the directory of a run")
+        raise DataError(f"{log_path} holds no run (config.json is missing); give the directory of a run")
     if not (log_path / ROLLOUTS).is_file():
-        raise DataError(f"replay={log_path} holds no {ROLLOUTS}: nothing was recorded that could be replayed")
-    settings = read_config(log_path)
-    left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
-    try:
-        config = make_settings(Config, {name: value for name, value in settings.items() if name not in left_out})
-    except ConfigError as error:
-        raise ConfigError(f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}") from error
-    return Recording(log_path, config, settings)
+        raise DataError(f"{log_path} holds no {ROLLOUTS}: nothing was recorded that could be judged or credited again")
+    return Recording(log_path, make_settings(Config, settings_of(log_path)), read_config(log_path))
 
 
 def _group(record: Mapping[str, Any]) -> RecordedGroup:

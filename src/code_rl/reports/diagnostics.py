@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from code_rl.reports.groups import as_number
+from code_rl.reports.groups import as_number, as_text
+from code_rl.runs.files import read_lines
 
 Severity = Literal["bad", "warning", "note"]
 Record = Mapping[str, Any]
 
 MIN_STEPS = 5
+MAX_NAMED = 12
+DISAGREEMENTS = "disagreements.jsonl"
+"""What `code-rl rejudge strengthen=true` leaves in a run's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,24 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
     found = [finding for rule in rules for finding in [rule(look)] if finding is not None]
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
+
+
+def weak_tests(log_path: Path) -> list[Finding]:
+    """Problems whose passing programs disagree, as `code-rl rejudge strengthen=true` found them; nothing where it was not run."""
+    rows = [row for row in read_lines(log_path / DISAGREEMENTS) if row.get("reason") == "disagree"]
+    names = [as_text(row["card"].get("problem_id"), 120) for row in rows if isinstance(row.get("card"), dict)]
+    if not names:
+        return []
+    return [
+        Finding(
+            "weak-tests",
+            "warning",
+            "Programs that passed disagree",
+            f"on {len(names)} problems: {', '.join(names[:MAX_NAMED])}{' …' if len(names) > MAX_NAMED else ''}",
+            "The tests of these problems are weak: a wrong program passes them, and was rewarded.",
+            "code-rl prepare strengthen=true adds tests; code-rl rejudge says what was trained on, train fork= goes on from before.",
+        )
+    ]
 
 
 def loss_not_finite(look: Look) -> Finding | None:

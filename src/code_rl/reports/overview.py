@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.reports.diagnostics import diagnose
+from code_rl.reports.diagnostics import diagnose, weak_tests
 from code_rl.reports.groups import as_number, as_text
 from code_rl.reports.run import RunReader
 from code_rl.runs.smoke import STEPS, smoke_test
@@ -34,7 +34,9 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "answer": answer(splits, steps),
         "splits": splits,
         "totals": totals(records, reader),
-        "findings": [finding.as_dict() for finding in diagnose(records, reader.config)],
+        "findings": [
+            finding.as_dict() for finding in (*weak_tests(reader.log_path), *diagnose(records, reader.config))
+        ],
         "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
@@ -161,11 +163,20 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
         ("LoRA rank", config.get("lora_rank")),
         ("Seed", config.get("seed")),
         ("Recipe", config.get("recipe")),
+        ("Fork of", _forked(shape.get("forked")) if shape else None),
     ]
     problems = len(reader.rollouts.problems)
     if problems and steps:
         rows.append(("Problems met", f"{problems:,}"))
     return [[label, as_text(value, 300)] for label, value in rows if value is not None]
+
+
+def _forked(forked: Any) -> str | None:
+    """Where a fork comes from, and which settings differ."""
+    if not isinstance(forked, dict) or not isinstance(forked.get("changed"), dict):
+        return None
+    changed = [f"{name}={now} (was {was})" for name, (was, now) in forked["changed"].items()]
+    return f"{forked.get('run')}, checkpoint {forked.get('checkpoint')}: {', '.join(changed) or 'no setting differs'}"
 
 
 def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:

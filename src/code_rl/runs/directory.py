@@ -11,8 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from code_rl.config import Config
 from code_rl.errors import ConfigError
 from code_rl.runs.lock import LOCK
+from code_rl.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
 CONFIG = "config.json"
@@ -103,6 +105,19 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{FORMAT}): resume it with that one"
             )
     return {name: value for name, value in settings.items() if name not in RETIRED}
+
+
+def settings_of(log_path: Path) -> dict[str, Any]:
+    """The settings of the run in a directory. Raises ConfigError, naming their file, when they are none."""
+    left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
+    settings = {name: value for name, value in read_config(log_path).items() if name not in left_out}
+    try:
+        make_settings(Config, settings)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
+        ) from error
+    return settings
 
 
 def with_checksum(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class History:
         event, step = entry["event"], _whole(entry["step"])
         if event == "begin":
             self.version = entry.get("version")
+        elif event == "fork":
+            self.sampled, self.refilled = {}, {}
         elif event == "resume":
             lost = _tokens(entry["lost"])
             self._void_from(step)

@@ -3,6 +3,7 @@
 | event | when | what it holds |
 |---|---|---|
 | `begin` | a run begins | `step` 0, `version` of these formats, `release` of the project |
+| `fork` | a run begins at another one's checkpoint | `step`, `run` and `checkpoint` that it comes from; what is decided before is of other settings |
 | `resume` | a process takes a run up again | `step` from which on everything before this line is void, `checkpoint`, `lost` tokens |
 | `evaluate` | before an evaluation | `step` (−1: before training), `samples`, `policy_step`, `worst` tokens |
 | `evaluated` | after it | `step`, `samples`, `metrics` |

@@ -217,7 +217,8 @@ class Recorder:
             needed = {record.get(key) for record in kept for key in PATHS}
             for record in records[: -self._keep]:
                 for path in [Path(str(record[key])) for key in PATHS if key in record and record[key] not in needed]:
-                    path.unlink(missing_ok=True)
+                    if path.is_relative_to(self.log_path.absolute()):  # that of a fork's first one is another run's
+                        path.unlink(missing_ok=True)
         if len(records) >= FALLBACKS:
             self.inflight.keep_from(int(records[-FALLBACKS]["step"]))
 

@@ -1,0 +1,206 @@
+"""The verb `rejudge`: a run's programs under stronger tests, and which data it was trained on with a verdict that they change; a cut run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import chz
+
+from code_rl.commands.judge import Journal, Program, judge_into
+from code_rl.commands.judge_view import JudgingView
+from code_rl.errors import ConfigError, DataError, typed
+from code_rl.objective import objective_of
+from code_rl.preparation.bench import content_key, make_entry
+from code_rl.problems.load import find_data, load_train_problems
+from code_rl.problems.problem import Problem
+from code_rl.problems.settle import OnDemand
+from code_rl.problems.store import Store
+from code_rl.replaying.disagreement import DISAGREEMENTS, compare_passing
+from code_rl.replaying.recording import Recording, open_recording
+from code_rl.replaying.rejudge import Completion, completions, last_sound_checkpoint
+from code_rl.reward.verdict import VerdictKind
+from code_rl.sandbox.executor import Executor
+from code_rl.settings import make_settings
+
+REJUDGED = "rejudge.jsonl"
+MAX_SHOWN = 20
+
+
+@chz.chz
+class RejudgeConfig:
+    """Judge a run's stored programs again with a data set's tests, and name what was trained on a verdict that they change."""
+
+    run: str = chz.field(doc="Directory of the run.")
+    dataset: str | None = chz.field(
+        default=None,
+        doc="Problems with stronger tests, as train's dataset=; matched by id, all of their tests count. None: the run's own data set, "
+        "which strengthen=true looks at.",
+    )
+    strengthen: bool = chz.field(
+        default=False,
+        doc="In place of judging again, run the programs of each problem that passed on new inputs, made of the problem's own: where they disagree, "
+        f"its tests are weak. Written to {DISAGREEMENTS} in the run's directory, from where the report names them.",
+    )
+    new_inputs: int = chz.field(default=32, doc="With strengthen=true: inputs to try for a problem.")
+    out: str | None = chz.field(
+        default=None, doc=f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory)."
+    )
+    executor: str = chz.field(
+        default="auto",
+        doc="Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
+    )
+    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
+        default="auto",
+        doc="Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.",
+    )
+    concurrency: int | None = chz.field(default=None, doc="Programs that run at once (None: the executor's default).")
+
+    @chz.validate
+    def _fits(self) -> None:
+        for name in ("concurrency", "new_inputs"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if not self.strengthen and self.dataset is None:
+            raise ConfigError(
+                "give dataset=, the problems with stronger tests, or strengthen=true to look for weak ones"
+            )
+        if not self.strengthen and self.new_inputs != 32:
+            raise ConfigError(f"new_inputs={self.new_inputs} does nothing without strengthen=true")
+        if self.strengthen and self.out is not None:
+            raise ConfigError(f"out={self.out} does nothing with strengthen=true, which writes {DISAGREEMENTS}")
+
+
+Find = Callable[[str], Problem | None]
+"""The problem with an id, where there is one."""
+
+
+def finder(problems: Sequence[Problem]) -> Find:
+    """Problems by id; those of a store are read when they are asked for."""
+    if isinstance(problems, Store):
+        return lambda name: problems.get(name) if problems.has(name) else None
+    places = {problem.id: place for place, problem in enumerate(problems)}
+    return lambda name: problems[places[name]] if name in places else None
+
+
+def rejudge_command(given: Mapping[str, str]) -> int:
+    """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
+    config = make_settings(RejudgeConfig, given)
+    recording = open_recording(Path(config.run).expanduser())
+    out = os.path.expanduser(config.out or recording.log_path / REJUDGED)
+    return asyncio.run(_run(config, recording, out))
+
+
+async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
+    from code_rl.sandbox.connect import connect_executor
+
+    @cache
+    def executor() -> Executor:
+        return connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
+
+    pins = recording.settings.get("resolved", {}).get("data", {}) if config.dataset is None else {}
+    data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
+    try:
+        find = finder(await load_train_problems(data, OnDemand(executor)))
+        if not config.strengthen:
+            return await _rejudge(config, recording, find, executor(), out)
+        path = recording.log_path / DISAGREEMENTS
+        print(await compare_passing(recording, find, executor(), config.new_inputs, path))
+        return 0
+    finally:
+        if executor.cache_info().currsize:
+            await executor().aclose()
+
+
+async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
+    """Each different program of a problem once, then a row for every completion."""
+    objective, limit = objective_of(recording.config), recording.config.reward_timeout
+    every, digests = objective.reward.all_tests, dict[str, str | None]()
+
+    def key_of(each: Completion) -> str | None:
+        name = each.line.group.problem.id
+        if name not in digests:
+            problem = find(name)
+            digests[name] = make_entry(problem, 0)[0].digest if problem is not None else None
+        return digests[name] and content_key(digests[name], each.trajectory.last.code, limit, every)
+
+    asked = {key_of(each) for each in completions(recording)} - {None}
+    missing = [name for name, digest in digests.items() if digest is None]
+    if not asked:
+        raise DataError(f"dataset={config.dataset} has none of the {len(missing)} problems of the run in {recording.log_path}")  # fmt: skip
+
+    def programs() -> Iterator[tuple[Program, str]]:
+        for each in completions(recording):
+            key = key_of(each)
+            if key in asked:
+                asked.remove(key)
+                yield Program(each.line.group.problem.id, "", each.trajectory.last.code), str(key)
+
+    tally, view = Tally(), JudgingView(len(asked))
+    with Journal(out) as journal:
+        if journal.earlier:
+            view.say(f"{journal.earlier} verdicts are here from before")
+        with view.progress(executor.description) as on_verdict:
+            await judge_into(
+                journal, programs(), find, executor, concurrency=config.concurrency, cpu_limit_s=limit, all_tests=every, on_verdict=on_verdict
+            )  # fmt: skip
+        rows = ((each, key_of(each)) for each in completions(recording))
+        journal.finish(tally.take(each, each.row(objective, journal.row(key) if key else None)) for each, key in rows)
+    _say(config, recording, tally, missing, out)
+    return 1 if tally.unjudged else 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the rows come to: completions by step and fate, the data trained on a verdict that has changed, in words."""
+
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    changed: list[str] = field(default_factory=list)
+    unjudged: int = 0
+
+    def take(self, each: Completion, row: dict[str, Any]) -> dict[str, Any]:
+        """Count a row, and give it back."""
+        self.unjudged += row["verdict"] is not None and VerdictKind(row["verdict"]).ours
+        self.counts[each.line.step, "datums"] += row["trained"]
+        if row["changed"]:
+            fate = "fell" if (row["reward_now"] or 0) < (row["reward"] or 0) else "rose"
+            self.counts[each.line.step, fate if row["trained"] else "untrained"] += 1
+            if row["trained"]:
+                self.changed.append(f"{each.where}: {row['problem_id']}, {row['was']} → {row['verdict']}")
+        return row
+
+
+def _say(config: RejudgeConfig, recording: Recording, tally: Tally, missing: Sequence[str], out: str) -> None:
+    """The table of steps, what changed, and where to go on."""
+    run, counts, changed = recording.log_path, tally.counts, tally.changed
+    widths = {"step": 6, "datums": 7, "fell": 6, "rose": 6, "untrained": 11}
+    steps = sorted({step for (step, what), count in counts.items() if count and what != "datums"})
+    table: list[list[Any]] = [
+        list(widths),
+        *([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps),
+    ]
+    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths.values(), strict=True)) for row in table]
+    for part, what in ((lines, "steps"), (changed, "data")):
+        print(
+            "\n".join(
+                [*part[:MAX_SHOWN], *([f"… and {len(part) - MAX_SHOWN} more {what}"] if part[MAX_SHOWN:] else [])]
+            )
+        )
+    if missing:
+        shown = ", ".join(missing[:MAX_SHOWN]) + (" …" if len(missing) > MAX_SHOWN else "")
+        print(f"{len(missing)} problems of the run are not in dataset={config.dataset}, and were not judged: {shown}")
+    datums = sum(count for (_, what), count in counts.items() if what == "datums")
+    print(f"{len(changed)} of {datums} datums were trained on a verdict that has changed; every completion is in {out}")
+    if tally.unjudged:
+        print(f"{tally.unjudged} completions got no verdict about themselves; run the same command again")
+    if changed:
+        first = min(step for (step, what), count in counts.items() if count and what in ("fell", "rose"))
+        name = last_sound_checkpoint(run, first)
+        where = f"the last checkpoint before is {name}, to go on from there: {typed('train')} fork={run / str(name)} dataset={config.dataset} log_path=NEW"  # fmt: skip
+        print(f"the first is of step {first}; {where if name else f'no checkpoint lies before it: begin anew with dataset={config.dataset}'}")  # fmt: skip

@@ -1,0 +1,314 @@
+"""New inputs from a problem's own: small changes that keep what all of its inputs have in common.
+
+An input is read as nested values: the arguments of a call, or the lines of a text, each a list of its tokens (`t` and then as many blocks of lines are
+seen as such). What holds in every input seen is taken for a rule: numbers, lengths and letters within their ranges, lists that are sorted or free of
+repeats, a count that is the length of a list, values that a number bounds. That a new input is valid is then for solutions to say.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from code_rl.problems.values import LinkedList
+
+Path = tuple[Any, ...]
+"""Where a value stands: indices. In a `Key` the elements of a list of no fixed length are all `ANY`."""
+Key = tuple[Any, ...]
+ANY = "*"
+RECORD = 6
+"""A list that is never longer, and always of one length, is a record: its places mean different things."""
+MAX_MEASURES = 24
+MAX_CHANGES = 3
+TRIES = 30
+CHANCE = 1e-3
+_SAID = {
+    "distinct": re.compile(r"\b(?:distinct|unique|different|permutation|no two|duplicates?|set of)\b", re.IGNORECASE),
+    "rising": re.compile(
+        r"\b(?:sorted|ascending|increasing|decreasing order|non-decreasing|in order)\b", re.IGNORECASE
+    ),
+    "falling": re.compile(r"\b(?:sorted|descending|decreasing|non-increasing)\b", re.IGNORECASE),
+}
+"""Words of a statement that make a rule of what is true of every list seen."""
+_INTEGER, _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,17})"), re.compile(r"-?\d+\.\d+")
+
+
+class Shape:
+    """What the samples, nested values of one kind, have in common; `wording` is what is said of them."""
+
+    def __init__(self, samples: Sequence[Sequence[Any]], wording: str = "") -> None:
+        self.records: set[Key] = set()
+        self._find_records([((), sample) for sample in samples])
+        seen = [dict(self._by_key(sample)) for sample in samples]
+        self.pool: dict[Key, list[Any]] = defaultdict(list)
+        for key, values in itertools.chain.from_iterable(each.items() for each in seen):
+            self.pool[key] += values
+        self._kinds = {key: {type(value) for value in values} for key, values in self.pool.items()}
+        self.ranges = {key: _spans(values) for key, values in self.pool.items()}
+        self._letters = {
+            key: set("".join(v for v in values if isinstance(v, str))) for key, values in self.pool.items()
+        }
+        said = {name for name, words in _SAID.items() if words.search(wording)}
+        self._tidy = {key: _tidiness(values) & (said | _meant(values)) for key, values in self.pool.items()}
+        measured = [_measures(each) for each in seen]
+        names = [name for name in measured[0] if all(name in each for each in measured)][:MAX_MEASURES] if seen else []
+        lengths = [name for name in names if name[0] == "length"]
+        scalars = [name for name in names if name[0] == "value"]
+        pairs = [(a, b) for a in names for b in names if a != b and (a in scalars or b in scalars)]
+        self._at_most = [(a, b) for a, b in pairs if all(each[a] <= each[b] for each in measured)]
+        pairs = [(a, b) for a in (*scalars, *lengths) for b in lengths if a != b]
+        self.equal = [(a, b) for a, b in pairs if all(each[a] == each[b] for each in measured)]
+
+    def admits(self, sample: Sequence[Any]) -> bool:
+        """Whether every rule holds in `sample`."""
+        found = dict(self._by_key(sample))
+        for key, values in found.items():
+            if key not in self.pool or not {type(value) for value in values} <= self._kinds[key]:
+                return False
+            for kind, (low, high) in _spans(values).items():
+                if kind not in self.ranges[key] or low < self.ranges[key][kind][0] or high > self.ranges[key][kind][1]:
+                    return False
+            if not set("".join(v for v in values if isinstance(v, str))) <= self._letters[key]:
+                return False
+            if not self._tidy[key] <= _tidiness(values):
+                return False
+        measures = _measures(found)
+        holds = all(measures[a] <= measures[b] for a, b in self._at_most if a in measures and b in measures)
+        return holds and all(measures.get(a) == measures.get(b) for a, b in self.equal)
+
+    def nodes(self, value: Any, path: Path = (), key: Key = ()) -> Iterator[tuple[Path, Key, Any]]:
+        """Every value in a sample, with where it stands; the sample itself comes first."""
+        yield path, key, value
+        record = key in self.records
+        for index, child in enumerate(_children(value)):
+            yield from self.nodes(child, (*path, index), (*key, index if record else ANY))
+
+    def _by_key(self, sample: Sequence[Any]) -> Iterator[tuple[Key, list[Any]]]:
+        nodes = sorted(self.nodes(sample), key=lambda node: repr(node[1]))
+        for key, group in itertools.groupby(nodes, key=lambda node: node[1]):
+            yield key, [value for _, _, value in group]
+
+    def _find_records(self, values: list[tuple[Key, Any]]) -> None:
+        by_key: dict[Key, list[Any]] = defaultdict(list)
+        for key, value in values:
+            by_key[key].append(value)
+        for key, found in by_key.items():
+            lengths = {len(_children(value)) for value in found}
+            if len(lengths) == 1 and (key == () or max(lengths) <= RECORD):
+                self.records.add(key)
+            places = [((*key, i if key in self.records else ANY), c) for v in found for i, c in enumerate(_children(v))]
+            if places:
+                self._find_records(places)
+
+
+def mutated(
+    samples: Sequence[Sequence[Any]], count: int, rng: random.Random, wording: str = "", fixed: int = 0
+) -> Iterator[list[Any]]:
+    """Up to `count` different changed samples that keep the rules; the first `fixed` places of a sample stay. None is a sample given."""
+    shape, known = Shape(samples, wording), {repr(list(sample)) for sample in samples}
+    for _ in range(TRIES * count if samples else 0):
+        sample: Any = list(rng.choice(samples))
+        for _ in range(rng.randint(1, MAX_CHANGES)):
+            sample = _changed(sample, shape, rng, fixed)
+        if repr(sample) not in known and shape.admits(sample):
+            known.add(repr(sample))
+            count -= 1
+            yield sample
+        if not count:
+            return
+
+
+def mutated_texts(texts: Sequence[str], count: int, rng: random.Random, wording: str = "") -> Iterator[str]:
+    """`mutated` for inputs on stdin."""
+    lines = [[_tokens(line) for line in text.splitlines()] for text in texts]
+    block = _block(lines)
+    if block is None:
+        if len({len(each) for each in lines}) > 1:
+            lines = [[each[0], each[1:]] for each in lines if each]
+            yield from (_text([first, *rest]) for first, rest in mutated(lines, count, rng, wording))
+        else:
+            yield from map(_text, mutated(lines, count, rng, wording))
+        return
+    cases = [[each[0], *each[i : i + block]] for each in lines for i in range(1, len(each), block)]
+    most, known, shape = max(each[0][0] for each in lines), set(texts), Shape(cases, wording)
+    fresh = list(mutated(cases, 4 * count, rng, wording, fixed=1))
+    for _ in range(TRIES * count):
+        size = rng.randint(1, min(most, 2 * max(1, len(fresh))))
+        chosen = [rng.choice(fresh if fresh and rng.random() < 0.7 else cases)[1:] for _ in range(size)]
+        text = _text([[size], *itertools.chain.from_iterable(chosen)])
+        if text not in known and all(shape.admits([[size], *each]) for each in chosen):
+            known.add(text)
+            count -= 1
+            yield text
+        if not count:
+            return
+
+
+def _tokens(line: str) -> Any:
+    """A line as its tokens, integers as such; as text where single spaces do not say all of it."""
+    words = line.split(" ")
+    return line if "" in words[1:] or words != line.split() else [int(w) if _INTEGER.fullmatch(w) else w for w in words]
+
+
+def _text(lines: Sequence[Any]) -> str:
+    return "".join((line if isinstance(line, str) else " ".join(map(str, line))) + "\n" for line in lines)
+
+
+def _block(inputs: Sequence[Sequence[Any]]) -> int | None:
+    """How many lines a case has, where every input is a number on a line and then so many cases."""
+    sizes = set()
+    for lines in inputs:
+        if not lines or len(lines[0]) != 1 or not isinstance(lines[0][0], int) or lines[0][0] < 1:
+            return None
+        size, rest = divmod(len(lines) - 1, lines[0][0])
+        sizes.add(size if not rest else 0)
+    return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
+
+
+def _children(value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, LinkedList):
+        return value.items
+    return tuple(value.values()) if isinstance(value, dict) else ()
+
+
+def _with_children(value: Any, children: list[Any]) -> Any:
+    """`value` with other things in it. A dictionary keeps its keys."""
+    if isinstance(value, dict):
+        return dict(zip(value, children, strict=False))
+    return LinkedList(tuple(children)) if isinstance(value, LinkedList) else type(value)(children)
+
+
+def _replaced(value: Any, path: Path, new: Any) -> Any:
+    if not path:
+        return new
+    children = list(_children(value))
+    children[path[0]] = _replaced(children[path[0]], path[1:], new)
+    return _with_children(value, children)
+
+
+def _changed(sample: Any, shape: Shape, rng: random.Random, fixed: int) -> Any:
+    """`sample` with one value changed, and the lists and counts that go with it."""
+    nodes = [node for node in shape.nodes(sample) if node[0] and node[0][0] >= fixed]
+    by_key: dict[Key, list[tuple[Path, Key, Any]]] = defaultdict(list)
+    for node in nodes:
+        by_key[node[1]].append(node)
+    if not by_key:
+        return sample
+    # A key, then a place: a long list does not hide a number beside it.
+    path, key, value = rng.choice(by_key[rng.choice(list(by_key))])
+    children = list(_children(value))
+    if children and key not in shape.records and not isinstance(value, dict) and rng.random() < 0.7:
+        at, how = rng.randrange(len(children)), rng.choice(("drop", "again", "insert", "order", "alike"))
+        tied = [b for a, b in shape.equal if a == ("length", key) and b[0] == "length"]
+        together = [node for node in nodes if ("length", node[1]) in tied] if how in ("drop", "again") else []
+        for where, _, each in ((path, key, value), *together):
+            inside = list(_children(each))
+            sample = _replaced(sample, where, _with_children(each, _edited(inside, at, how, shape, (*key, ANY), rng)))
+    else:
+        sample = _replaced(sample, path, _another(value, key, shape, rng))
+    for scalar, length in shape.equal:
+        if scalar[0] == "value":
+            long = [_size(node[2]) for node in shape.nodes(sample) if node[1] == length[1]]
+            place = [node[0] for node in shape.nodes(sample) if node[1] == scalar[1]]
+            if len(long) == len(place) == 1 and place[0][0] >= fixed:
+                sample = _replaced(sample, place[0], long[0])
+    return sample
+
+
+def _edited(items: list[Any], at: int, how: str, shape: Shape, inside: Key, rng: random.Random) -> list[Any]:
+    if not items or at >= len(items):
+        return items
+    if how == "drop":
+        return items[:at] + items[at + 1 :]
+    if how == "again":
+        return items[: at + 1] + items[at:]
+    if how == "insert":
+        return [*items[:at], rng.choice(shape.pool.get(inside) or items), *items[at:]]
+    if how == "alike":
+        return [items[at]] * len(items)
+    order = rng.choice(("shuffle", "reverse", "sort"))
+    if order == "sort" and {type(item) for item in items} in ({int}, {str}, {float}):
+        return sorted(items)
+    return items[::-1] if order == "reverse" else rng.sample(items, len(items))
+
+
+def _another(value: Any, key: Key, shape: Shape, rng: random.Random) -> Any:
+    """Another value for one place: near, at an end of the range, in it, or one that is seen there."""
+    seen = rng.choice(shape.pool.get(key) or [value])
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or rng.random() < 0.25:
+        return (not value) if isinstance(value, bool) else seen
+    if isinstance(value, str):
+        return seen if _DECIMAL.fullmatch(value) else _respelled(value, shape.pool.get(key, [value]), rng)
+    low, high = shape.ranges.get(key, {}).get("number", (value, value))
+    if isinstance(value, float):
+        return rng.choice((low, high, rng.uniform(low, high), round(rng.uniform(low, high), 1), -value))
+    return rng.choice((low, high, value + 1, value - 1, 0, 1, rng.randint(int(low), int(high))))
+
+
+def _respelled(text: str, pool: Sequence[Any], rng: random.Random) -> str:
+    letters = sorted(set("".join(each for each in pool if isinstance(each, str)))) or ["a"]
+    at = rng.randrange(len(text) + 1)
+    letter = rng.choice(letters)
+    ways = (
+        text[:at] + text[at + 1 :], text[:at] + letter + text[at:], text[:at] + letter + text[at + 1 :], text[::-1], letter * len(text), text + text,
+        "".join(rng.sample(text, len(text))),
+    )  # fmt: skip
+    return rng.choice(ways)
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str) else len(_children(value))
+
+
+def _spans(values: Sequence[Any]) -> dict[str, tuple[float, float]]:
+    """Ranges of the numbers among `values`, and of the lengths of the rest."""
+    spans = {}
+    for kind, found in (
+        ("number", [v for v in values if isinstance(v, int | float)]),
+        ("length", [_size(v) for v in values if isinstance(v, str | list | tuple | dict | LinkedList)]),
+    ):
+        if found:
+            spans[kind] = min(found), max(found)
+    return spans
+
+
+def _tidiness(values: Sequence[Any]) -> set[str]:
+    """What is true of every list of plain values among `values`: "distinct", "rising", "falling"."""
+    lists = [list(_children(value)) for value in values if len(_children(value)) > 1]
+    lists = [each for each in lists if {type(item) for item in each} in ({int}, {str}, {float})]
+    kinds = {
+        "distinct": lambda each: len(set(each)) == len(each),
+        "rising": lambda each: each == sorted(each),
+        "falling": lambda each: each == sorted(each, reverse=True),
+    }
+    return {name for name, holds in kinds.items() if all(map(holds, lists))}
+
+
+def _meant(values: Sequence[Any]) -> set[str]:
+    """Which kinds of tidiness chance would hardly give: of many different orders one; of many draws from a small range no two alike."""
+    lists = [each for each in map(_children, values) if len(each) > 1]
+    ordered = math.prod(1 / math.factorial(min(len(each), 20)) for each in lists)
+    numbers = [item for each in lists for item in each if type(item) is int]
+    span = max(numbers) - min(numbers) + 1 if numbers else math.inf
+    apart = math.prod(max(0.0, 1 - i / span) for each in lists for i in range(len(each)))
+    found = {"rising", "falling"} if ordered < CHANCE else set()
+    return found | ({"distinct"} if apart < CHANCE else set())
+
+
+def _measures(found: dict[Key, list[Any]]) -> dict[tuple[str, Key], float]:
+    """The number at a key, or the largest of several, and the length of a single list or text."""
+    measures: dict[tuple[str, Key], float] = {}
+    for key, values in found.items():
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        if numbers:
+            measures["value" if len(values) == 1 and ANY not in key else "most", key] = max(numbers)
+        if len(values) == 1 and isinstance(values[0], str | list | tuple | LinkedList):
+            measures["length", key] = _size(values[0])
+    return measures

@@ -1,0 +1,53 @@
+"""How far a long piece of work is: a bar on a terminal, a line now and then in a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from code_rl.reward.verdict import Verdict
+
+LINE_EVERY_S = 10.0
+
+
+@contextlib.contextmanager
+def progress(
+    console: Console, what: str, total: int | None, note: Callable[[int], str] = lambda _: ""
+) -> Iterator[Callable[[], None]]:
+    """Show progress while the block runs, which calls the function once an item; `note` is what to say beside the count."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())  # fmt: skip
+    done, shown = 0, time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total, note="")
+
+        def on_item() -> None:
+            nonlocal done, shown
+            done += 1
+            bar.update(task, completed=done, note=note(done))
+            if not console.is_terminal and time.monotonic() - shown > LINE_EVERY_S:
+                shown = time.monotonic()
+                console.print(f"{what}: {done} of {total if total is not None else '?'}{note(done)}", markup=False)
+
+        yield on_item
+
+
+@contextlib.contextmanager
+def judging(console: Console, total: int) -> Iterator[Callable[[Verdict], None]]:
+    """`progress` of programs that are judged; the block calls the function with each verdict."""
+    passed, started = 0, time.perf_counter()
+
+    def note(done: int) -> str:
+        return f", {passed} passed, {done / max(time.perf_counter() - started, 1e-9):.1f} per second"
+
+    with progress(console, "judged", total, note) as on_item:
+
+        def on_verdict(verdict: Verdict) -> None:
+            nonlocal passed
+            passed += verdict.correct
+            on_item()
+
+        yield on_verdict

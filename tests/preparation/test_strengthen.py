@@ -1,0 +1,249 @@
+"""Tests made stronger: new inputs that every known right solution agrees on, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpus.rooms import room
+
+from code_rl.cli import main
+from code_rl.preparation.inputs import mutated, mutated_texts
+from code_rl.preparation.strengthen import FEW, MANY, Agreed, agreed_tests, failed
+from code_rl.problems.native import read_problems, write_problems
+from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
+from preparation.test_resume import finish, kill_at
+
+LOOP = "n = int(input())\nv = list(map(int, input().split()))\nprint(max(v))\n"
+SCAN = "input()\nbest = None\nfor x in map(int, input().split()):\n    if best is None or x > best:\n        best = x\nprint(best)\n"
+SORTED = "import sys\nd = sys.stdin.read().split()\nprint(sorted(map(int, d[1:]))[-1])\n"
+LAST = "input()\nprint(input().split()[-1])\n"
+LISTS = ([1, 2, 3], [5], [-4, 2, 9, 10], [7, 7], [0, 3])
+MAX = Problem(
+    "max",
+    "Print the largest of the numbers on the second line; the first says how many there are.",
+    tuple(StdinTest(f"{len(v)}\n{' '.join(map(str, v))}\n", f"{max(v)}\n", public=i < 1) for i, v in enumerate(LISTS)),
+    solutions=(LOOP, SCAN, SORTED),
+    meta={"wrong_solutions": [LAST]},
+)
+ABOVE = Problem(
+    "above",
+    "Return the items of a list that are strictly above k, in the order in which they stand.",
+    tuple(CallTest((v, k), [x for x in v if x > k]) for v, k in (([1, 2, 3], 2), ([5, 9, 9], 0), ([], 3), ([4, 4, 1, 0], 3))),
+    fn_name="f",
+    solutions=(
+        "def f(v, k):\n    return [x for x in v if x > k]\n",
+        "def f(v, k):\n    r = []\n    for x in v:\n        if x > k:\n            r.append(x)\n    return r\n",
+        "def f(v, k):\n    return list(filter(lambda x: x > k, v))\n",
+    ),
+    meta={"wrong_solutions": ["def f(v, k):\n    return sorted(x for x in v if x > k)\n"]},
+)  # fmt: skip
+
+
+def agreed(problem: Problem, *solutions: str, count: int = 32) -> Agreed:
+    async def run() -> Agreed:
+        async with room("auto") as executor:
+            return await agreed_tests(problem, solutions or problem.solutions, executor, "seed", count)
+
+    return asyncio.run(run())
+
+
+def fails(problem: Problem, tests: tuple[TestCase, ...], code: str) -> set[int]:
+    async def run() -> set[int]:
+        async with room("auto") as executor:
+            return await failed(problem, tests, code, executor)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("problem", [MAX, ABOVE], ids=lambda problem: problem.id)
+def test_a_wrong_program_that_passes_weak_tests_fails_new_ones_and_right_ones_do_not(problem: Problem) -> None:
+    found = agreed(problem)
+    wrong = problem.meta["wrong_solutions"][0]
+    assert fails(problem, problem.tests, wrong) == set()
+    assert fails(problem, found.tests, wrong)
+    for code in problem.solutions:
+        assert fails(problem, found.tests, code) == set()
+    assert not any(test.public for test in found.tests)
+
+
+def test_an_input_on_which_the_reference_crashes_is_never_kept() -> None:
+    crashing = LOOP.replace("print(max(v))", "assert v[0] <= v[-1]\nprint(max(v))")
+    whole, found = agreed(MAX), agreed(MAX, crashing, SCAN, SORTED)
+    lines = [list(map(int, test.input.split()[1:])) for test in found.tests if isinstance(test, StdinTest)]
+    assert 0 < len(lines) < len(whole.tests)
+    assert all(v[0] <= v[-1] for v in lines)
+
+
+def test_an_input_on_which_one_of_the_solutions_disagrees_is_never_kept() -> None:
+    found = agreed(MAX, LOOP, SCAN, SORTED, LAST)
+    assert found.disputed > 0
+    assert fails(MAX, found.tests, LAST) == set()
+
+
+@pytest.mark.parametrize(
+    "unsteady",
+    ["import random\nprint(max(v) + random.choice([0, 0, 1]) * (v != sorted(v)))", "import time\nprint(max(v) + (time.time_ns() // 7 % 2 if v != sorted(v) else 0))"],
+    ids=["random", "clock"],
+)  # fmt: skip
+def test_a_reference_that_answers_differently_another_time_gives_no_test(unsteady: str) -> None:
+    found = agreed(MAX, LOOP.replace("print(max(v))", unsteady), SCAN, SORTED)
+    assert fails(MAX, found.tests, LOOP) == set()
+
+
+@pytest.mark.parametrize(
+    ("problem", "solutions", "why"),
+    [
+        (MAX, (LOOP, SCAN), FEW),
+        (MAX, (LOOP, LOOP.replace("v", "w"), LOOP.replace("n =", "m =")), FEW),
+        (MAX, (LOOP, SCAN, "print(0)\n"), FEW),
+        (MAX, (), FEW),
+        (dataclasses.replace(MAX, compare=Compare("checker", checker="pass")), MAX.solutions, MANY),
+        (dataclasses.replace(MAX, interactor="pass"), MAX.solutions, MANY),
+    ],
+    ids=["two", "one shape", "one that fails", "none", "checker", "interactive"],
+)
+def test_without_two_more_independent_solutions_nothing_is_guessed(
+    problem: Problem, solutions: tuple[str, ...], why: str
+) -> None:
+    problem = dataclasses.replace(problem, solutions=solutions)
+    found = agreed(problem)
+    assert (found.tests, found.why) == ((), why)
+
+
+def test_sequences_of_calls_and_tolerances_get_tests_too() -> None:
+    calls = [(("Box", ()), ("put", (n,)), ("put", (m,)), ("total", ())) for n, m in ((1, 2), (5, 7), (3, 3))]
+    tests = tuple(
+        SequenceTest("Box", c, (None, None, None, c[1][1][0] + c[2][1][0]), abs_tol=1e-3, rel_tol=0.0) for c in calls
+    )
+    codes = (
+        "class Box:\n    def __init__(self):\n        self.n = 0\n    def put(self, n):\n        self.n += n\n    def total(self):\n        return self.n\n",
+        "class Box:\n    def __init__(self):\n        self.v = []\n    def put(self, n):\n        self.v.append(n)\n    def total(self):\n        return sum(self.v)\n",
+        "class Box(list):\n    put = list.append\n    def total(self):\n        return sum(self)\n",
+    )
+    problem = Problem("box", "A box that sums.", tests, compare=Compare("float", abs_tol=1e-6), solutions=codes)
+    found = agreed(problem)
+    assert found.tests
+    assert all(isinstance(test, SequenceTest) and test.abs_tol == 1e-3 for test in found.tests)
+    wrong = codes[0].replace("self.n += n", "self.n += n if n != 5 or not self.n else 0")
+    assert fails(problem, problem.tests, wrong) == set()
+    assert fails(problem, found.tests, wrong)
+
+
+def texts(*given: str, wording: str = "") -> list[str]:
+    return list(mutated_texts(given, 40, random.Random(0), wording))
+
+
+def test_a_count_stays_the_length_of_its_list() -> None:
+    made = texts(*(test.input for test in MAX.tests if isinstance(test, StdinTest)))
+    assert len(made) == 40
+    for text in made:
+        count, *values = map(int, text.split())
+        assert count == len(values)
+        assert all(-4 <= value <= 10 for value in values)
+
+
+def test_a_number_of_cases_stays_that_of_the_cases() -> None:
+    made = texts("2\n3 1\n1 2 3\n2 2\n5 5\n", "1\n4 4\n1 2 3 4\n", "3\n1 1\n7\n1 1\n8\n2 1\n3 3\n")
+    assert made
+    for text in made:
+        (cases,), *lines = [list(map(int, line.split())) for line in text.splitlines()]
+        assert len(lines) == 2 * cases
+        assert all(len(v) == n and 1 <= k <= n for (n, k), v in zip(lines[::2], lines[1::2], strict=True))
+
+
+def test_edges_stay_within_the_nodes_of_their_graph_and_are_counted() -> None:
+    made = texts("3 2\n1 2\n2 3\n", "4 3\n1 2\n2 3\n1 4\n", "2 1\n1 2\n", "4 4\n1 2\n2 3\n3 4\n1 4\n")
+    assert made
+    for text in made:
+        (n, m), *edges = [list(map(int, line.split())) for line in text.splitlines()]
+        assert len(edges) == m
+        assert all(1 <= a <= n and 1 <= b <= n for a, b in edges)
+
+
+def test_what_a_statement_says_of_its_lists_stays_and_chance_alone_makes_no_rule() -> None:
+    given = ["3\n1 2 3\n", "2\n5 9\n", "2\n2 4\n"]
+
+    def sorted_lists(made: list[str]) -> bool:
+        lists = [list(map(int, text.split()[1:])) for text in made]
+        return all(v == sorted(v) for v in lists)
+
+    assert sorted_lists(texts(*given, wording="The list is sorted."))
+    assert not sorted_lists(texts(*given))
+    many = ["8\n" + " ".join(map(str, sorted(random.Random(i).sample(range(90), 8)))) + "\n" for i in range(4)]
+    assert sorted_lists(texts(*many))
+
+
+def test_values_of_a_call_keep_their_types_and_what_ties_them() -> None:
+    samples: list[list[Any]] = [[[1, 2], ["a", "b"], (1, 2.5), {"k": 1}], [[5], ["c"], (3, 0.5), {"k": 4}], [[7, 8, 9], ["d", "e", "f"], (2, 1.5), {"k": 2}]]  # fmt: skip
+    made = list(mutated(samples, 60, random.Random(1)))
+    assert made
+    for numbers, words, pair, table in made:
+        assert len(numbers) == len(words)
+        assert (type(pair), len(pair), type(pair[0]), type(pair[1]), set(table)) == (tuple, 2, int, float, {"k"})
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    given = [test.input for test in MAX.tests if isinstance(test, StdinTest)]
+    assert texts(*given) == texts(*given)
+    assert not set(texts(*given)) & set(given)
+
+
+def prepared(folder: Path, *words: str) -> list[str]:
+    write_problems(folder / "weak.jsonl", [MAX, ABOVE, dataclasses.replace(MAX, id="few", statement="Say which number on line two is largest of all of them.", solutions=(LOOP,), meta={})])  # fmt: skip
+    return [f"dataset={folder / 'weak.jsonl'}", *words]
+
+
+def test_prepare_adds_hidden_tests_and_says_what_they_catch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = prepared(tmp_path, f"out={tmp_path / 'out'}")
+    assert main(["prepare", *words]) == 0
+    dropped = [json.loads(line)["reason"] for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
+    assert dropped == ["wrong_solution_passes"] * 2
+    assert main(["prepare", *words, "strengthen=true", "new_tests=4", "dry_run=true"]) == 0
+    assert "\n  strengthen\n" in capsys.readouterr().out
+    assert main(["prepare", *words, "strengthen=true", "new_tests=4"]) == 0
+    said = next(stage for stage in json.loads((tmp_path / "out" / "report.json").read_text())["stages"] if stage["stage"] == "strengthen")  # fmt: skip
+    assert "8 tests added to 2 problems, which catch 2 known wrong solutions" in said["note"]
+    assert "too few solutions: 1" in said["note"]
+    assert said["note"].replace(" ", "") in capsys.readouterr().out.replace("\n", "").replace(" ", "")
+    by_id = {problem.id: problem for problem in read_problems(tmp_path / "out" / "train.jsonl")}
+    assert {name: len(problem.tests) for name, problem in by_id.items()} == {"max": 9, "above": 8, "few": 5}
+    assert by_id["max"].tests[:5] == MAX.tests
+    assert not any(test.public for test in by_id["max"].tests[5:])
+    assert by_id["few"].meta["prepare"]["strengthened"]["why"] == FEW
+
+
+def test_the_tests_that_catch_come_through_a_cap(tmp_path: Path) -> None:
+    words = prepared(tmp_path, f"out={tmp_path / 'out'}", "strengthen=true", "max_tests=3", "mutants=0")
+    assert main(["prepare", *words]) == 0
+    for problem in read_problems(tmp_path / "out" / "train.jsonl"):
+        wrong = problem.meta.get("wrong_solutions")
+        assert len(problem.tests) == 3
+        assert wrong is None or fails(problem, problem.tests, wrong[0])
+
+
+def test_a_wrong_solution_that_no_new_test_catches_still_drops_its_problem(tmp_path: Path) -> None:
+    few = dataclasses.replace(MAX, solutions=(LOOP, SCAN))
+    write_problems(tmp_path / "weak.jsonl", [few])
+    assert main(["prepare", f"dataset={tmp_path / 'weak.jsonl'}", f"out={tmp_path / 'out'}", "strengthen=true"]) == 0
+    assert '"wrong_solution_passes"' in (tmp_path / "out" / "dropped.jsonl").read_text()
+
+
+@pytest.mark.parametrize("word", ["new_tests=3", "new_inputs=9"])
+def test_a_setting_that_would_do_nothing_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "dataset=builtin", "out=x", word]) == 2
+    assert "does nothing without strengthen=" in capsys.readouterr().err
+
+
+def test_killed_in_the_middle_of_the_stage_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    words = prepared(tmp_path, "strengthen=true")
+    whole = finish(words, tmp_path / "whole")
+    assert whole["train.jsonl"].count(b"\n") == 3
+    for lines in (1, 2):
+        kill_at(words, tmp_path / f"cut{lines}", "strengthen.jsonl", lines)
+        assert finish(words, tmp_path / f"cut{lines}") == whole
