@@ -54,9 +54,9 @@ class TooLargeError(RefusedError):
     """The request is over the server's size limit."""
 
 
-def open_session(connections: int) -> aiohttp.ClientSession:
-    """A session that keeps up to `connections` connections."""
-    connector = aiohttp.TCPConnector(limit=connections, ttl_dns_cache=60)
+def open_session() -> aiohttp.ClientSession:
+    """A session with as many connections as its caller has requests in flight."""
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
     return aiohttp.ClientSession(connector=connector, auto_decompress=True)
 
 
