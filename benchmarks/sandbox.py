@@ -1,10 +1,10 @@
 """Submissions per second of the embedded sandbox, beside other ways to run the same programs, and beside the bare limit.
 
     python benchmarks/sandbox.py [tests=1,20] [seconds=5] [rounds=3] [concurrency=4] [isolation=full] [crowd=64]
-        [fusion_url=http://localhost:8080/run_code] [harness=.../tinker_cookbook/recipes/code_rl/lcb_utils.py]
+        [fusion_url=http://localhost:8080/run_code] [harness=.../tinker_cookbook/recipes/code_rl/lcb_utils.py] [ray=ray]
 
 Every way runs the same program on the same inputs and checks every output. The ways take turns, `rounds` times, so that a busy
-machine touches them alike; the median is shown. The bare limit is a loop without any work of a sandbox: for each submission one process cloned
+machine touches them alike; the median is shown. `ray` is an `executor=` that names a Ray cluster. The bare limit is a loop without any work of a sandbox: for each submission one process cloned
 into new user, PID and mount namespaces from a bare interpreter, which forks one process per test; all of them end at once. Last comes the
 memory of the whole sandbox with `crowd` submissions in flight: the largest sum of proportional shares seen while each of them sleeps in its test.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import runpy
@@ -25,8 +26,9 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from code_rl.sandbox.connect import check_executor, connect_executor
 from code_rl.sandbox.embedded import EmbeddedSandbox
-from code_rl.sandbox.executor import Job, StdinInput
+from code_rl.sandbox.executor import Executor, Job, StdinInput
 
 SLEEPER = "import time\ntime.sleep(2)\nprint(input())\n"
 PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
@@ -39,6 +41,7 @@ SETTINGS = {
     "crowd": "64",
     "fusion_url": "",
     "harness": "",
+    "ray": "",
 }
 BUBBLEWRAP = [
     "bwrap",
@@ -122,7 +125,8 @@ def main() -> None:
 
 async def compare(settings: dict[str, str]) -> None:
     seconds, lanes = float(settings["seconds"]), int(settings["concurrency"])
-    async with EmbeddedSandbox(lanes, settings["isolation"]) as box:
+    async with contextlib.AsyncExitStack() as stack:
+        box = await stack.enter_async_context(EmbeddedSandbox(lanes, settings["isolation"]))
         ways: dict[str, Way] = {
             f"embedded, {box.isolation}": embedded(box),
             "python per test": processes([sys.executable]),
@@ -132,6 +136,12 @@ async def compare(settings: dict[str, str]) -> None:
             ways["bubblewrap"] = processes([*BUBBLEWRAP, system_python])
         if shutil.which("firejail"):
             ways["firejail"] = processes([*FIREJAIL, system_python])
+        if settings["ray"]:
+            nodes = connect_executor(settings["ray"], isolation=settings["isolation"], concurrency=lanes)
+            stack.push_async_callback(nodes.aclose)
+            await check_executor(nodes)
+            print(nodes.description)
+            ways["embedded, on Ray"] = embedded(nodes)
         if settings["fusion_url"]:
             ways["Sandbox Fusion, one request per test"] = fusion(settings["fusion_url"])
             if settings["harness"]:
@@ -196,7 +206,7 @@ async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> f
     return done / (time.perf_counter() - start)
 
 
-def embedded(box: EmbeddedSandbox) -> Way:
+def embedded(box: Executor) -> Way:
     async def way(inputs: list[bytes]) -> list[bytes]:
         return [one.stdout async for one in box.run(Job(PROGRAM, tuple(map(StdinInput, inputs))))]
 

@@ -91,7 +91,7 @@ class RayCluster:
         nodes = self._pool.servers
         levels = Counter(node.facts.isolation for node in nodes)
         shown = ", ".join(level if len(levels) == 1 else f"{level} on {count}" for level, count in levels.items())
-        return f"{len(nodes)} nodes of a Ray cluster, isolation {shown}, {self.places} workers"
+        return f"{len(nodes)} node{'s' * (len(nodes) != 1)} of a Ray cluster, isolation {shown}, {self.places} workers"
 
     @property
     def places(self) -> int:

@@ -1,7 +1,7 @@
 """What runs on each node of a Ray cluster: its embedded sandbox, as an actor whose answers are plain data.
 
-A submission is pulled step by step: a step gives what came within a short while, at least one execution, so that a submission of many fast tests
-costs one call, and one that fails its first test is stopped after that while.
+A submission is pulled step by step. The first step gives the first execution, so that a program that is wrong on its first test costs no more than
+that; each later one what came within a short while, so that many fast tests cost few calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.retries import CONTROL, CONTROL_OUTPUT
 
-STEP_S = 0.02
+STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Node:
         return self._facts
 
     async def begin(self, number: int, job: Job) -> Reply:
-        """Start submission `number`; its first step."""
+        """Start submission `number`; its first execution."""
         self._submissions[number] = self._box.run(job)
-        return await self.step(number)
+        return await self.step(number, 0.0)
 
-    async def step(self, number: int) -> Reply:
-        """The next step of submission `number`."""
-        task = self._steps[number] = asyncio.create_task(self._step(number))
+    async def step(self, number: int, seconds: float = STEP_S) -> Reply:
+        """What submission `number` gives within `seconds`, at least one execution."""
+        task = self._steps[number] = asyncio.create_task(self._step(number, seconds))
         try:
             return await task
         except asyncio.CancelledError:
@@ -102,9 +102,9 @@ class Node:
         if not self._facts.refusal:
             await self._box.aclose()
 
-    async def _step(self, number: int) -> Reply:
+    async def _step(self, number: int, seconds: float) -> Reply:
         found: list[Execution] = []
-        over, trouble, end = True, None, time.monotonic() + STEP_S
+        over, trouble, end = True, None, time.monotonic() + seconds
         try:
             async for execution in self._submissions[number]:
                 found.append(execution)
