@@ -116,12 +116,13 @@ def merge_shards(out: str, keys: Iterable[str]) -> Counter[VerdictKind]:
 
 
 def _interleaved(files: Mapping[Shard, IO[bytes]], keys: Iterator[str]) -> Iterator[dict[str, Any]]:
-    turns = zip(keys, itertools.cycle(files), strict=False)
+    turns, owners = zip(keys, itertools.cycle(files), strict=False), dict[str, Shard]()
     for number, (key, shard) in enumerate(turns):
+        owners[key] = shard
         line = files[shard].readline()
         row = read_object(line, files[shard].name) if line else {}
         if row.get("key") != key:
-            owners = {key: shard, **dict(itertools.islice(turns, len(files)))}
+            owners.update(itertools.islice(turns, len(files)))
             held = owners.get(str(row.get("key")))
             what = (
                 f"holds what belongs to shard {held}" if held else "holds other verdicts" if row else "ends too early"
