@@ -4,7 +4,7 @@
         [fusion_url=http://localhost:8080/run_code] [harness=.../tinker_cookbook/recipes/code_rl/lcb_utils.py] [ray=ray]
 
 Every way runs the same program on the same inputs and checks every output. The ways take turns, `rounds` times, so that a busy
-machine touches them alike; the median is shown. `ray` is an `executor=` that names a Ray cluster. The bare limit is a loop without any work of a sandbox: for each submission one process cloned
+machine touches them alike; medians are shown. Processor time, of this process and all below it, depends less on what else runs than rates do. `ray` is an `executor=` that names a Ray cluster. The bare limit is a loop without any work of a sandbox: for each submission one process cloned
 into new user, PID and mount namespaces from a bare interpreter, which forks one process per test; all of them end at once. Last comes the
 memory of the whole sandbox with `crowd` submissions in flight: the largest sum of proportional shares seen while each of them sleeps in its test.
 """
@@ -15,6 +15,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import math
 import os
 import runpy
 import shutil
@@ -66,6 +67,8 @@ BUBBLEWRAP = [
 FIREJAIL = ["firejail", "--quiet", "--private", "--net=none", "--noprofile"]
 
 Way = Callable[[list[bytes]], Awaitable[list[bytes]]]
+Rate = tuple[float, float]
+"""Submissions a second, processor seconds a submission."""
 
 BARE = """
 import ctypes, os, sys, time, gc
@@ -149,12 +152,12 @@ async def compare(settings: dict[str, str]) -> None:
                     settings["fusion_url"], runpy.run_path(settings["harness"])
                 )
         for tests in map(int, settings["tests"].split(",")):
-            rates: dict[str, list[float]] = {name: [] for name in [*ways, "bare limit"]}
+            rates: dict[str, list[Rate]] = {name: [] for name in [*ways, "bare limit"]}
             for _ in range(int(settings["rounds"])):
                 for name, way in ways.items():
                     rates[name].append(await rate(name, way, tests, seconds, lanes))
-                rates["bare limit"].append(bare(tests, seconds, len(os.sched_getaffinity(0))))
-            show(tests, {name: statistics.median(found) for name, found in rates.items()})
+                rates["bare limit"].append((bare(tests, seconds, len(os.sched_getaffinity(0))), math.nan))
+            show(tests, rates)
     await crowd(int(settings["crowd"]), settings["isolation"])
 
 
@@ -179,16 +182,18 @@ async def crowd(size: int, isolation: str) -> None:
     )
 
 
-def show(tests: int, rates: dict[str, float]) -> None:
-    ours, *others = rates.items()
-    print(f"\n{tests} test(s) a submission          submissions/s   embedded is")
-    print(f"  {ours[0]:<38}{ours[1]:8.1f}")
-    for name, value in others:
-        print(f"  {name:<38}{value:8.1f}   {ours[1] / value:6.2f}x")
+def show(tests: int, rates: dict[str, list[Rate]]) -> None:
+    medians = {
+        name: [statistics.median(column) for column in zip(*found, strict=True)] for name, found in rates.items()
+    }
+    ours, our_cpu = next(iter(medians.values()))
+    print(f"\n{tests} test(s) a submission          submissions/s   embedded is   CPU ms a submission   of embedded's")
+    for name, (value, cpu) in medians.items():
+        print(f"  {name:<38}{value:8.1f}   {ours / value:6.2f}x{1000 * cpu:20.1f}{cpu / our_cpu:12.2f}x")
 
 
-async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> float:
-    """Submissions per second of `lanes` loops side by side."""
+async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> Rate:
+    """Submissions per second of `lanes` loops side by side, and processor seconds for each."""
     inputs = [f"{n} {3 * n}\n".encode() for n in range(tests)]
     expected = [f"{4 * n}\n".encode() for n in range(tests)]
     done = 0
@@ -201,9 +206,9 @@ async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> f
             done += 1
 
     await way(inputs)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), cpu_s()
     await asyncio.gather(*(lane(start + seconds) for _ in range(lanes)))
-    return done / (time.perf_counter() - start)
+    return done / (time.perf_counter() - start), (cpu_s() - before) / done
 
 
 def embedded(box: Executor) -> Way:
@@ -273,27 +278,42 @@ def bare(tests: int, seconds: float, lanes: int) -> float:
     return float(done.stdout)
 
 
-def memory_mb() -> tuple[float, int]:
-    """Proportional set size of all processes below this one, and their number."""
-    parents: dict[str, str] = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/stat") as file:
-                parents[entry] = file.read().rsplit(")", 1)[1].split()[1]
-        except OSError:
-            continue
+def family() -> set[str]:
+    """This process and all below it."""
+    parents = {entry: fields[1] for entry in filter(str.isdigit, os.listdir("/proc")) if (fields := stat(entry))}
     below, grown = {str(os.getpid())}, True
     while grown:
         new = {pid for pid, parent in parents.items() if parent in below} - below
         below, grown = below | new, bool(new)
+    return below
+
+
+def stat(pid: str) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return []
+
+
+def cpu_s() -> float:
+    """Processor seconds of the family so far, those of children that have ended included."""
+    ticks = sum(sum(map(int, stat(pid)[11:15])) for pid in family())
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb() -> tuple[float, int]:
+    """Proportional set size of all processes below this one, and their number."""
+    below = family() - {str(os.getpid())}
     total = 0
-    for pid in below - {str(os.getpid())}:
+    for pid in below:
         try:
             with open(f"/proc/{pid}/smaps_rollup") as file:
                 total += sum(int(line.split()[1]) for line in file if line.startswith("Pss:"))
         except OSError:
             continue
-    return total / 1024, len(below) - 1
+    return total / 1024, len(below)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.retries import CONTROL, CONTROL_OUTPUT
 
-STEP_S = 0.1
+STEP_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
