@@ -7,10 +7,9 @@ import hashlib
 import itertools
 import json
 import os
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -20,21 +19,18 @@ import chz
 from code_rl import __version__
 from code_rl.commands.verdict_files import Journal, counted, merge_shards
 from code_rl.concurrency import abandon, default_concurrency
-from code_rl.errors import CodeRLError, ConfigError, DataError
+from code_rl.errors import ConfigError, DataError
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.files import read_lines, read_object
 from code_rl.problems.load import load_problems
-from code_rl.problems.settle import OnDemand
 from code_rl.problems.store import Store
 from code_rl.reward.extract import extract_code
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.connect import EXECUTOR_DOC
-from code_rl.sandbox.executor import Executor
-from code_rl.settings import describe, make_settings, read_arguments
+from code_rl.sandbox.executor import Executor, OnDemand
+from code_rl.settings import make_settings
 from code_rl.shards import SHARD_DOC, Shard, check_sharding, read_shard
-
-USAGE = "code-rl judge problems=P.jsonl programs=Q.jsonl out=V.jsonl [key=value …]"
 
 OnVerdict = Callable[[Verdict], None]
 
@@ -165,28 +161,6 @@ async def open_problems(problems: str, executor: Executor, say: Callable[[str], 
         raise ConfigError(str(error).replace("dataset=", "problems=", 1)) from error
 
 
-async def judge_files(
-    problems: str,
-    programs: str,
-    out: str,
-    executor: Executor,
-    *,
-    concurrency: int | None = None,
-    cpu_limit_s: float | None = None,
-    on_verdict: OnVerdict | None = None,
-) -> Judged:
-    """Judge every program and write one row each to `out`, in the order of the programs.
-
-    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. `out` appears, or is replaced, when
-    all rows are there. Nothing runs when either file is malformed. Raises DataError for bad files; does not close `executor`.
-    """
-    store = await open_problems(problems, executor, lambda _: None)
-    check_programs(programs, store)
-    return await judge_programs(
-        store, programs, out, executor, concurrency=concurrency, cpu_limit_s=cpu_limit_s, on_verdict=on_verdict
-    )
-
-
 async def judge_programs(
     store: Store,
     programs: str,
@@ -199,7 +173,11 @@ async def judge_programs(
     on_earlier: Callable[[int], object] = lambda _: None,
     shard: Shard | None = None,
 ) -> Judged:
-    """As `judge_files`, for problems that are read and a programs file that `check_programs` has read; only a `shard` of it if one is given."""
+    """Judge every program of a file that `check_programs` has read, or a `shard` of them; one row each to `out`, in the order of the programs.
+
+    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. `out` appears, or is replaced, when
+    all rows are there. Does not close `executor`.
+    """
     started = time.perf_counter()
     rows = taken(programs, store, cpu_limit_s, shard)
 
@@ -255,18 +233,6 @@ def _program_code(row: Mapping[str, Any], where: str) -> str | None:
     if text is not None and not isinstance(text, str):
         raise DataError(f"{where}: {given[0]} must be a string, not {type(text).__name__}")
     return extract_code(text) if text is not None and given == ["completion"] else text
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the verb with command-line words; returns the exit code. Bad input is one line on stderr."""
-    if {"--help", "-h", "help"} & set(argv):
-        print(describe(JudgeConfig, USAGE))
-        return 0
-    try:
-        return judge_command(read_arguments(argv))
-    except CodeRLError as error:
-        print(f"code-rl judge: {'; '.join([str(error), *getattr(error, '__notes__', ())])}", file=sys.stderr)
-        return error.exit_code
 
 
 def judge_command(given: Mapping[str, str]) -> int:

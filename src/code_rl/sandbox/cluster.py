@@ -14,8 +14,9 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -269,10 +270,11 @@ def _connect(ray: ModuleType, address: str) -> bool:
         return False
     named = address if address.startswith(SCHEME) else os.environ.get("RAY_ADDRESS", "")
     _reach(named, f"executor={address}" if named == address else f"RAY_ADDRESS={named}")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ours = signal.getsignal(signal.SIGTERM)
     try:
-        with _signals_kept():
-            ray.init(address=named or None, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=named or None, log_to_driver=False, logging_level=logging.ERROR)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)  # Ray has set its own
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise SandboxError(f"executor={address}: no Ray cluster can be used: {_in_words(error)}") from error
     return True
@@ -291,18 +293,6 @@ def _reach(address: str, setting: str) -> None:
         raise SandboxError(
             f"{setting}: no Ray cluster answers there ({error}); start one with `ray start --head` ({SCHEME} wants its client port, 10001)"
         ) from error
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray sets handlers of its own; ours stay."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):  # not the main thread, where none can be set
-            for number, handler in kept.items():
-                signal.signal(number, handler)
 
 
 def _in_words(error: BaseException) -> str:

@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import math
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
@@ -22,7 +24,7 @@ from code_rl.sandbox import starvation
 from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.fusion.attempts import Attempts
 from code_rl.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
-from code_rl.sandbox.fusion.transport import allowed_run_s, open_session, ping, post_run
+from code_rl.sandbox.fusion.transport import open_session, ping, post_run
 from code_rl.sandbox.retries import RefusedError, Retries
 from code_rl.sandbox.servers import Server, ServerPool
 
@@ -50,7 +52,7 @@ class _Room:
 
     attempts: Attempts
     retries: Retries
-    asked: asyncio.Task[None]
+    asked: asyncio.Task[list[float | None]]
     """Finds out how long the servers let a program run."""
     local: EmbeddedSandbox | None = None
 
@@ -131,10 +133,10 @@ class FusionClient:
         attempts = (await self._room()).attempts
         servers, session = attempts.pool.servers, attempts.session
         refusals = asyncio.gather(*(_refusal(session, server, self._measures) for server in servers))
-        answers = await asyncio.gather(*(ping(session, ping_url(server.name)) for server in servers))
+        answers = await _ask(session, attempts.pool)
         for refusal in filter(None, await refusals):
             raise SandboxError(refusal)
-        if not any(answers):
+        if all(answer is None for answer in answers):
             raise SandboxError(
                 f"no Sandbox Fusion server answers at {', '.join(self.urls)}; start one (`code-rl sandbox port=8080`) "
                 "or set SANDBOX_URL"
@@ -158,7 +160,7 @@ class FusionClient:
     async def _lifetime(self) -> AsyncGenerator[_Room, None]:
         session = open_session()
         servers = [Server(url, self.concurrency) for url in self.urls]
-        pool = ServerPool(servers, lambda server: ping(session, ping_url(server.name)))
+        pool = ServerPool(servers, partial(_answers, session))
         attempts = Attempts(session, pool, self._patience_s, self._grace_s)
         retries = Retries(attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop)
         room = _Room(attempts, retries, asyncio.create_task(_ask(session, pool)))
@@ -185,6 +187,10 @@ def _local_sandbox() -> EmbeddedSandbox:
         return EmbeddedSandbox(isolation="none")
 
 
+async def _answers(session: ClientSession, server: Server) -> bool:
+    return await ping(session, ping_url(server.name)) is not None
+
+
 async def _refusal(session: ClientSession, server: Server, measures: bool) -> str | None:
     """Why the server will not run a program (it wants a key, or is no such server); None where it does, or has no time for it now.
 
@@ -202,9 +208,11 @@ async def _refusal(session: ClientSession, server: Server, measures: bool) -> st
     return None
 
 
-async def _ask(session: ClientSession, pool: ServerPool[Server]) -> None:
-    answers = await asyncio.gather(*(allowed_run_s(session, ping_url(server.name)) for server in pool.servers))
-    pool.longest_run_s = min(pool.longest_run_s, *answers)
+async def _ask(session: ClientSession, pool: ServerPool[Server]) -> list[float | None]:
+    """What each server's health check says; runs are as long as the strictest allows."""
+    answers = await asyncio.gather(*(ping(session, ping_url(server.name)) for server in pool.servers))
+    pool.longest_run_s = min(pool.longest_run_s, *(answer for answer in answers if answer is not None), math.inf)
+    return answers
 
 
 def _concurrency(value: int | None) -> int:
