@@ -160,7 +160,7 @@ def test_nodes_give_the_verdicts_of_one_machine(cluster, nodes):
 
 @needs_ray
 @pytest.mark.slow
-def test_a_node_that_dies_in_the_middle_costs_no_verdict_and_one_that_joins_gets_work(cluster):
+def test_a_node_that_dies_in_the_middle_costs_no_verdict(cluster):
     corpus = CORPUS[:5] * 60
     machines = cluster(2)
     nodes = list(machines.worker_nodes)
@@ -168,12 +168,36 @@ def test_a_node_that_dies_in_the_middle_costs_no_verdict_and_one_that_joins_gets
     def act(executor, count):
         if count == 60:
             machines.remove_node(nodes[0], allow_graceful=False)
-        if count == 100:
-            machines.add_node(num_cpus=1)
 
     found, executor = asyncio.run(on_cluster(corpus, act))
     assert found == asyncio.run(on_one_machine(CORPUS[:5])) * 60
     assert executor.retries > 0
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_that_joins_and_one_that_leaves_are_noticed(cluster):
+    machines = cluster(1)
+
+    async def go():
+        executor = connect_executor("ray")
+        try:
+            await executor.check()
+            (first,) = machines.worker_nodes
+            machines.add_node(num_cpus=2)
+            await until(lambda: executor.places == 8)
+            machines.remove_node(first)
+            await until(lambda: executor.places == 4)
+            return await verdicts(executor, CORPUS[:4])
+        finally:
+            await executor.aclose()
+
+    assert asyncio.run(go()) == asyncio.run(on_one_machine(CORPUS[:4]))
+
+
+async def until(true):
+    while not true():  # noqa: ASYNC110 - the test's own timeout ends what never comes
+        await asyncio.sleep(0.1)
 
 
 @needs_ray
@@ -301,6 +325,32 @@ def test_limits_and_refusals_cross_the_wire_typed(cluster):
             await executor.aclose()
 
     assert asyncio.run(go()) == (Status.TIME_LIMIT, 0)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_process_outside_the_cluster_comes_in_by_the_client_port(monkeypatch):
+    pytest.importorskip("grpc", reason="Ray's client needs grpcio: pip install -e '.[ray]'")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    head = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": port}
+    machines = Cluster(initialize_head=True, head_node_args=head)
+
+    async def go():
+        executor = connect_executor(f"ray://127.0.0.1:{port}")
+        try:
+            await executor.check()
+            return await verdicts(executor, CORPUS[:4])
+        finally:
+            await executor.aclose()
+
+    try:
+        assert asyncio.run(go()) == asyncio.run(on_one_machine(CORPUS[:4]))
+    finally:
+        ray.shutdown()
+        machines.shutdown()
 
 
 @needs_ray

@@ -261,7 +261,8 @@ def _import_ray() -> ModuleType:
         import ray
     except ImportError as error:
         raise ConfigError(f"executor=ray needs Ray: {install_command('ray')}") from error
-    return ray
+    module: ModuleType = ray
+    return module
 
 
 def _connect(ray: ModuleType, address: str) -> bool:
