@@ -1,10 +1,10 @@
 """Submissions per second of the embedded sandbox, beside other ways to run the same programs, and beside the bare limit.
 
     python benchmarks/sandbox.py [tests=1,20] [seconds=5] [rounds=3] [concurrency=4] [isolation=full] [crowd=64]
-        [fusion_url=http://localhost:8080/run_code] [harness=.../tinker_cookbook/recipes/code_rl/lcb_utils.py]
+        [fusion_url=http://localhost:8080/run_code] [harness=.../tinker_cookbook/recipes/code_rl/lcb_utils.py] [ray=ray]
 
 Every way runs the same program on the same inputs and checks every output. The ways take turns, `rounds` times, so that a busy
-machine touches them alike; the median is shown. The bare limit is a loop without any work of a sandbox: for each submission one process cloned
+machine touches them alike; medians are shown. Processor time, of this process and all below it, depends less on what else runs than rates do. `ray` is an `executor=` that names a Ray cluster. The bare limit is a loop without any work of a sandbox: for each submission one process cloned
 into new user, PID and mount namespaces from a bare interpreter, which forks one process per test; all of them end at once. Last comes the
 memory of the whole sandbox with `crowd` submissions in flight: the largest sum of proportional shares seen while each of them sleeps in its test.
 """
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+import math
 import os
 import runpy
 import shutil
@@ -25,8 +27,9 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from code_rl.sandbox.connect import check_executor, connect_executor
 from code_rl.sandbox.embedded import EmbeddedSandbox
-from code_rl.sandbox.executor import Job, StdinInput
+from code_rl.sandbox.executor import Executor, Job, StdinInput
 
 SLEEPER = "import time\ntime.sleep(2)\nprint(input())\n"
 PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
@@ -39,6 +42,7 @@ SETTINGS = {
     "crowd": "64",
     "fusion_url": "",
     "harness": "",
+    "ray": "",
 }
 BUBBLEWRAP = [
     "bwrap",
@@ -63,6 +67,8 @@ BUBBLEWRAP = [
 FIREJAIL = ["firejail", "--quiet", "--private", "--net=none", "--noprofile"]
 
 Way = Callable[[list[bytes]], Awaitable[list[bytes]]]
+Rate = tuple[float, float]
+"""Submissions a second, processor seconds a submission."""
 
 BARE = """
 import ctypes, os, sys, time, gc
@@ -122,7 +128,8 @@ def main() -> None:
 
 async def compare(settings: dict[str, str]) -> None:
     seconds, lanes = float(settings["seconds"]), int(settings["concurrency"])
-    async with EmbeddedSandbox(lanes, settings["isolation"]) as box:
+    async with contextlib.AsyncExitStack() as stack:
+        box = await stack.enter_async_context(EmbeddedSandbox(lanes, settings["isolation"]))
         ways: dict[str, Way] = {
             f"embedded, {box.isolation}": embedded(box),
             "python per test": processes([sys.executable]),
@@ -132,6 +139,12 @@ async def compare(settings: dict[str, str]) -> None:
             ways["bubblewrap"] = processes([*BUBBLEWRAP, system_python])
         if shutil.which("firejail"):
             ways["firejail"] = processes([*FIREJAIL, system_python])
+        if settings["ray"]:
+            nodes = connect_executor(settings["ray"], isolation=settings["isolation"], concurrency=lanes)
+            stack.push_async_callback(nodes.aclose)
+            await check_executor(nodes)
+            print(nodes.description)
+            ways["embedded, on Ray"] = embedded(nodes)
         if settings["fusion_url"]:
             ways["Sandbox Fusion, one request per test"] = fusion(settings["fusion_url"])
             if settings["harness"]:
@@ -139,12 +152,12 @@ async def compare(settings: dict[str, str]) -> None:
                     settings["fusion_url"], runpy.run_path(settings["harness"])
                 )
         for tests in map(int, settings["tests"].split(",")):
-            rates: dict[str, list[float]] = {name: [] for name in [*ways, "bare limit"]}
+            rates: dict[str, list[Rate]] = {name: [] for name in [*ways, "bare limit"]}
             for _ in range(int(settings["rounds"])):
                 for name, way in ways.items():
                     rates[name].append(await rate(name, way, tests, seconds, lanes))
-                rates["bare limit"].append(bare(tests, seconds, len(os.sched_getaffinity(0))))
-            show(tests, {name: statistics.median(found) for name, found in rates.items()})
+                rates["bare limit"].append((bare(tests, seconds, len(os.sched_getaffinity(0))), math.nan))
+            show(tests, rates)
     await crowd(int(settings["crowd"]), settings["isolation"])
 
 
@@ -169,16 +182,18 @@ async def crowd(size: int, isolation: str) -> None:
     )
 
 
-def show(tests: int, rates: dict[str, float]) -> None:
-    ours, *others = rates.items()
-    print(f"\n{tests} test(s) a submission          submissions/s   embedded is")
-    print(f"  {ours[0]:<38}{ours[1]:8.1f}")
-    for name, value in others:
-        print(f"  {name:<38}{value:8.1f}   {ours[1] / value:6.2f}x")
+def show(tests: int, rates: dict[str, list[Rate]]) -> None:
+    medians = {
+        name: [statistics.median(column) for column in zip(*found, strict=True)] for name, found in rates.items()
+    }
+    ours, our_cpu = next(iter(medians.values()))
+    print(f"\n{tests} test(s) a submission          submissions/s   embedded is   CPU ms a submission   of embedded's")
+    for name, (value, cpu) in medians.items():
+        print(f"  {name:<38}{value:8.1f}   {ours / value:6.2f}x{1000 * cpu:20.1f}{cpu / our_cpu:12.2f}x")
 
 
-async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> float:
-    """Submissions per second of `lanes` loops side by side."""
+async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> Rate:
+    """Submissions per second of `lanes` loops side by side, and processor seconds for each."""
     inputs = [f"{n} {3 * n}\n".encode() for n in range(tests)]
     expected = [f"{4 * n}\n".encode() for n in range(tests)]
     done = 0
@@ -191,12 +206,12 @@ async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> f
             done += 1
 
     await way(inputs)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), cpu_s()
     await asyncio.gather(*(lane(start + seconds) for _ in range(lanes)))
-    return done / (time.perf_counter() - start)
+    return done / (time.perf_counter() - start), (cpu_s() - before) / done
 
 
-def embedded(box: EmbeddedSandbox) -> Way:
+def embedded(box: Executor) -> Way:
     async def way(inputs: list[bytes]) -> list[bytes]:
         return [one.stdout async for one in box.run(Job(PROGRAM, tuple(map(StdinInput, inputs))))]
 
@@ -263,27 +278,42 @@ def bare(tests: int, seconds: float, lanes: int) -> float:
     return float(done.stdout)
 
 
-def memory_mb() -> tuple[float, int]:
-    """Proportional set size of all processes below this one, and their number."""
-    parents: dict[str, str] = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/stat") as file:
-                parents[entry] = file.read().rsplit(")", 1)[1].split()[1]
-        except OSError:
-            continue
+def family() -> set[str]:
+    """This process and all below it."""
+    parents = {entry: fields[1] for entry in filter(str.isdigit, os.listdir("/proc")) if (fields := stat(entry))}
     below, grown = {str(os.getpid())}, True
     while grown:
         new = {pid for pid, parent in parents.items() if parent in below} - below
         below, grown = below | new, bool(new)
+    return below
+
+
+def stat(pid: str) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return []
+
+
+def cpu_s() -> float:
+    """Processor seconds of the family so far, those of children that have ended included."""
+    ticks = sum(sum(map(int, stat(pid)[11:15])) for pid in family())
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb() -> tuple[float, int]:
+    """Proportional set size of all processes below this one, and their number."""
+    below = family() - {str(os.getpid())}
     total = 0
-    for pid in below - {str(os.getpid())}:
+    for pid in below:
         try:
             with open(f"/proc/{pid}/smaps_rollup") as file:
                 total += sum(int(line.split()[1]) for line in file if line.startswith("Pss:"))
         except OSError:
             continue
-    return total / 1024, len(below) - 1
+    return total / 1024, len(below)
 
 
 if __name__ == "__main__":

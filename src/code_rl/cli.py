@@ -199,7 +199,8 @@ def _show(text: str) -> int:
 
 
 def _fail(error: CodeRLError) -> int:
-    print(f"error: {redacted(' '.join(str(error).split()))}", file=sys.stderr)
+    said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    print(f"error: {redacted(' '.join(said.split()))}", file=sys.stderr)
     return error.exit_code
 
 

@@ -73,7 +73,8 @@ async def _server(concurrency: int) -> _Served:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "code_rl.sandbox.server",
+        "code_rl.cli",
+        "sandbox",
         "port=0",
         f"concurrency={concurrency}",
         stdout=asyncio.subprocess.PIPE,

@@ -42,7 +42,7 @@ class ServerProcess:
     def start(self) -> ServerProcess:
         words = [f"{name}={value}" for name, value in self.settings.items()]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "code_rl.sandbox.server", *words],
+            [sys.executable, "-m", "code_rl.cli", "sandbox", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

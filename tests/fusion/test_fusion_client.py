@@ -12,6 +12,7 @@ from fusion_support import QUICK, ServerProcess, call_job, collect, fake_server,
 from code_rl.problems import values
 from code_rl.sandbox.executor import Status
 from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.sandbox.starvation import processors
 
 
 def only(executions):
@@ -270,3 +271,40 @@ def test_large_inputs_travel_in_smaller_chunks(server: ServerProcess):
 
     assert [int(execution.stdout) for execution in asyncio.run(go())] == [7_000_000] * 5
     assert max(sizes) < 24 << 20
+
+
+def test_each_server_is_asked_for_its_processors_and_takes_twice_as_many_at_once(monkeypatch):
+    monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY", raising=False)
+
+    def of(processors: str):
+        async def handler(_, body, forward):
+            assert "processors()" in body["code"]
+            result = {"status": "Finished", "return_code": 0, "stdout": processors, "stderr": "", "execution_time": 0.1}
+            return web.json_response(
+                {"status": "Success", "message": "", "compile_result": None, "run_result": result, "files": {}}
+            )
+
+        return handler
+
+    async def go(**more):
+        async with fake_server(of("24.0\n")) as large, fake_server(of("1.5\n")) as small, fake_server(of("?")) as odd:
+            client = FusionClient([large, small, odd], **more)
+            before = client.places
+            await client.check()
+            found = before, client.places
+            await client.aclose()
+            return found
+
+    assert asyncio.run(go()) == (12, 48 + 4 + 4)
+    assert asyncio.run(go(concurrency=3)) == (9, 9)
+
+
+def test_a_server_of_ours_says_what_it_has(server: ServerProcess, monkeypatch):
+    monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY", raising=False)
+
+    async def go():
+        client = FusionClient([server.url])
+        await client.check()
+        return client.places
+
+    assert asyncio.run(go()) == max(4, round(2 * processors()))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,9 @@ from code_rl.errors import ConfigError, SandboxError
 from code_rl.sandbox.executor import CallInput, Job, Limits
 from code_rl.sandbox.fusion.client import FusionClient
 from code_rl.sandbox.fusion.payload import RESULT_FILE, TEST_CODE, TEST_UTIL, make_chunk
+from code_rl.sandbox.fusion.protocol import run_urls
 from code_rl.sandbox.fusion.records import read_records
-from code_rl.sandbox.fusion.servers import ServerPool, run_urls
+from code_rl.sandbox.servers import Server, ServerPool
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,16 +72,44 @@ async def dead(_server):
 
 def test_slots_go_to_the_least_loaded_server():
     async def go():
-        pool = ServerPool(["a", "b"], 3, dead)
+        pool = ServerPool([Server("a", 3), Server("b", 3)], dead)
         async with pool.slot() as first, pool.slot() as second, pool.slot() as third, pool.slot() as fourth:
-            return sorted(server.run_url for server in (first, second, third, fourth))
+            return sorted(server.name for server in (first, second, third, fourth))
 
     assert asyncio.run(go()) == ["a", "a", "b", "b"]
 
 
+def test_a_server_that_takes_more_at_once_gets_more():
+    async def go():
+        pool = ServerPool([Server("small", 2), Server("large", 6)], dead)
+        async with contextlib.AsyncExitStack() as stack:
+            held = [await stack.enter_async_context(pool.slot()) for _ in range(8)]
+            return Counter(server.name for server in held)
+
+    assert asyncio.run(go()) == {"small": 2, "large": 6}
+
+
+def test_a_server_that_joins_takes_what_waits_and_without_any_it_is_said():
+    async def go():
+        pool = ServerPool([Server("first", 1)], dead)
+        async with pool.slot() as first:
+            waiting = asyncio.create_task(pool.slot().__aenter__())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            pool.add(Server("second", 1))
+            assert (await waiting).name == "second"
+            pool.remove(first)
+        pool.remove(pool.servers[0])
+        with pytest.raises(SandboxError, match="none of the machines"):
+            async with pool.slot(patience_s=0.01):
+                pass
+
+    asyncio.run(go())
+
+
 def test_later_chunks_go_before_new_submissions():
     async def go():
-        pool, order = ServerPool(["a"], 1, dead), []
+        pool, order = ServerPool([Server("a", 1)], dead), []
 
         async def use(name, priority):
             async with pool.slot(priority):
@@ -95,7 +126,7 @@ def test_later_chunks_go_before_new_submissions():
 
 def test_waiting_tasks_that_are_cancelled_lose_no_slot():
     async def go():
-        pool = ServerPool(["a"], 2, dead)
+        pool = ServerPool([Server("a", 2)], dead)
 
         async def use():
             async with pool.slot():

@@ -295,7 +295,7 @@ def test_programs_beyond_the_grace_are_stopped():
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "code_rl.sandbox.server", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "code_rl.cli", "sandbox", *words], capture_output=True, text=True, timeout=60
     )
 
 

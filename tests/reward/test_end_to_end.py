@@ -11,12 +11,13 @@ import time
 import pytest
 
 import tinker_utils.lcb
-from code_rl.commands.judge import judge_files, main
+from code_rl.cli import main
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.reward.judge import judge
 from code_rl.reward.shared import shared_executor
 from code_rl.sandbox.connect import connect_executor
+from reward.fakes import judge_files
 from tinker_utils.env import sandbox_check_correctness
 
 CHECKER = """
@@ -133,7 +134,7 @@ def test_the_verb_judges_files_with_the_embedded_sandbox(tmp_path, capsys):
         f"out={out}",
         "executor=embedded",
     ]
-    assert main(argv) == 0
+    assert main(["judge", *argv]) == 0
     written = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["verdict"] for row in written] == [fate for _, _, fate in FATES]
     assert "programs per second" in capsys.readouterr().out

@@ -10,13 +10,13 @@ import random
 
 import pytest
 
-from code_rl.commands.judge import judge_files, main
+from code_rl.cli import main
 from code_rl.errors import DataError, SandboxError
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.reward.verdict import VerdictKind
 
-from .fakes import ScriptedExecutor, printed
+from .fakes import ScriptedExecutor, judge_files, printed
 
 
 class EchoExecutor(ScriptedExecutor):
@@ -270,17 +270,17 @@ def test_other_failures_cancel_what_is_in_flight(files):
 def test_bad_settings_are_one_line_and_exit_code_2(files, capsys, words, message):
     names = dict(zip("PQV", files(program(1, "1")), strict=True))
     argv = [f"{key}={names.get(value, value)}" if value else key for key, _, value in (w.partition("=") for w in words)]
-    assert main(argv) == 2
+    assert main(["judge", *argv]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
 
 
 def test_help_and_dry_run_run_nothing(files, capsys):
-    assert main(["--help"]) == 0
+    assert main(["judge", "--help"]) == 0
     assert "programs=required" in capsys.readouterr().out
     problems, programs, out = files(program(1, "1"))
-    assert main(["--problems", problems, f"--programs={programs}", f"out={out}", "dry_run=true"]) == 0
+    assert main(["judge", "--problems", problems, f"--programs={programs}", f"out={out}", "dry_run=true"]) == 0
     assert "1 programs on 5 problems" in capsys.readouterr().out
 
 
@@ -288,12 +288,12 @@ def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
     monkeypatch.setattr("code_rl.sandbox.connect.connect_executor", lambda *_, **__: EchoExecutor())
     paths = files(program(1, "1"), program(1, "2"))
     argv = [f"{key}={value}" for key, value in zip(("problems", "programs", "out"), paths, strict=True)]
-    assert main(argv) == 0
+    assert main(["judge", *argv]) == 0
     shown = capsys.readouterr().out
     for part in ("passed", "wrong_answer", "50.0%", "programs per second", paths[2]):
         assert part in shown
     files(program(1, "down"))
-    assert main(argv) == 1
+    assert main(["judge", *argv]) == 1
     assert "sandbox_error" in capsys.readouterr().out
 
 
@@ -303,7 +303,7 @@ def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, 
     write_problems(tmp_path / "p.jsonl", [problem])
     (tmp_path / "q.jsonl").write_text(json.dumps(program(1, "1")) + "\n")
     argv = [f"problems={tmp_path}/p.jsonl", f"programs={tmp_path}/q.jsonl", f"out={tmp_path}/v.jsonl"]
-    assert main(argv) == 1
+    assert main(["judge", *argv]) == 1
     shown = capsys.readouterr().out
     assert "checker_error" in shown
     assert "again" not in shown
@@ -313,7 +313,7 @@ def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, 
 def test_a_server_that_does_not_answer_is_one_line_and_nothing_is_written(files, capsys, tmp_path):
     problems, programs, out = files(program(1, "1"))
     argv = [f"problems={problems}", f"programs={programs}", f"out={out}", "executor=http://127.0.0.1:1/run_code"]
-    assert main(argv) == 1
+    assert main(["judge", *argv]) == 1
     captured = capsys.readouterr()
     assert "127.0.0.1:1" in captured.err
     assert captured.err.count("\n") == 1

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
+import itertools
 import json
 import os
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import chz
 
+from code_rl import __version__
+from code_rl.commands.verdict_files import Journal, counted, merge_shards
 from code_rl.concurrency import abandon, default_concurrency
-from code_rl.errors import CodeRLError, ConfigError, DataError
+from code_rl.errors import ConfigError, DataError
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.files import read_lines, read_object
 from code_rl.problems.load import load_problems
 from code_rl.problems.problem import Problem
-from code_rl.problems.settle import OnDemand
 from code_rl.problems.store import Store
 from code_rl.reward.extract import extract_code
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
-from code_rl.runs.files import drop_torn_line
-from code_rl.sandbox.executor import Executor
-from code_rl.settings import describe, make_settings, read_arguments
-
-USAGE = "code-rl judge problems=P.jsonl programs=Q.jsonl out=V.jsonl [key=value …]"
-PARTIAL = ".partial"
-"""Rows are appended to a file of this ending as they are given; the output itself appears when all are there."""
+from code_rl.sandbox.connect import EXECUTOR_DOC
+from code_rl.sandbox.executor import Executor, OnDemand
+from code_rl.settings import make_settings
+from code_rl.shards import SHARD_DOC, Shard, check_sharding, read_shard
 
 OnVerdict = Callable[[Verdict], None]
 
@@ -58,7 +53,7 @@ class JudgeConfig:
     )
     executor: str = chz.field(
         default="auto",
-        doc="Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
+        doc=EXECUTOR_DOC,
     )
     isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
         default="auto",
@@ -71,6 +66,14 @@ class JudgeConfig:
         default=None, doc="CPU seconds per test at most; a problem's own lower limit wins."
     )
     dry_run: bool = chz.field(default=False, doc="Check both files, say what would run, and stop.")
+    shard: str | None = chz.field(default=None, doc=SHARD_DOC)
+    merge: bool = chz.field(
+        default=False, doc="Run nothing: put what all shards left (out= with .i-of-n after it) together into out=."
+    )
+
+    @chz.validate
+    def _shards(self) -> None:
+        check_sharding(self.shard, self.merge)
 
     @chz.validate
     def _positive(self) -> None:
@@ -138,86 +141,17 @@ def keyed(programs: Iterable[Program], context: str) -> Iterator[tuple[Program, 
         yield program, f"{key.hex()}-{seen[key]}"
 
 
+def taken(
+    programs: str, store: Store, limit: float | None, shard: Shard | None = None
+) -> Iterator[tuple[Program, str]]:
+    """The programs of a file, or a shard's of them, `keyed` by what else their verdicts depend on."""
+    rows = keyed(read_programs(programs, store), f"{__version__} {store.folder.name} {limit}")
+    return rows if shard is None else itertools.islice(rows, shard.number - 1, None, shard.of)
+
+
 def check_programs(path: str, store: Store) -> int:
     """Read the whole file once and count its programs. Raises DataError for the first bad row."""
     return sum(1 for _ in read_programs(path, store))
-
-
-class Journal:
-    """The rows of `out`, appended as they come, found again by the `key` of what was judged, and put in order at the end.
-
-    Rows that an earlier run left, there or in a finished `out`, count: a cut costs the programs in flight. Only places are in memory.
-    """
-
-    def __init__(self, out: str) -> None:
-        """Raises DataError when the file cannot be written."""
-        # A device or a pipe has no file beside it to be renamed.
-        self._beside = not os.path.exists(out) or os.path.isfile(out)
-        self._out, self.path = out, os.path.realpath(out) + PARTIAL
-        self._places: dict[str, tuple[int, int]] = {}
-        self._files: list[IO[bytes]] = []
-        try:
-            if self._beside:
-                drop_torn_line(Path(self.path))
-                self._rows: IO[bytes] = open(self.path, "ab+")  # noqa: SIM115 - closed by __exit__
-            else:
-                self._rows = tempfile.TemporaryFile()  # noqa: SIM115
-            self._files.append(self._rows)
-            if self._beside and os.path.isfile(out):
-                self._files.append(open(out, "rb"))  # noqa: SIM115
-        except OSError as error:
-            raise DataError(f"out={out} cannot be written: {error.strerror}") from error
-        for number in reversed(range(len(self._files))):
-            self._find(number)
-        self.earlier = len(self._places)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._places
-
-    def put(self, row: Mapping[str, Any]) -> None:
-        """Keep one row; it survives a kill of this process once this returns."""
-        self._places[row["key"]] = 0, self._rows.seek(0, os.SEEK_END)
-        self._rows.write(json.dumps(row).encode() + b"\n")
-        self._rows.flush()
-
-    def row(self, key: str) -> dict[str, Any]:
-        """The row under a key."""
-        number, place = self._places[key]
-        self._files[number].seek(place)
-        row: dict[str, Any] = json.loads(self._files[number].readline())
-        return row
-
-    def finish(self, rows: Iterator[dict[str, Any]]) -> None:
-        """Write all rows, in order, to the output."""
-        if not self._beside:
-            with open(self._out, "wb") as stream:
-                stream.writelines(json.dumps(row).encode() + b"\n" for row in rows)
-            return
-        target = os.path.realpath(self._out)
-        with open(target + ".tmp", "wb") as stream:
-            stream.writelines(json.dumps(row).encode() + b"\n" for row in rows)
-        os.replace(target + ".tmp", target)
-        os.unlink(self.path)
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files:
-            file.close()
-        if self._beside and os.path.exists(self.path) and not os.path.getsize(self.path):
-            os.unlink(self.path)
-
-    def _find(self, number: int) -> None:
-        """Places of the rows that are verdicts about their programs."""
-        file, place = self._files[number], 0
-        file.seek(0)
-        for line in file:
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                row = json.loads(line)
-                if not VerdictKind(row["verdict"]).ours:
-                    self._places[row["key"]] = number, place
-            place += len(line)
 
 
 async def open_problems(problems: str, executor: Executor, say: Callable[[str], None] = print) -> Store:
@@ -226,28 +160,6 @@ async def open_problems(problems: str, executor: Executor, say: Callable[[str], 
         return await load_problems(open_dataset(problems), executor, say)
     except ConfigError as error:
         raise ConfigError(str(error).replace("dataset=", "problems=", 1)) from error
-
-
-async def judge_files(
-    problems: str,
-    programs: str,
-    out: str,
-    executor: Executor,
-    *,
-    concurrency: int | None = None,
-    cpu_limit_s: float | None = None,
-    on_verdict: OnVerdict | None = None,
-) -> Judged:
-    """Judge every program and write one row each to `out`, in the order of the programs.
-
-    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. `out` appears, or is replaced, when
-    all rows are there. Nothing runs when either file is malformed. Raises DataError for bad files; does not close `executor`.
-    """
-    store = await open_problems(problems, executor, lambda _: None)
-    check_programs(programs, store)
-    return await judge_programs(
-        store, programs, out, executor, concurrency=concurrency, cpu_limit_s=cpu_limit_s, on_verdict=on_verdict
-    )
 
 
 async def judge_programs(
@@ -260,10 +172,15 @@ async def judge_programs(
     cpu_limit_s: float | None = None,
     on_verdict: OnVerdict | None = None,
     on_earlier: Callable[[int], object] = lambda _: None,
+    shard: Shard | None = None,
 ) -> Judged:
-    """As `judge_files`, for problems that are read and a programs file that `check_programs` has read."""
-    started, context = time.perf_counter(), f"{store.folder.name} {cpu_limit_s}"
-    rows = keyed(read_programs(programs, store), context)
+    """Judge every program of a file that `check_programs` has read, or a `shard` of them; one row each to `out`, in the order of the programs.
+
+    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. `out` appears, or is replaced, when
+    all rows are there. Does not close `executor`.
+    """
+    started = time.perf_counter()
+    rows = taken(programs, store, cpu_limit_s, shard)
 
     with Journal(out) as journal:
         if journal.earlier:
@@ -272,14 +189,8 @@ async def judge_programs(
             journal, rows, store.get, executor, concurrency=concurrency, cpu_limit_s=cpu_limit_s, on_verdict=on_verdict
         )
         counts: Counter[VerdictKind] = Counter()
-
-        def in_order() -> Iterator[dict[str, Any]]:
-            for _, key in keyed(read_programs(programs, store), context):
-                row = journal.row(key)
-                counts[VerdictKind(row["verdict"])] += 1
-                yield row
-
-        journal.finish(in_order())
+        in_order = (journal.row(key) for _, key in taken(programs, store, cpu_limit_s, shard))
+        journal.finish(counted(in_order, counts))
     return Judged(counts, time.perf_counter() - started)
 
 
@@ -345,18 +256,6 @@ def _program_code(row: Mapping[str, Any], where: str) -> str | None:
     return extract_code(text) if text is not None and given == ["completion"] else text
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the verb with command-line words; returns the exit code. Bad input is one line on stderr."""
-    if {"--help", "-h", "help"} & set(argv):
-        print(describe(JudgeConfig, USAGE))
-        return 0
-    try:
-        return judge_command(read_arguments(argv))
-    except CodeRLError as error:
-        print(f"code-rl judge: {'; '.join([str(error), *getattr(error, '__notes__', ())])}", file=sys.stderr)
-        return error.exit_code
-
-
 def judge_command(given: Mapping[str, str]) -> int:
     """Run the verb with raw settings; returns the exit code. Raises ConfigError and DataError for bad input."""
     return run(make_settings(JudgeConfig, given))
@@ -379,10 +278,17 @@ async def _run(config: JudgeConfig) -> Judged | None:
 
     try:
         store = await open_problems(config.problems, OnDemand(executor))
-        view = JudgingView(check_programs(config.programs, store))
+        total, shard = check_programs(config.programs, store), read_shard(config.shard)
+        out = config.out if shard is None else str(shard.path(config.out))
+        view = JudgingView(total if shard is None else len(shard.taken(total)))
         if config.dry_run:
             view.say(f"both files are sound: {view.total} programs on {len(store)} problems; nothing was run")
             return None
+        if config.merge:
+            keys = (key for _, key in taken(config.programs, store, config.reward_timeout))
+            judged = Judged(merge_shards(config.out, keys), 0.0)
+            view.summary(judged.counts, judged.wall_s, config.out)
+            return judged
         from code_rl.sandbox.connect import check_executor
 
         await check_executor(executor())
@@ -390,13 +296,14 @@ async def _run(config: JudgeConfig) -> Judged | None:
             judged = await judge_programs(
                 store,
                 config.programs,
-                config.out,
+                out,
                 executor(),
                 cpu_limit_s=config.reward_timeout,
                 on_verdict=on_verdict,
                 on_earlier=lambda earlier: view.say(f"{earlier} verdicts are here from before"),
+                shard=shard,
             )
-        view.summary(judged.counts, judged.wall_s, config.out)
+        view.summary(judged.counts, judged.wall_s, out)
         return judged
     finally:
         if executor.cache_info().currsize:

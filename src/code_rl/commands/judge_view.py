@@ -42,8 +42,8 @@ class JudgingView:
             if counts.get(kind):
                 table.add_row(kind.value, str(counts[kind]), f"{100 * counts[kind] / done:.1f}%")
         self.console.print(table)
-        rate = done / wall_s if wall_s > 0 else 0.0
-        self.say(f"{done} programs in {wall_s:.1f} s, {rate:.1f} programs per second; verdicts in {out}")
+        pace = f" in {wall_s:.1f} s, {done / wall_s:.1f} programs per second" if wall_s > 0 else ""
+        self.say(f"{done} programs{pace}; verdicts in {out}")
         ours = counts.get(VerdictKind.SANDBOX_ERROR, 0)
         if ours:
             self.say(f"{ours} programs got no verdict about themselves (sandbox_error); run them again")

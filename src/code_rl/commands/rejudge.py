@@ -20,13 +20,12 @@ from code_rl.objective import objective_of
 from code_rl.preparation.bench import content_key, make_entry
 from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
-from code_rl.problems.settle import OnDemand
 from code_rl.problems.store import Store
 from code_rl.replaying.disagreement import DISAGREEMENTS, compare_passing
 from code_rl.replaying.recording import Recording, open_recording
 from code_rl.replaying.rejudge import Completion, completions, last_sound_checkpoint
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.executor import Executor
+from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
 
 REJUDGED = "rejudge.jsonl"

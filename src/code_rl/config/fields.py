@@ -29,6 +29,7 @@ from code_rl.config.setting import (
 from code_rl.errors import ConfigError
 from code_rl.renderers import renderer_names
 from code_rl.rollouts.lengths import parse_schedule
+from code_rl.sandbox.connect import EXECUTOR_DOC
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
@@ -83,8 +84,7 @@ class Config:
         "code-r1, leetcode, a prepared folder, … have some).")
     overlong_prompts: Literal["skip", "error"] = setting("skip", FREE, LOOP,
         "Problems whose prompt does not fit into the model's context: left out where they come up, or the run is refused at the start.")
-    executor: str = setting("auto", FREE, LOOP,
-        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.")
+    executor: str = setting("auto", FREE, LOOP, EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP,
         "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.")
     sandbox_concurrency: int | None = setting(None, FREE, LOOP, "Programs in flight at once (None: the executor's default).", check=AT_LEAST_1)

@@ -20,23 +20,18 @@ from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader, derive_seed
 from code_rl.runs.inflight import Slot
-from code_rl.sandbox.executor import Execution, Executor, Job, closing
+from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 
 OFFICIAL = "lcb-official"
 
 
-class Recorded:
+class Recorded(OnDemand):
     """An executor that keeps what it saw of one program and plays it back first. Only the cases behind that are run."""
 
     def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+        super().__init__(lambda: executor)
         self._kept: list[Execution] = []
         self._replaying = False
-
-    @property
-    def description(self) -> str:
-        """The executor's own."""
-        return self._executor.description
 
     def rewind(self) -> None:
         """Play back from the first case, in the next run."""
@@ -51,13 +46,10 @@ class Recorded:
             job = dataclasses.replace(job, cases=job.cases[len(self._kept) :])
             if not job.cases:
                 return
-        async with closing(self._executor.run(job)) as executions:
+        async with closing(super().run(job)) as executions:
             async for execution in executions:
                 self._kept.append(execution)
                 yield execution
-
-    async def aclose(self) -> None:
-        """The executor stays open: it belongs to another."""
 
 
 async def judge_both(

@@ -13,6 +13,7 @@ import chz
 from code_rl.environments import ENVIRONMENTS, get_environment
 from code_rl.environments.wording import get_wording
 from code_rl.errors import ConfigError
+from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.settings import make_settings
 
 REFERENCE = "reference"
@@ -107,7 +108,7 @@ class EvalConfig:
     )
     executor: str = _setting(
         "auto",
-        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
+        EXECUTOR_DOC,
     )
     isolation: Literal["auto", "full", "landlock", "none"] = _setting(
         "auto", "Isolation level of the embedded sandbox."

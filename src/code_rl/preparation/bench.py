@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from code_rl.errors import ConfigError
-from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.problems.dataset import Dataset
 from code_rl.problems.files import read_object, sources_digest
 from code_rl.problems.native import format_fields, format_halves, format_problem, tests_from_json
@@ -23,8 +23,9 @@ from code_rl.problems.store import Store
 from code_rl.problems.values import dumps
 from code_rl.runs.files import sync_directory
 from code_rl.sandbox.executor import Executor
+from code_rl.shards import Shard, read_shard, shard_paths
 
-WORK = "work"
+WORK, REPORT = "work", "report.json"
 NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
 MAX_HASHED_TESTS = 64
 OnItem = Callable[[], None]
@@ -66,16 +67,14 @@ class Ledger:
     settings reuses exactly what still holds. A torn last line is forgotten; everything before it stands.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, others: Iterable[Path] = ()) -> None:
+        """With what other ledgers say, which stay as they are."""
         self._path = path
         self._records: dict[str, Decision] = {}
-        end = 0
+        for other in others:
+            self._take(other)
+        end = self._take(path)
         if path.exists():
-            with path.open("rb") as stream:
-                for line in stream:
-                    if not line.endswith(b"\n") or not self._read(line):
-                        break
-                    end += len(line)
             os.truncate(path, end)
         self._stream: IO[bytes] = path.open("ab")
 
@@ -103,6 +102,16 @@ class Ledger:
     def abandon(self) -> None:
         """Close without rewriting: what was stored stays."""
         self._stream.close()
+
+    def _take(self, path: Path) -> int:
+        """Read the records of a file; returns how far it is whole."""
+        end = 0
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+            for line in stream:
+                if not line.endswith(b"\n") or not self._read(line):
+                    break
+                end += len(line)
+        return end
 
     def _read(self, line: bytes) -> bool:
         try:
@@ -244,32 +253,79 @@ def check_folder(config: PrepareConfig) -> None:
 
 
 class Bench:
-    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at once."""
+    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at once.
+
+    A shard works in a folder of its own inside that of the whole, whose store and ledgers it reads; several may at once, and no whole run then.
+    `reports` is where its report goes.
+    """
 
     def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
         self.config = config
         self.dataset = dataset
         self.out = Path(config.out).expanduser()
-        self.work = self.out / WORK
+        self.shard = read_shard(config.shard)
+        self._whole = self.out / WORK
+        self.work = self._whole if self.shard is None else self.shard.path(self._whole / "shard")
+        self.reports = self.out if self.shard is None else self.work
         self._store_key = store_key
         self._executor: Executor | None = None
+        self._locks = contextlib.ExitStack()
 
     def __enter__(self) -> Bench:
-        self.work.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.work / "lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
+        if self.shard is not None:
+            self._lock(self._whole, fcntl.LOCK_SH)
+        self._lock(self.work, fcntl.LOCK_EX)
+        self.store = Store(self._whole, self._store_key)
+        if self.shard is not None and not self.store.complete:
+            self._locks.close()
             raise ConfigError(
-                f"out={self.out} is in use by another prepare; wait for it or choose another folder"
-            ) from None
-        self.store = Store(self.work, self._store_key)
+                f"shard={self.shard}: out={self.out} does not hold what shards divide; first run the same command with "
+                "stop_after=decontaminate in place of shard="
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
-        self._lock.close()
+        self._locks.close()
+
+    def _lock(self, folder: Path, kind: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = self._locks.enter_context((folder / "lock").open("a"))
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except OSError:
+            self._locks.close()
+            raise ConfigError(
+                f"out={folder} is in use by another prepare; wait for it or choose another folder"
+            ) from None
+
+    def check_shards(self, report: Mapping[str, Any]) -> None:
+        """With `merge`, raise ConfigError for a shard that is missing, unfinished, or of other data, settings or code than `report` names."""
+        for shard, folder in self._shards().items():
+            try:
+                theirs = json.loads((folder / REPORT).read_bytes())
+            except (OSError, ValueError):
+                theirs = {}
+            wanted = {
+                "finished": True,
+                **json.loads(json.dumps({name: report[name] for name in ("code", "provenance")})),
+            }
+            wrong = [
+                f"{name} is {theirs.get(name)}, not {value}"
+                for name, value in wanted.items()
+                if theirs.get(name) != value
+            ]
+            settings = {**report["settings"], "shard": str(shard)}
+            for name, value in settings.items():
+                if (name not in NO_DATA or name == "shard") and theirs.get("settings", {}).get(name) != value:
+                    wrong.append(f"{name}={theirs.get('settings', {}).get(name)}, not {value}")
+            if wrong:
+                raise ConfigError(
+                    f"merge=true: shard {shard} ({folder}) cannot be used: {'; '.join(wrong)}; run shard={shard} again"
+                )
+
+    def _shards(self) -> Mapping[Shard, Path]:
+        return shard_paths(self._whole / "shard") if self.config.merge else {}
 
     def executor(self) -> Executor:
         """The executor, started when first asked for. Raises ConfigError or IsolationError when it cannot be had."""
@@ -294,7 +350,8 @@ class Bench:
     @contextlib.contextmanager
     def ledger(self, stage: str, keys: list[str]) -> Iterator[Ledger]:
         """The ledger of a stage; a stage that ends well leaves the records under `keys` and no others."""
-        ledger = Ledger(self.work / f"{stage}.jsonl")
+        others = [self._whole] if self.shard is not None else self._shards().values()
+        ledger = Ledger(self.work / f"{stage}.jsonl", [folder / f"{stage}.jsonl" for folder in others])
         try:
             yield ledger
         except BaseException:

@@ -11,9 +11,10 @@ from code_rl.preparation.bench import Bench, Survivor, content_key, entry_from_j
 from code_rl.problems.dataset import Dataset, Role, open_dataset
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
-from code_rl.problems.settle import OnDemand, settle_all
+from code_rl.problems.settle import settle_all
 from code_rl.problems.sources.records import Draft, Item, Skipped
 from code_rl.problems.store import READERS
+from code_rl.sandbox.executor import OnDemand
 
 
 def open_source(dataset: str, role: Role = "train") -> Dataset:

@@ -44,17 +44,20 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
     """
     report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
     try:
+        bench.check_shards(report.to_json())
         if "verify" in bench.config.stages:
             await bench.check_executor()
         survivors = await _normalise(bench, view, report)
         for name in bench.config.stages[1:]:
+            if name == "verify" and bench.shard is not None:
+                survivors = [survivors[index] for index in bench.shard.taken(len(survivors))]
             survivors = await _run_stage(bench, view, report, name, survivors)
     finally:
         await bench.aclose()
     report.finished = True
-    report.save(bench.out)
+    report.save(bench.reports)
     view.funnel(report.stages)
-    view.farewell(bench.out, "write" in bench.config.stages)
+    view.farewell(bench.reports, "write" in bench.config.stages)
     return _exit_code(report, view)
 
 
@@ -99,7 +102,7 @@ def _after(survivor: Survivor, stage: str, decision: Decision, bench: Bench) -> 
 
 def _note(bench: Bench, view: PrepareView, report: Report, stage: StageReport) -> None:
     report.stages.append(stage)
-    report.save(bench.out)
+    report.save(bench.reports)
     view.stage_done(stage)
 
 

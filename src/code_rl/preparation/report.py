@@ -17,7 +17,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from code_rl.preparation.bench import Decision, Survivor
+from code_rl import __version__
+from code_rl.preparation.bench import REPORT, Decision, Survivor
+from code_rl.problems.files import sources_digest
 from code_rl.problems.sources.records import Skipped
 from code_rl.progress import progress
 from code_rl.runs.files import write_atomically
@@ -93,6 +95,7 @@ class Report:
         """The object that is `report.json`."""
         return {
             "dataset": self.dataset,
+            "code": f"{__version__} {sources_digest('code_rl')[:12]}",
             "finished": self.finished,
             "settings": self.settings,
             "provenance": self.provenance,
@@ -108,7 +111,7 @@ class Report:
             for one in stage.dropped
         ]
         write_atomically(folder / "dropped.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        write_atomically(folder / "report.json", json.dumps(self.to_json(), indent=1) + "\n")
+        write_atomically(folder / REPORT, json.dumps(self.to_json(), indent=1) + "\n")
         write_atomically(folder / "report.html", render_page(self))
 
 

@@ -8,7 +8,9 @@ from typing import Any, Literal
 import chz
 
 from code_rl.errors import ConfigError
+from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.settings import suggestion
+from code_rl.shards import SHARD_DOC, check_sharding
 
 STAGES = ("normalise", "filter", "deduplicate", "decontaminate", "verify", "strengthen", "cap", "difficulty", "write")
 
@@ -18,6 +20,8 @@ NEEDS = {
     "strengthen": ("new_inputs", "new_tests"),
 }
 """Settings that do nothing without another."""
+NO_DATA = ("out", "stop_after", "dry_run", "shard", "merge", "executor", "isolation", "concurrency")
+"""Settings on which no problem depends."""
 
 
 def _setting(default: Any, doc: str) -> Any:
@@ -37,6 +41,11 @@ class PrepareConfig:
     )
     stop_after: str | None = _setting(None, f"Last stage to run: {', '.join(STAGES)}.")
     dry_run: bool = _setting(False, "Check settings and inputs, say what would run, and stop.")
+    shard: str | None = _setting(
+        None,
+        f"{SHARD_DOC} Shards divide what the stages up to decontaminate keep: run those first, with stop_after=decontaminate.",
+    )
+    merge: bool = _setting(False, "Take over what all shards under out= decided, and write the result.")
 
     min_tests: int = _setting(2, "filter: fewer tests than this drop a problem. DeepCoder uses 5.")
     min_statement_chars: int = _setting(20, "filter: shorter statements (with starter code) are dropped.")
@@ -52,12 +61,12 @@ class PrepareConfig:
 
     executor: str = _setting(
         "auto",
-        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
+        EXECUTOR_DOC,
     )
     isolation: Literal["auto", "full", "landlock", "none"] = _setting(
         "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
     )
-    concurrency: int | None = _setting(None, "Problems in flight at once (None: 16, or 4 a processor).")
+    concurrency: int | None = _setting(None, "Problems in flight at once (None: 16, or twice what the executor takes).")
     max_references: int = _setting(3, "verify: reference solutions to try until one passes.")
     repeats: int = _setting(
         1,
@@ -149,9 +158,19 @@ class PrepareConfig:
                 if getattr(self, name) != fields[name]._default:
                     raise ConfigError(f"{name}={getattr(self, name)} does nothing without {needed}=")
 
+    @chz.validate
+    def _shards(self) -> None:
+        check_sharding(self.shard, self.merge)
+        if self.stop_after is not None and (self.shard or self.merge):
+            raise ConfigError(
+                f"stop_after={self.stop_after} and {'shard' if self.shard else 'merge'}= exclude each other: a shard ends before the stage write"
+            )
+
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages to run, in order."""
+        if self.shard is not None:
+            return STAGES[:-1]
         return STAGES[: STAGES.index(self.stop_after) + 1] if self.stop_after else STAGES
 
     @property

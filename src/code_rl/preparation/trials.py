@@ -8,14 +8,14 @@ import re
 import sys
 import warnings
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from code_rl.problems.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.problems.values import dumps
 from code_rl.reward.compare import compare_printed, compare_returned
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict
-from code_rl.sandbox.executor import Execution, Executor, Job, closing
+from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 
 _UNSTEADY = re.compile(
     r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|monotonic|threading|multiprocessing"
@@ -36,27 +36,19 @@ class Trial:
         return max(self.seconds, default=0.0)
 
 
-@dataclass(slots=True)
-class _Listener:
-    """An executor that passes everything through and writes down the CPU time of one program's tests."""
+class _Listener(OnDemand):
+    """Writes down the CPU time of one program's tests."""
 
-    executor: Executor
-    code: str
-    seconds: list[float] = field(default_factory=list)
-
-    @property
-    def description(self) -> str:
-        return self.executor.description
+    def __init__(self, executor: Executor, code: str) -> None:
+        super().__init__(lambda: executor)
+        self.code, self.seconds = code, list[float]()
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
-        async with closing(self.executor.run(job)) as executions:
+        async with closing(super().run(job)) as executions:
             async for execution in executions:
                 if job.code == self.code:
                     self.seconds.append(execution.cpu_s)
                 yield execution
-
-    async def aclose(self) -> None:
-        await self.executor.aclose()
 
 
 async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None) -> Trial:

@@ -15,7 +15,7 @@ import chz
 from code_rl import __version__
 from code_rl.errors import ConfigError, install_command
 from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key
-from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import NESTED, parse_problem, problem_to_json
 from code_rl.runs.files import sync_directory, write_atomically
@@ -25,7 +25,6 @@ VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "test")
 ROWS_A_GROUP = 64
-_NO_DATA = ("out", "stop_after", "dry_run", "executor", "isolation", "concurrency")
 
 
 def split_of(problem_id: str, test_share: float, seed: int) -> str:
@@ -140,7 +139,7 @@ def _row_groups(source: Path, most_bytes: int = 16 << 20) -> Iterator[list[dict[
 
 def _manifest(bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any]) -> dict[str, Any]:
     """No times in it: the same data and settings give the same manifest."""
-    settings = {name: value for name, value in chz.asdict(bench.config).items() if name not in _NO_DATA}
+    settings = {name: value for name, value in chz.asdict(bench.config).items() if name not in NO_DATA}
     return {
         "format": FORMAT,
         "version": VERSION,

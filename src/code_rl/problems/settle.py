@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from code_rl.concurrency import abandon
 from code_rl.errors import SandboxError
@@ -19,7 +19,7 @@ from code_rl.problems.sources.asserts import expected_rule
 from code_rl.problems.sources.readings import DOCUMENTED
 from code_rl.problems.sources.records import Draft, Item, Reading, Skipped, Unsettled, item_id
 from code_rl.reward.compare import compare_returned
-from code_rl.sandbox.executor import CallInput, Execution, Executor, Job, Limits, Status, closing
+from code_rl.sandbox.executor import CallInput, Executor, Job, Limits, Status, closing
 
 MAX_REFERENCES = 5
 """Solutions tried for one row before it is given up."""
@@ -33,27 +33,6 @@ REFERENCE_LIMITS = Limits(cpu_s=60.0, memory_mb=4096)
 _BEYOND = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT)
 _MOST_LEFT_OUT = 0.05
 """Of a problem's calls; a reference beyond its limits on more of them has failed."""
-
-
-@dataclasses.dataclass(slots=True)
-class OnDemand:
-    """An executor that `start` makes when its first job comes: most sources need none. Whoever made it closes it."""
-
-    start: Callable[[], Executor]
-
-    @property
-    def description(self) -> str:
-        """The executor's own."""
-        return self.start().description
-
-    async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """As the executor's own."""
-        async with closing(self.start().run(job)) as executions:
-            async for execution in executions:
-                yield execution
-
-    async def aclose(self) -> None:
-        """Hold nothing."""
 
 
 async def settle(item: Item, executor: Executor) -> Problem | Skipped:

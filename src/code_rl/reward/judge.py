@@ -160,7 +160,7 @@ async def _run_interactive(problem: Problem, code: str, executor: Executor, limi
     """A conversation for each test."""
     if not isinstance(executor, Converses):
         raise ConfigError(
-            f"problem {problem.id!r} is interactive, and {executor.description} holds no conversations; use executor=embedded"
+            f"problem {problem.id!r} is interactive, and {executor.description} holds no conversations; use executor=embedded or ray"
         )
     for test in problem.tests:
         assert isinstance(test, StdinTest)

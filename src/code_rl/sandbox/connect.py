@@ -8,8 +8,12 @@ import os
 from code_rl.errors import ConfigError
 from code_rl.sandbox.executor import Executor
 
+EXECUTOR_DOC = (
+    "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else this machine's, else one started here);\n"
+    "or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded."
+)
 EMBEDDED_PATIENCE_S = 10.0
-FUSION_PATIENCE_S = 600.0
+REMOTE_PATIENCE_S = 600.0
 
 
 def resolve_executor(executor: str) -> str:
@@ -32,21 +36,26 @@ def connect_executor(
     patience_s: float | None = None,
     stop: asyncio.Event | None = None,
 ) -> Executor:
-    """The executor that `executor` names: `auto`, `embedded`, or one or several comma-separated Sandbox Fusion URLs.
+    """The executor that `executor` names: `auto`, `embedded`, `ray`, or one or several comma-separated Sandbox Fusion URLs.
 
     It bridges outages of up to `patience_s` seconds (None: 10 embedded, 600 remote), unless `stop` is set meanwhile.
-    Raises ConfigError for anything else, and for an `isolation` that a remote server would not hear of.
+    Raises ConfigError for anything else, and for an `isolation` that a remote server would not hear of; SandboxError where no Ray cluster answers.
     """
     name = resolve_executor(executor.strip())
+    if patience_s is None:
+        patience_s = EMBEDDED_PATIENCE_S if name == "embedded" else REMOTE_PATIENCE_S
     if name == "embedded":
         from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
-        patience_s = EMBEDDED_PATIENCE_S if patience_s is None else patience_s
         return EmbeddedSandbox(concurrency, isolation, patience_s=patience_s, stop=stop)
+    if name == "ray":
+        from code_rl.sandbox.cluster import RayCluster
+
+        return RayCluster(concurrency, isolation, patience_s=patience_s, stop=stop)
     urls = [url.strip() for url in name.split(",") if url.strip()]
     if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
         raise ConfigError(
-            f"executor={executor!r}: use embedded, or one or several comma-separated http(s) URLs of Sandbox Fusion servers"
+            f"executor={executor!r}: use embedded, ray (in a process on a node of the cluster), or one or several comma-separated http(s) URLs of Sandbox Fusion servers"
         )
     if isolation != "auto":
         raise ConfigError(
@@ -54,5 +63,4 @@ def connect_executor(
         )
     from code_rl.sandbox.fusion import FusionClient
 
-    patience_s = FUSION_PATIENCE_S if patience_s is None else patience_s
     return FusionClient(urls, concurrency, patience_s=patience_s, stop=stop)

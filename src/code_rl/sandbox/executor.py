@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -200,6 +200,27 @@ class CountsRetries(Protocol):
 def retries_of(executor: Executor) -> int:
     """How often `executor` has begun anew; 0 for one that does not count."""
     return executor.retries if isinstance(executor, CountsRetries) else 0
+
+
+class OnDemand:
+    """An executor that `start` gives when it is first needed, and that stays open: whoever made it closes it."""
+
+    def __init__(self, start: Callable[[], Executor]) -> None:
+        self._start = start
+
+    @property
+    def description(self) -> str:
+        """The executor's own."""
+        return self._start().description
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """As the executor's own."""
+        async with closing(self._start().run(job)) as executions:
+            async for execution in executions:
+                yield execution
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
 
 
 @contextlib.asynccontextmanager

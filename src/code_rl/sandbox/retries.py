@@ -68,7 +68,7 @@ class Retries:
         stop: asyncio.Event | None = None,
     ) -> None:
         """`crowding`: how many submissions in flight share one processor."""
-        self._attempt, self._patience_s, self._crowding, self._stop = attempt, patience_s, crowding, stop
+        self._attempt, self._patience_s, self.crowding, self._stop = attempt, patience_s, crowding, stop
         self._outage: asyncio.Task[bool] | None = None
         self.count = 0
         """How many attempts failed, since this was made."""
@@ -94,7 +94,7 @@ class Retries:
                     async for execution in executions:
                         done, losses, excuses, outages = done + 1, 0, 0, 0
                         spent += execution.compile_s + max(
-                            execution.cpu_s, execution.wall_s - self._crowding * execution.cpu_s
+                            execution.cpu_s, execution.wall_s - self.crowding * execution.cpu_s
                         )
                         yield execution
                         if execution.status is Status.COMPILE_ERROR:

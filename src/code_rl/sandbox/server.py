@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import chz
 
-from code_rl.errors import CodeRLError, ConfigError
+from code_rl.errors import ConfigError
 from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.fusion.protocol import RUN_PATH
 from code_rl.sandbox.serving.admission import Admission
@@ -21,7 +21,7 @@ from code_rl.sandbox.serving.application import Application
 from code_rl.sandbox.serving.bodies import Pace
 from code_rl.sandbox.serving.life import LOOPBACK, stop_signal
 from code_rl.sandbox.serving.runs import RunLimits
-from code_rl.settings import make_settings, read_arguments
+from code_rl.settings import make_settings
 
 
 @chz.chz
@@ -95,15 +95,6 @@ def sandbox_command(given: Mapping[str, str]) -> int:
     return serve(make_settings(SandboxServerConfig, given))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m code_rl.sandbox.server key=value ...`."""
-    try:
-        return sandbox_command(read_arguments(sys.argv[1:] if argv is None else argv))
-    except CodeRLError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-
-
 async def _serve(config: SandboxServerConfig) -> None:
     sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
     try:
@@ -155,7 +146,3 @@ def _validate(config: SandboxServerConfig) -> None:
         value = getattr(config, name)
         if not 0 <= value <= most:
             raise ConfigError(f"{name}={value} must be 0 or more, at most {most:g}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -78,9 +78,9 @@ class EmbeddedSandbox:
         self._workers: set[WorkerLink] = set()
         self._places = Places(self.concurrency, _lending_bytes())
         self._closed = False
-        self._retries = Retries(
-            self._attempt, patience_s=patience_s, crowding=max(1.0, self.concurrency / processors), stop=stop
-        )
+        self.crowding = max(1.0, self.concurrency / processors)
+        """How many submissions share a processor."""
+        self._retries = Retries(self._attempt, patience_s=patience_s, crowding=self.crowding, stop=stop)
         _allow_descriptors()
         self.isolation, self._zygotes[_KINDS[0]] = self._strongest(isolation)
 
@@ -100,7 +100,7 @@ class EmbeddedSandbox:
 
     async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
         """Run `job` once; `alone`: by a worker made for it."""
-        cases = _cases(job)
+        cases = case_messages(job)
         message = _message(job)._replace(tells=alone)  # only then is anybody blamed
         kind = _Kind(job.trusted, _wants_packages(job))
 
@@ -128,7 +128,7 @@ class EmbeddedSandbox:
                 for each in (job, interactor):
                     kind = _Kind(each.trusted, _wants_packages(each))
                     link = await stack.enter_async_context(self._worker(kind, alone))
-                    sides.append(Side(link, _message(each)._replace(talks=True), _cases(each)[0]))
+                    sides.append(Side(link, _message(each)._replace(talks=True), case_messages(each)[0]))
                 memory_bytes = sum(side.job.memory_bytes for side in sides)
                 outcome[:] = [await converse(*sides, idle=lambda _: place.offer(memory_bytes))]
             yield outcome[0].program
@@ -257,7 +257,8 @@ def _wants_packages(job: Job) -> bool:
     return any(_SCIENTIFIC_IN_FILES.search(data) for data in job.files.values() if len(data) <= _SEARCHED_FILE_BYTES)
 
 
-def _cases(job: Job) -> list[bytes]:
+def case_messages(job: Job) -> list[bytes]:
+    """What travels for each case. Raises RefusedError for cases of the wrong kind, and values that cannot be encoded."""
     wanted = StdinInput if job.fn_name is None else CallInput
     if not all(isinstance(case, wanted) for case in job.cases):
         raise RefusedError("a job with fn_name takes CallInput cases, one without takes StdinInput cases")

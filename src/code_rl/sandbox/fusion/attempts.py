@@ -25,7 +25,6 @@ from code_rl.sandbox.executor import Execution, Job, Limits, Status, StdinInput
 from code_rl.sandbox.fusion.payload import ALONE_SPARE_S, RESULT_FILE, SPARE_S, Chunk, make_chunk
 from code_rl.sandbox.fusion.protocol import TIME_LIMIT_EXCEEDED
 from code_rl.sandbox.fusion.records import Records, read_records
-from code_rl.sandbox.fusion.servers import Server, ServerPool
 from code_rl.sandbox.fusion.transport import (
     OverloadedError,
     TooLargeError,
@@ -35,6 +34,7 @@ from code_rl.sandbox.fusion.transport import (
     post_run,
 )
 from code_rl.sandbox.retries import CONTROL_WALL_S, LostError, RefusedError
+from code_rl.sandbox.servers import Server, ServerPool
 
 CHUNK_GROWTH = 4
 LARGEST_CHUNK = 64
@@ -48,7 +48,7 @@ class Attempts:
     """Attempts on the servers of `pool`. Seconds: `busy_s` for a busy server in all, `grace_s` for an answer beyond its run's own limit."""
 
     session: aiohttp.ClientSession
-    pool: ServerPool
+    pool: ServerPool[Server]
     busy_s: float
     grace_s: float
 
@@ -120,7 +120,7 @@ class Attempts:
 
         Only a harness that came to its end is believed: whoever ends it can write to the file last.
         """
-        answer = await post_run(self.session, server.run_url, chunk.request, chunk.request.run_timeout + self.grace_s)
+        answer = await post_run(self.session, server.name, chunk.request, chunk.request.run_timeout + self.grace_s)
         stopped = answer.run_result is not None and answer.run_result.status == TIME_LIMIT_EXCEEDED
         ended = answer.run_result is not None and answer.run_result.return_code == 0
         data = answer.files.get(RESULT_FILE, b"") if ended else b""
@@ -137,7 +137,7 @@ class Attempts:
         )
         if records.end == "error" and records.detail.startswith("PermissionError"):
             raise RefusedError(
-                f"{server.run_url}: the harness may not fork there ({records.detail}); a server of ours needs isolation=full or none"
+                f"{server.name}: the harness may not fork there ({records.detail}); a server of ours needs isolation=full or none"
             )
         if not records.executions or records.executions[0].stdout != b"x" * size:
-            raise TroubleError(f"{server.run_url}: a control run of {size} bytes came back broken: {records.detail}")
+            raise TroubleError(f"{server.name}: a control run of {size} bytes came back broken: {records.detail}")

@@ -8,20 +8,25 @@ A trusted job, which may see expected outputs, runs on this machine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import logging
+import math
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
+from code_rl.sandbox import starvation
 from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.fusion.attempts import Attempts
-from code_rl.sandbox.fusion.protocol import RunRequest
-from code_rl.sandbox.fusion.servers import Ping, Server, ServerPool, run_urls
-from code_rl.sandbox.fusion.transport import allowed_run_s, open_session, ping, post_run
+from code_rl.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
+from code_rl.sandbox.fusion.transport import open_session, ping, post_run
 from code_rl.sandbox.retries import RefusedError, Retries
+from code_rl.sandbox.servers import Server, ServerPool
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
+MEASURE = f"{inspect.getsource(starvation)}\nprint(processors())\n"
+"""Says how many processors a server has; its places are twice as many, as the embedded sandbox's."""
 PATIENCE_S = 600.0
 GRACE_S = 30.0
 CHECK_S = 10.0
@@ -45,7 +52,7 @@ class _Room:
 
     attempts: Attempts
     retries: Retries
-    asked: asyncio.Task[None]
+    asked: asyncio.Task[list[float | None]]
     """Finds out how long the servers let a program run."""
     local: EmbeddedSandbox | None = None
 
@@ -55,7 +62,8 @@ class FusionClient:
 
     Args:
         urls: `/run_code` addresses, or base addresses. None: SANDBOX_URL, comma-separated (default http://localhost:8080/run_code).
-        concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY (default 4).
+        concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY, else twice the processors that `check` finds there (at
+            least 4, and 4 before).
         patience_s: how long servers that are away, or busy, are waited for.
         stop: ends that waiting.
         grace_s: how long an answer may take beyond its run's own time limit (queueing, transfer).
@@ -80,6 +88,7 @@ class FusionClient:
             self.urls = run_urls(os.environ.get("SANDBOX_URL") or DEFAULT_URL)
         else:
             self.urls = run_urls(",".join([urls] if isinstance(urls, str) else urls), "urls")
+        self._measures = concurrency is None and not os.environ.get("SANDBOX_MAX_CONCURRENCY")
         self.concurrency = _concurrency(concurrency)
         self._patience_s, self._stop, self._grace_s = patience_s, stop, grace_s
         self._retries_before = 0
@@ -89,12 +98,13 @@ class FusionClient:
     @property
     def description(self) -> str:
         """One line for people."""
-        return f"Sandbox Fusion at {', '.join(self.urls)} ({self.concurrency} requests at once on each)"
+        return f"Sandbox Fusion at {', '.join(self.urls)} ({self.places} requests at once)"
 
     @property
     def places(self) -> int:
-        """How many submissions run at once."""
-        return self.concurrency * len(self.urls)
+        """How many submissions run at once, on all servers together."""
+        known = [sum(server.slots for server in room.attempts.pool.servers) for _, room in self._rooms.values()]
+        return max(known, default=self.concurrency * len(self.urls))
 
     @property
     def retries(self) -> int:
@@ -116,14 +126,17 @@ class FusionClient:
                 yield execution
 
     async def check(self) -> None:
-        """Raise SandboxError, naming the addresses, when no server answers its health check, or one refuses to run programs."""
+        """Find out how much each server takes at once.
+
+        Raises SandboxError, naming the addresses, when no server answers its health check, or one refuses to run programs.
+        """
         attempts = (await self._room()).attempts
         servers, session = attempts.pool.servers, attempts.session
-        refusals = asyncio.gather(*(_refusal(session, server) for server in servers))
-        answers = await asyncio.gather(*(ping(session, server.ping_url) for server in servers))
+        refusals = asyncio.gather(*(_refusal(session, server, self._measures) for server in servers))
+        answers = await _ask(session, attempts.pool)
         for refusal in filter(None, await refusals):
             raise SandboxError(refusal)
-        if not any(answers):
+        if all(answer is None for answer in answers):
             raise SandboxError(
                 f"no Sandbox Fusion server answers at {', '.join(self.urls)}; start one (`code-rl sandbox port=8080`) "
                 "or set SANDBOX_URL"
@@ -145,8 +158,9 @@ class FusionClient:
         return known[1]
 
     async def _lifetime(self) -> AsyncGenerator[_Room, None]:
-        session = open_session((self.concurrency + 1) * len(self.urls))
-        pool = ServerPool(self.urls, self.concurrency, _pinger(session))
+        session = open_session()
+        servers = [Server(url, self.concurrency) for url in self.urls]
+        pool = ServerPool(servers, partial(_answers, session))
         attempts = Attempts(session, pool, self._patience_s, self._grace_s)
         retries = Retries(attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop)
         room = _Room(attempts, retries, asyncio.create_task(_ask(session, pool)))
@@ -173,27 +187,32 @@ def _local_sandbox() -> EmbeddedSandbox:
         return EmbeddedSandbox(isolation="none")
 
 
-async def _refusal(session: ClientSession, server: Server) -> str | None:
-    """Why the server will not run a program (it wants a key, or is no such server); None where it does, or has no time for it now."""
+async def _answers(session: ClientSession, server: Server) -> bool:
+    return await ping(session, ping_url(server.name)) is not None
+
+
+async def _refusal(session: ClientSession, server: Server, measures: bool) -> str | None:
+    """Why the server will not run a program (it wants a key, or is no such server); None where it does, or has no time for it now.
+
+    With `measures` its slots become what its processors are enough for.
+    """
     try:
-        await post_run(session, server.run_url, RunRequest("pass"), CHECK_S)
+        answer = await post_run(session, server.name, RunRequest(MEASURE), CHECK_S)
     except RefusedError as error:
         return str(error)
     except SandboxError:
         return None
+    if measures and answer.run_result is not None:
+        with contextlib.suppress(ValueError, OverflowError):
+            server.slots = max(DEFAULT_CONCURRENCY, round(2 * float(answer.run_result.stdout)))
     return None
 
 
-async def _ask(session: ClientSession, pool: ServerPool) -> None:
-    answers = await asyncio.gather(*(allowed_run_s(session, server.ping_url) for server in pool.servers))
-    pool.longest_run_s = min(pool.longest_run_s, *answers)
-
-
-def _pinger(session: ClientSession) -> Ping:
-    async def answer(server: Server) -> bool:
-        return await ping(session, server.ping_url)
-
-    return answer
+async def _ask(session: ClientSession, pool: ServerPool[Server]) -> list[float | None]:
+    """What each server's health check says; runs are as long as the strictest allows."""
+    answers = await asyncio.gather(*(ping(session, ping_url(server.name)) for server in pool.servers))
+    pool.longest_run_s = min(pool.longest_run_s, *(answer for answer in answers if answer is not None), math.inf)
+    return answers
 
 
 def _concurrency(value: int | None) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from code_rl.errors import ConfigError
+
 RUN_PATH = "/run_code"
 LONGEST_RUN_HEADER = "X-Longest-Run-S"
 """Of a server of ours, on its answer to a ping: the longest run_timeout that it accepts."""
@@ -26,6 +28,25 @@ LANGUAGES = (
 
 SUCCESS, FAILED, SANDBOX_ERROR = "Success", "Failed", "SandboxError"
 FINISHED, TIME_LIMIT_EXCEEDED, ERROR = "Finished", "TimeLimitExceeded", "Error"
+
+
+def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
+    """Split comma-separated URLs; one without `/run_code` gets it appended. Raises ConfigError naming `name`."""
+    urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
+    if not urls:
+        raise ConfigError(f"{name} is empty; give http://host:port/run_code, several separated by commas")
+    for url in urls:
+        scheme, _, rest = url.partition("://")
+        if scheme not in ("http", "https") or not rest or rest.startswith("/"):
+            raise ConfigError(f"{name}: {url!r} is not a URL; give http://host:port/run_code")
+        if "@" in rest.partition("/")[0]:
+            raise ConfigError(f"{name} holds a user or a password; give a plain URL like http://host:port/run_code")
+    return tuple(dict.fromkeys(url if url.endswith(RUN_PATH) else url + RUN_PATH for url in urls))
+
+
+def ping_url(run_url: str) -> str:
+    """Where the health of the server with this `/run_code` address is asked."""
+    return run_url.removesuffix(RUN_PATH) + PING_PATH
 
 
 class ProtocolError(ValueError):

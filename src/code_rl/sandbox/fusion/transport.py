@@ -54,9 +54,9 @@ class TooLargeError(RefusedError):
     """The request is over the server's size limit."""
 
 
-def open_session(connections: int) -> aiohttp.ClientSession:
-    """A session that keeps up to `connections` connections."""
-    connector = aiohttp.TCPConnector(limit=connections, ttl_dns_cache=60)
+def open_session() -> aiohttp.ClientSession:
+    """A session with as many connections as its caller has requests in flight."""
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
     return aiohttp.ClientSession(connector=connector, auto_decompress=True)
 
 
@@ -96,22 +96,13 @@ async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest
     return answer
 
 
-async def ping(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether the health check answers 200 in time."""
+async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
+    """How long a run may be on a server whose health check answers 200 in time (one of ours says; else infinity); None where it does not."""
     try:
         async with session.get(url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, OSError):
-        return False
-
-
-async def allowed_run_s(session: aiohttp.ClientSession, url: str) -> float:
-    """How long a run may be, as the health check of a server of ours says; infinity where nobody says so."""
-    try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)) as response:
-            return float(response.headers.get(LONGEST_RUN_HEADER, math.inf))
+            return float(response.headers.get(LONGEST_RUN_HEADER, math.inf)) if response.status == 200 else None
     except (aiohttp.ClientError, OSError, ValueError):
-        return math.inf
+        return None
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -1,4 +1,4 @@
-"""Several Sandbox Fusion servers as one: slots, least-loaded balancing, health checks.
+"""Several machines that run programs as one: slots by capacity, least-loaded balancing, health checks.
 
 A server that fails is taken out and pinged until it answers. Failing again right after its return doubles the time that it
 stays out, so that a server which answers pings but fails every run does not attract the load.
@@ -12,26 +12,25 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from code_rl.errors import ConfigError
-from code_rl.sandbox.fusion.protocol import PING_PATH, RUN_PATH
+from code_rl.errors import SandboxError
 
 PROBE_INTERVAL_S = 0.25
 LONGEST_PAUSE_S = 15.0
 
 logger = logging.getLogger("code_rl.outages")
 
-Ping = Callable[["Server"], Awaitable[bool]]
-
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One server as seen from one event loop."""
+    """One server, or one node of a cluster, as seen from one event loop: its address, and how much it takes at once."""
 
-    run_url: str
+    name: str
+    slots: int
     in_flight: int = 0
     failures: int = 0
     down_until: float | None = None
@@ -39,45 +38,28 @@ class Server:
     spoken_of: float | None = None
     """The `time.monotonic()` at which people were told that it is out; None when they believe it is well."""
 
-    @property
-    def ping_url(self) -> str:
-        """Where health is asked."""
-        return self.run_url.removesuffix(RUN_PATH) + PING_PATH
+
+AnyServer = TypeVar("AnyServer", bound=Server)
 
 
-def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
-    """Split comma-separated URLs; one without `/run_code` gets it appended. Raises ConfigError naming `name`."""
-    urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
-    if not urls:
-        raise ConfigError(f"{name} is empty; give http://host:port/run_code, several separated by commas")
-    for url in urls:
-        scheme, _, rest = url.partition("://")
-        if scheme not in ("http", "https") or not rest or rest.startswith("/"):
-            raise ConfigError(f"{name}: {url!r} is not a URL; give http://host:port/run_code")
-        if "@" in rest.partition("/")[0]:
-            raise ConfigError(f"{name} holds a user or a password; give a plain URL like http://host:port/run_code")
-    return tuple(dict.fromkeys(url if url.endswith(RUN_PATH) else url + RUN_PATH for url in urls))
+class ServerPool(Generic[AnyServer]):
+    """Slots on `servers`, which may come and go, handed out to the least loaded healthy one. Belongs to one event loop."""
 
-
-class ServerPool:
-    """Slots on servers, handed out to the least loaded healthy one. Belongs to one event loop."""
-
-    def __init__(self, urls: Sequence[str], slots_each: int, ping: Ping) -> None:
-        self.servers = [Server(url) for url in urls]
+    def __init__(self, servers: Iterable[AnyServer], ping: Callable[[AnyServer], Awaitable[bool]]) -> None:
+        self.servers = list(servers)
         self.longest_run_s = math.inf
         """The shortest of what the servers allow one run, as far as they have said."""
-        self._slots_each = slots_each
         self._ping = ping
         self._order = itertools.count()
-        self._waiting: list[tuple[int, int, asyncio.Future[Server]]] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[AnyServer]]] = []
         self._prober: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def slot(self, priority: int = 0, patience_s: float = 5.0) -> AsyncIterator[Server]:
+    async def slot(self, priority: int = 0, patience_s: float = 5.0) -> AsyncIterator[AnyServer]:
         """Hold one slot. Lower `priority` is served first.
 
         Busy servers are waited for without limit. When none is healthy for `patience_s`, a slot of an unhealthy one is
-        given: the caller's attempt then finds out, and its retry budget counts.
+        given: the caller's attempt then finds out, and its retry budget counts. Raises SandboxError when there is no server at all by then.
         """
         server = await self._acquire(priority, patience_s)
         try:
@@ -86,15 +68,25 @@ class ServerPool:
             server.in_flight -= 1
             self._dispatch()
 
-    def succeeded(self, server: Server) -> None:
+    def add(self, server: AnyServer) -> None:
+        """It has joined."""
+        self.servers.append(server)
+        self._dispatch()
+
+    def remove(self, server: AnyServer) -> None:
+        """It has left; what holds a slot of it finds out."""
+        if server in self.servers:
+            self.servers.remove(server)
+
+    def succeeded(self, server: AnyServer) -> None:
         """The server ran something to its end."""
         if server.spoken_of is not None:
-            logger.warning("sandbox %s is back after %.0f s", server.run_url, time.monotonic() - server.spoken_of)
+            logger.warning("sandbox %s is back after %.0f s", server.name, time.monotonic() - server.spoken_of)
             server.spoken_of = None
         server.failures = 0
         self._bring_back(server)
 
-    def failed(self, server: Server, why: str) -> None:
+    def failed(self, server: AnyServer, why: str) -> None:
         """The server failed a request: take it out until a ping succeeds after its pause.
 
         Requests that were in flight together fail together, and one tried while it is out proves nothing new: they count once.
@@ -103,7 +95,7 @@ class ServerPool:
             return
         if server.spoken_of is None and len(self.servers) > 1:  # of the only one `retries` speaks
             server.spoken_of = time.monotonic()
-            logger.warning("sandbox %s is out, the others go on (%s)", server.run_url, why)
+            logger.warning("sandbox %s is out, the others go on (%s)", server.name, why)
         server.failures += 1
         pause = min(PROBE_INTERVAL_S * 2 ** min(server.failures - 1, 10), LONGEST_PAUSE_S)
         server.down_until = time.monotonic() + pause
@@ -116,8 +108,8 @@ class ServerPool:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
 
-    async def _acquire(self, priority: int, patience_s: float) -> Server:
-        future: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+    async def _acquire(self, priority: int, patience_s: float) -> AnyServer:
+        future: asyncio.Future[AnyServer] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (priority, next(self._order), future))
         self._dispatch()
         try:
@@ -125,6 +117,9 @@ class ServerPool:
                 done, _ = await asyncio.wait([future], timeout=patience_s)
                 if done:
                     return future.result()
+                if not self.servers:
+                    future.cancel()
+                    raise SandboxError("none of the machines that run programs is left")
                 gamble = self._least_bad()
                 if gamble is not None:
                     future.cancel()
@@ -142,20 +137,20 @@ class ServerPool:
             if self._waiting[0][2].done():
                 heapq.heappop(self._waiting)
                 continue
-            free = [s for s in self.servers if s.down_until is None and s.in_flight < self._slots_each]
+            free = [s for s in self.servers if s.down_until is None and s.in_flight < s.slots]
             if not free:
                 return
-            server = min(free, key=lambda s: s.in_flight)
+            server = min(free, key=lambda s: s.in_flight / s.slots)
             server.in_flight += 1
             heapq.heappop(self._waiting)[2].set_result(server)
 
-    def _least_bad(self) -> Server | None:
+    def _least_bad(self) -> AnyServer | None:
         if any(server.down_until is None for server in self.servers):
             return None
-        free = [server for server in self.servers if server.in_flight < self._slots_each]
+        free = [server for server in self.servers if server.in_flight < server.slots]
         return min(free, key=lambda s: s.down_until or 0.0, default=None)
 
-    def _bring_back(self, server: Server) -> None:
+    def _bring_back(self, server: AnyServer) -> None:
         server.down_until = None
         self._dispatch()
 

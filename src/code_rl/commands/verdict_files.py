@@ -1,0 +1,137 @@
+"""Files of verdicts: rows appended as they come and put in order at the end, and the merge of what shards left."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from code_rl.errors import DataError
+from code_rl.problems.files import read_object
+from code_rl.reward.verdict import VerdictKind
+from code_rl.runs.files import drop_torn_line
+from code_rl.shards import Shard, shard_paths
+
+PARTIAL = ".partial"
+"""Rows are appended to a file of this ending as they are given; the output itself appears when all are there."""
+
+
+class Journal:
+    """The rows of `out`, appended as they come, found again by the `key` of what was judged, and put in order at the end.
+
+    Rows that an earlier run left, there or in a finished `out`, count: a cut costs the programs in flight. Only places are in memory.
+    """
+
+    def __init__(self, out: str) -> None:
+        """Raises DataError when the file cannot be written."""
+        # A device or a pipe has no file beside it to be renamed.
+        self._beside = not os.path.exists(out) or os.path.isfile(out)
+        self._out, self.path = out, os.path.realpath(out) + PARTIAL
+        self._places: dict[str, tuple[int, int]] = {}
+        self._files: list[IO[bytes]] = []
+        try:
+            if self._beside:
+                drop_torn_line(Path(self.path))
+                self._rows: IO[bytes] = open(self.path, "ab+")  # noqa: SIM115 - closed by __exit__
+            else:
+                self._rows = tempfile.TemporaryFile()  # noqa: SIM115
+            self._files.append(self._rows)
+            if self._beside and os.path.isfile(out):
+                self._files.append(open(out, "rb"))  # noqa: SIM115
+        except OSError as error:
+            raise DataError(f"out={out} cannot be written: {error.strerror}") from error
+        for number in reversed(range(len(self._files))):
+            self._find(number)
+        self.earlier = len(self._places)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        """Keep one row; it survives a kill of this process once this returns."""
+        self._places[row["key"]] = 0, self._rows.seek(0, os.SEEK_END)
+        self._rows.write(json.dumps(row).encode() + b"\n")
+        self._rows.flush()
+
+    def row(self, key: str) -> dict[str, Any]:
+        """The row under a key."""
+        number, place = self._places[key]
+        self._files[number].seek(place)
+        row: dict[str, Any] = json.loads(self._files[number].readline())
+        return row
+
+    def finish(self, rows: Iterator[dict[str, Any]]) -> None:
+        """Write all rows, in order, to the output."""
+        target = os.path.realpath(self._out)
+        with open(target + ".tmp" if self._beside else self._out, "wb") as stream:
+            stream.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+        if self._beside:
+            os.replace(target + ".tmp", target)
+            os.unlink(self.path)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+        if self._beside and os.path.exists(self.path) and not os.path.getsize(self.path):
+            os.unlink(self.path)
+
+    def _find(self, number: int) -> None:
+        """Places of the rows that are verdicts about their programs."""
+        file, place = self._files[number], 0
+        file.seek(0)
+        for line in file:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                row = json.loads(line)
+                if not VerdictKind(row["verdict"]).ours:
+                    self._places[row["key"]] = number, place
+            place += len(line)
+
+
+def counted(rows: Iterable[dict[str, Any]], counts: Counter[VerdictKind]) -> Iterator[dict[str, Any]]:
+    """The rows, which `counts` counts by verdict as they pass."""
+    for row in rows:
+        counts[VerdictKind(row["verdict"])] += 1
+        yield row
+
+
+def merge_shards(out: str, keys: Iterable[str]) -> Counter[VerdictKind]:
+    """Put what all shards left together into `out`: the rows under `keys`, in their order, each as its shard wrote it.
+
+    Raises ConfigError for a missing shard, DataError for one that judged other programs or problems, under other settings or by another version.
+    """
+    counts: Counter[VerdictKind] = Counter()
+    with contextlib.ExitStack() as stack:
+        files = {shard: stack.enter_context(path.open("rb")) for shard, path in shard_paths(out).items()}
+        stack.enter_context(Journal(out)).finish(counted(_interleaved(files, iter(keys)), counts))
+    return counts
+
+
+def _interleaved(files: Mapping[Shard, IO[bytes]], keys: Iterator[str]) -> Iterator[dict[str, Any]]:
+    turns, owners = zip(keys, itertools.cycle(files), strict=False), dict[str, Shard]()
+    for number, (key, shard) in enumerate(turns):
+        owners[key] = shard
+        line = files[shard].readline()
+        row = read_object(line, files[shard].name) if line else {}
+        if row.get("key") != key:
+            owners.update(itertools.islice(turns, len(files)))
+            held = owners.get(str(row.get("key")))
+            what = (
+                f"holds what belongs to shard {held}" if held else "holds other verdicts" if row else "ends too early"
+            )
+            raise DataError(
+                f"{files[shard].name} {what} (verdict {number // len(files) + 1}); problems=, programs=, reward_timeout= and the version "
+                f"must be those of every shard: run shard={shard} again"
+            )
+        yield row
+    for shard, file in files.items():
+        if file.readline():
+            raise DataError(f"{file.name}: shard {shard} judged more programs than there are in programs= now")

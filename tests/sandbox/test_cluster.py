@@ -1,0 +1,342 @@
+"""`executor=ray`: nodes of Ray's own test cluster, all on this machine, give what one sandbox gives, whatever becomes of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import socket
+import sys
+
+import pytest
+
+from code_rl.errors import ConfigError, IsolationError, SandboxError
+from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.reward.judge import judge
+from code_rl.reward.verdict import VerdictKind
+from code_rl.sandbox.connect import connect_executor
+from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.executor import Job, Limits, Status, StdinInput
+
+MARKER = "expected-7f3a"
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"needs Ray: .*\[ray\]"):
+        connect_executor("ray")
+
+
+try:
+    import ray
+    from ray.cluster_utils import Cluster
+except ImportError:
+    ray = None
+
+needs_ray = pytest.mark.skipif(ray is None, reason="Ray is not installed: pip install -e '.[ray]'")
+
+
+@needs_ray
+def test_an_address_that_does_not_answer_is_one_line_at_once(monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    with pytest.raises(SandboxError, match=f"{port}: no Ray cluster answers there") as caught:
+        connect_executor("ray")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_client_port_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"executor='ray://head:10001': use .* on a node of the cluster"):
+        connect_executor("ray://head:10001")
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Makes clusters whose head has no processors and whose other nodes have one each; a connected process, nothing of Ray left behind."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    made = []
+
+    def make(nodes: int) -> Cluster:
+        made.append(Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}))
+        for _ in range(nodes):
+            made[0].add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", made[0].address)
+        return made[0]
+
+    yield make
+    ray.shutdown()
+    for each in made:
+        each.shutdown()
+
+
+def stdin_problem(name: str, *pairs: tuple[str, str], **more: object) -> Problem:
+    return Problem(name, "", tuple(StdinTest(given, expected) for given, expected in pairs), **more)
+
+
+ADD = stdin_problem("add", *[(f"{n} {3 * n}\n", f"{4 * n}\n") for n in range(20)])
+CALL = Problem("call", "", tuple(CallTest((n, [n]), [n, n]) for n in range(30)), fn_name="f")
+CHECKED = stdin_problem(
+    "checked",
+    ("", MARKER),
+    compare=Compare("checker", checker="def check(input, output, expected):\n    return output.strip() in expected\n"),
+)
+CORPUS = [
+    (ADD, "print(sum(map(int, input().split())))"),
+    (ADD, "a, b = map(int, input().split())\nprint(a + b if a < 11 else 0)"),
+    (ADD, "print(0)"),
+    (ADD, "def f(:"),
+    (ADD, "raise SystemExit(3)"),
+    (ADD, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"),
+    (ADD, "while True: pass"),
+    (ADD, "import time\ntime.sleep(60)"),
+    (ADD, "x = b'x' * (1 << 32)\nprint(len(x))"),
+    (ADD, "while True: print('x' * 65536)"),
+    (ADD, "import numpy\nprint(int(numpy.fromstring(input(), sep=' ').sum()))"),
+    (ADD, "print(open('/etc/hostname').read() and sum(map(int, input().split())))"),
+    (CALL, "def f(x, xs):\n    return [x, *xs]"),
+    (CALL, "def f(x, xs):\n    return [x, *xs] if x < 29 else None"),
+    (CALL, "def g(x): pass"),
+    (CALL, "class Solution:\n    def f(self, x, xs): return [x] + xs"),
+    (CHECKED, f"print('{MARKER[:5]}')"),
+    (CHECKED, "print('other')"),
+]
+
+
+async def verdicts(executor, corpus, at_once: int = 8, on_verdict=lambda _: None):
+    places, limits = asyncio.Semaphore(at_once), 1.0
+
+    async def one(problem, code):
+        async with places:
+            found = await judge(problem, code, executor, cpu_limit_s=limits)
+        on_verdict(found)
+        return found.kind, found.passed, found.total, found.failure and found.failure.test
+
+    return await asyncio.gather(*(one(*pair) for pair in corpus))
+
+
+async def on_one_machine(corpus):
+    async with EmbeddedSandbox() as box:
+        return await verdicts(box, corpus)
+
+
+async def on_cluster(corpus, act=lambda *_: None, **more):
+    executor = connect_executor("ray", **more)
+    try:
+        await executor.check()
+        count = 0
+
+        def on_verdict(_):
+            nonlocal count
+            count += 1
+            act(executor, count)
+
+        return await verdicts(executor, corpus, on_verdict=on_verdict), executor
+    finally:
+        await executor.aclose()
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_nodes_give_the_verdicts_of_one_machine(cluster, nodes):
+    expected = asyncio.run(on_one_machine(CORPUS))
+    assert {kind for kind, *_ in expected} >= {VerdictKind.PASSED, VerdictKind.TIME_LIMIT, VerdictKind.COMPILE_ERROR}
+    cluster(nodes)
+    seen = []
+    found, _ = asyncio.run(
+        on_cluster(CORPUS, lambda executor, _: seen.append((executor.description, executor.places)), isolation="full")
+    )
+    assert found == expected
+    assert seen[0] == (f"{nodes} nodes of a Ray cluster, isolation full, {4 * nodes} workers", 4 * nodes)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_that_dies_in_the_middle_costs_no_verdict(cluster):
+    corpus = CORPUS[:5] * 60
+    machines = cluster(2)
+    nodes = list(machines.worker_nodes)
+
+    def act(executor, count):
+        if count == 60:
+            machines.remove_node(nodes[0], allow_graceful=False)
+
+    found, executor = asyncio.run(on_cluster(corpus, act))
+    assert found == asyncio.run(on_one_machine(CORPUS[:5])) * 60
+    assert executor.retries > 0
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_that_joins_and_one_that_leaves_are_noticed(cluster):
+    machines = cluster(1)
+
+    async def go():
+        executor = connect_executor("ray")
+        try:
+            await executor.check()
+            (first,) = machines.worker_nodes
+            machines.add_node(num_cpus=2)
+            await until(lambda: executor.places == 8)
+            machines.remove_node(first)
+            await until(lambda: executor.places == 4)
+            return await verdicts(executor, CORPUS[:4])
+        finally:
+            await executor.aclose()
+
+    assert asyncio.run(go()) == asyncio.run(on_one_machine(CORPUS[:4]))
+
+
+async def until(true):
+    while not true():  # noqa: ASYNC110 - the test's own timeout ends what never comes
+        await asyncio.sleep(0.1)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
+    cluster(1)
+
+    async def go():
+        executor = connect_executor("ray")
+        try:
+            await executor.check()
+            job = Job("import time\ntime.sleep(1)\nprint(input())", (StdinInput(b"1"), StdinInput(b"2")))
+            under_way = asyncio.create_task(collect(executor, job))
+            await asyncio.sleep(0.7)
+            (node,) = executor._pool.servers
+            ray.kill(node.actor)
+            executions = await under_way
+            return [execution.stdout for execution in executions], executor.retries
+        finally:
+            await executor.aclose()
+
+    outputs, retries = asyncio.run(go())
+    assert outputs == [b"1\n", b"2\n"]
+    assert retries > 0
+
+
+async def collect(executor, job):
+    return [execution async for execution in executor.run(job)]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
+    cluster(1)
+    inputs = tuple(StdinInput(b"%d" % number) for number in range(1000))
+
+    async def go():
+        executor = connect_executor("ray", concurrency=1)
+        try:
+            executions = executor.run(Job("import time\ntime.sleep(0.05)\nprint(input())", inputs))
+            first = await anext(executions)
+            await executions.aclose()
+            after = await asyncio.wait_for(collect(executor, Job("print(2)", (StdinInput(b""),))), 20)
+            return first.status, after[0].stdout
+        finally:
+            await executor.aclose()
+
+    assert asyncio.run(go()) == (Status.OK, b"2\n")  # the only place is free again long before 1000 tests are through
+
+
+@needs_ray
+@pytest.mark.slow
+def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
+    from code_rl.sandbox.cluster import RayCluster
+
+    cluster(1)
+    travelled = []
+    attempt = RayCluster._attempt
+
+    def watched(self, job, alone):
+        travelled.append(pickle.dumps(job))
+        return attempt(self, job, alone)
+
+    monkeypatch.setattr(RayCluster, "_attempt", watched)
+    problems = [
+        CHECKED,
+        stdin_problem("plain", ("in", MARKER)),
+        Problem("c", "", (CallTest((1,), MARKER),), fn_name="f"),
+    ]
+    codes = ["print(1)", "print(2)", "def f(x): return x"]
+    found, _ = asyncio.run(on_cluster(list(zip(problems, codes, strict=True))))
+    assert [kind for kind, *_ in found] == [VerdictKind.WRONG_ANSWER] * 3
+    assert len(travelled) >= 3
+    assert not any(MARKER.encode() in data for data in travelled)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, monkeypatch, caplog):
+    from code_rl.sandbox import cluster as module
+    from code_rl.sandbox.node import Node
+
+    class Weak(Node):
+        def __init__(self, concurrency, isolation):
+            import ray
+
+            from code_rl.errors import IsolationError
+            from code_rl.sandbox.embedded import pool
+
+            here = ray.get_runtime_context().get_node_id()
+            if any(row["NodeID"] == here and "weak" in row["Resources"] for row in ray.nodes()):
+
+                def refuse(*_, **__):
+                    raise IsolationError("no user namespaces here")
+
+                pool.Zygote = refuse
+            super().__init__(concurrency, isolation)
+
+    monkeypatch.setattr(module, "Node", Weak)
+    machines = cluster(1)
+    machines.add_node(num_cpus=1, resources={"weak": 1})
+    found, _ = asyncio.run(on_cluster(CORPUS[:2], isolation="full"))
+    assert [kind for kind, *_ in found] == [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER]
+    assert "is left out: no user namespaces here" in caplog.text
+    for node in list(machines.worker_nodes):
+        machines.remove_node(node)
+    machines.add_node(num_cpus=1, resources={"weak": 1})
+    with pytest.raises(IsolationError, match="no user namespaces here"):
+        asyncio.run(on_cluster(CORPUS[:2], isolation="full"))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_limits_and_refusals_cross_the_wire_typed(cluster):
+    cluster(1)
+
+    async def go():
+        executor = connect_executor("ray")
+        try:
+            strict = await collect(executor, Job("while True: pass", (StdinInput(b""),), limits=Limits(cpu_s=0.3)))
+            with pytest.raises(SandboxError, match="takes CallInput cases"):
+                await collect(executor, Job("def f(): pass", (StdinInput(b""),), fn_name="f"))
+            return strict[0].status, executor.retries
+        finally:
+            await executor.aclose()
+
+    assert asyncio.run(go()) == (Status.TIME_LIMIT, 0)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_started_here_ends_with_the_executor(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def go():
+        executor = connect_executor("ray", concurrency=2)
+        try:
+            await executor.check()
+            return (await collect(executor, Job("print(input())", (StdinInput(b"x"),))))[0].stdout, executor.description
+        finally:
+            await executor.aclose()
+
+    output, description = asyncio.run(go())
+    assert (output, ray.is_initialized()) == (b"x\n", False)
+    assert description.startswith("1 node of a Ray cluster")
+    assert description.endswith("2 workers")
+    assert signal.getsignal(signal.SIGTERM) is before
