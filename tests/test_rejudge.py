@@ -13,8 +13,8 @@ from pipeline_support import small
 from preparation.test_strengthen import LAST, LOOP, MAX, SCAN, SORTED
 
 from code_rl.cli import main
-from code_rl.commands.judge import PARTIAL
 from code_rl.commands.train import train_command
+from code_rl.commands.verdict_files import PARTIAL
 from code_rl.config import make_config
 from code_rl.problems.builtin import BuiltinTrainSet
 from code_rl.problems.native import write_problems

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.commands.judge import Journal, Program, judge_into
+from code_rl.commands.judge import Program, judge_into
 from code_rl.commands.judge_view import JudgingView
+from code_rl.commands.verdict_files import Journal
 from code_rl.errors import ConfigError, DataError, typed
 from code_rl.objective import objective_of
 from code_rl.preparation.bench import content_key, make_entry
