@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -22,6 +20,7 @@ from code_rl.preparation.bench import REPORT, Decision, Survivor
 from code_rl.problems.files import sources_digest
 from code_rl.problems.sources.records import Skipped
 from code_rl.progress import progress
+from code_rl.reports.plain import render_plain
 from code_rl.runs.files import write_atomically
 
 EXAMPLES = 3
@@ -163,25 +162,13 @@ def _band(above: tuple[float, float], below: tuple[float, float], y: float) -> s
 def render_page(report: Report) -> str:
     """The page of a report."""
     stages = [(stage.stage, stage.went_in, stage.came_out) for stage in report.stages]
-    return _template().render(
+    return render_plain(
+        "prepare.html.j2",
         report=report,
         funnel=draw_funnel(stages),
         first=stages[0][1] if stages else 0,
         last=stages[-1][2] if stages else 0,
     )
-
-
-@cache
-def _template() -> Template:
-    assets = Path(__file__).parent / "assets"
-    environment = Environment(
-        loader=FileSystemLoader(assets),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2")
 
 
 BAR = 24

@@ -1,7 +1,7 @@
 """When a test has had its time. Standard library only, Python 3.9 and later: it travels to remote servers as text.
 
-The rule: a test ends when it has used its CPU seconds; past its wall cap it goes on only while, second by second, its processes together get
-at least a quarter of what one thread would get if the processors were shared fairly among all threads that are runnable on the machine; and
+The rule: a test ends when it has used its CPU seconds; past its wall cap it goes on only while, in one of any four seconds, its processes together
+get at least a quarter of what one thread would get if the processors were shared fairly among all threads that are runnable on the machine; and
 never beyond eight times the cap.
 """
 
@@ -14,7 +14,7 @@ CEILING = 8
 FAIR_PART = 0.25
 """The part of one thread's fair share that keeps a test past its cap alive."""
 WINDOW_S = 1.0
-LEAN_WINDOWS = 2
+LEAN_WINDOWS = 4
 """So many windows in a row without that part, and the test is idle, not starved."""
 UNKNOWN_PART = 1 / 64
 """Where the kernel does not tell how many threads are runnable, this part of a processor suffices."""
@@ -25,7 +25,7 @@ SHORTEST_LOOK_S = 0.01
 class Clock:
     """The rule for one test. It knows nothing but what it is told.
 
-    The windows before the cap are looked at as well, so that an idle test ends at its cap and not two windows after it.
+    The windows before the cap are looked at as well, so that an idle test ends at its cap and not four windows after it.
     """
 
     def __init__(self, cpu_s: float, wall_s: float, strict: bool = False) -> None:
