@@ -143,13 +143,13 @@ def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
     for i, layer in enumerate(weights.layers):
 
         def attend(query: Tensor, key: Tensor, value: Tensor, i: int = i) -> Tensor:
-            parts = zip(cohorts, query.split(sizes), key.split(sizes), value.split(sizes), strict=False)
+            parts = zip(cohorts, *(torch.split(each, sizes) for each in (query, key, value)), strict=False)
             found = [cohort.attend(i, q, k, v) for cohort, q, k, v in parts]
             return torch.cat([*found, query.new_zeros(spare, arch.q_width)]) if len(sizes) > 2 or spare else found[0]
 
         x = decoder_layer(weights, layer, x, cos, sin, attend)
     logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
-    for cohort, part in zip(cohorts, logits.split(sizes), strict=False):
+    for cohort, part in zip(cohorts, torch.split(logits, sizes), strict=False):
         cohort.logits = part
         cohort.step += 1
 
