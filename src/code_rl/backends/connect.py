@@ -135,7 +135,7 @@ async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state
     from code_rl.backends.vllm import Vllm, find_vllm, vllm_at
 
     place = vllm_at(sampler)
-    model, context = await asyncio.to_thread(find_vllm, place)
+    model, context, held = await asyncio.to_thread(find_vllm, place)
     wanted = min(max(config.max_tokens, context_schedule(config, backend.context).longest) + 1, backend.context)
     if context < wanted:
         raise ConfigError(
@@ -155,7 +155,7 @@ async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state
 
     try:
         narrowed = config.top_p < 1 or config.top_k > 0
-        await vllm.begin(cast("Any", backend.trainer), temperature=config.temperature, narrowed=narrowed)
+        await vllm.begin(cast("Any", backend.trainer), held, temperature=config.temperature, narrowed=narrowed)
     except BaseException:
         close()
         raise

@@ -57,8 +57,8 @@ def vllm_at(sampler: str) -> Place:
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 
-def find_vllm(place: Place) -> tuple[str, int]:
-    """The base model that the server has, and its context in tokens. Raises ConfigError for one that does not answer, or is no vLLM."""
+def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
+    """The server's base model, its context in tokens, and the folders of its adapters by name. Raises ConfigError for one that is no vLLM, or away."""
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -71,8 +71,10 @@ def find_vllm(place: Place) -> tuple[str, int]:
             f"sampler={place.url} refuses the key (status {answer.status_code}); check CODE_RL_SERVER_KEY"
         )
     try:
-        model = next(each for each in answer.json()["data"] if not each.get("parent"))
-        return str(model["id"]), int(model["max_model_len"])
+        models = answer.json()["data"]
+        base = next(each for each in models if not each.get("parent"))
+        adapters = {str(each["id"]): str(each["root"]) for each in models if each.get("parent")}
+        return str(base["id"]), int(base["max_model_len"]), adapters
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         raise ConfigError(
             f"sampler={place.url} does not answer as vLLM does (status {answer.status_code} at /v1/models); check the address"
@@ -98,15 +100,16 @@ class Vllm:
         self._loading = asyncio.Lock()
         self._gaps: list[float] = []
 
-    async def begin(self, trainer: EmbeddedTrainingClient, *, temperature: float, narrowed: bool) -> None:
-        """Try what the run will ask for, and drop what an earlier process of this run left on the server.
+    async def begin(
+        self, trainer: EmbeddedTrainingClient, held: Mapping[str, str], *, temperature: float, narrowed: bool
+    ) -> None:
+        """Try what the run will ask for. Of the adapters that the server holds (folders by name), those that an earlier process of this run left are dropped.
 
         Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
         temperature are not those of the whole distribution.
         """
-        models = (await self.ask("GET", "/v1/models")).json()["data"]
-        for name in [each["id"] for each in models if str(each.get("root")).startswith(f"{self.folder}/")]:
-            await self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        for name in [name for name, root in held.items() if root.startswith(f"{self.folder}/")]:
+            await self.ask("/v1/unload_lora_adapter", {"lora_name": name})
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         try:
             sampler = await self.snapshot(trainer)
@@ -149,7 +152,7 @@ class Vllm:
         await asyncio.to_thread(_write, saved, folder)
         sampler = self._in_use[name] = VllmSampler(self, name, exact)
         for old in sorted(self._loaded - set(self._in_use)):
-            await self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": old})
+            await self.ask("/v1/unload_lora_adapter", {"lora_name": old})
             await asyncio.to_thread(shutil.rmtree, self.folder / old, ignore_errors=True)
             self._loaded.discard(old)
         await self.load(name)
@@ -159,7 +162,7 @@ class Vllm:
         """Have the server load an adapter that is on disk; to have it already is as well. Raises BackendError where it cannot."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
-            answer = await self.ask("POST", "/v1/load_lora_adapter", body)
+            answer = await self.ask("/v1/load_lora_adapter", body)
         said = _said(answer)
         if answer.status_code == 404 and "Not Found" in said:
             raise BackendError(f"{self.place.url} does not let adapters be loaded while it runs; {_START}")
@@ -188,7 +191,7 @@ class Vllm:
             "return_token_ids": True,
         }
         while True:
-            answer = await self.ask("POST", "/v1/completions", body)
+            answer = await self.ask("/v1/completions", body)
             if answer.status_code == 404 and "does not exist" in _said(answer):
                 await self.load(sampler.name)  # the server was started anew
                 continue
@@ -226,13 +229,13 @@ class Vllm:
                 http.post(f"{self.place.url}/v1/unload_lora_adapter", json={"lora_name": name})
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
-        """The server's answer, once it has one that is final. Raises BackendError when patience ends, or a server that is well fails again and again."""
+    async def ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        """The server's answer, once it is final: a server error is when it is well and fails again and again. Raises BackendError when patience ends."""
         import httpx
 
         pause, broken = FIRST_PAUSE_S, 0
         while True:
-            asked, began = asyncio.ensure_future(self._http.request(method, path, json=body)), time.monotonic()
+            asked, began = asyncio.ensure_future(self._http.post(path, json=body)), time.monotonic()
             try:
                 while not (await asyncio.wait({asked}, timeout=self._link.check_every_s))[0]:
                     await asyncio.to_thread(self._link.check, time.monotonic() - began)
@@ -244,7 +247,7 @@ class Vllm:
             else:
                 broken += answer.status_code >= 500
                 if broken >= BROKEN_TRIES and await asyncio.to_thread(self._link.silence) is None:
-                    raise BackendError(f"{self.place.url} fails at {path} ({answer.status_code}): {_said(answer)}")
+                    return answer
             finally:
                 asked.cancel()
             await asyncio.to_thread(self._link.check)
