@@ -77,6 +77,12 @@ def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path
     assert list(vllm.loaded) == ["anothers"]
 
 
+def test_adapters_go_where_both_can_see_them(vllm, tmp_path):
+    shared = tmp_path / "shared"
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", sampler_dir=str(shared))) == 0
+    assert {str(Path(root).parent) for root in vllm.roots.values()} == {str(shared / "run")}
+
+
 REFUSALS = {
     "updates": (
         False,
@@ -131,14 +137,16 @@ def test_an_address_of_something_else_is_refused(tmp_path):
 
 
 def test_a_temperature_needs_log_probabilities_that_are_scaled_by_it(vllm, tmp_path):
-    with pytest.raises(ConfigError, match="temperature=0.7 cannot .* start it with --logprobs-mode processed_logprobs"):
+    with pytest.raises(
+        ConfigError, match=r"temperature=0.7 cannot .* start it with --logprobs-mode processed_logprobs"
+    ):
         train_command(given(vllm.url, tmp_path / "raw", temperature="0.7"))
     vllm.processed = True
     assert train_command(given(vllm.url, tmp_path / "scaled", temperature="0.7")) == 0
     assert all(line["ratio_max"] < 1e-3 for line in read_metrics(tmp_path / "scaled") if line["step"] >= 0)
     with pytest.raises(ConfigError, match="top_p and top_k cannot be trained with"):
         train_command(given(vllm.url, tmp_path / "narrow", top_p="0.9"))
-    with pytest.raises(ConfigError, match="temperature=0.7 with top_p or top_k cannot"):
+    with pytest.raises(ConfigError, match=r"temperature=0.7 with top_p or top_k cannot"):
         train_command(given(vllm.url, tmp_path / "both", top_p="0.9", temperature="0.7"))
 
 
