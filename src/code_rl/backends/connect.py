@@ -141,31 +141,20 @@ async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state
         raise ConfigError(
             f"max_tokens={wanted - 1} does not fit into the {context} tokens of sampler={place.url}; start it with --max-model-len {backend.context}"
         )
-    vllm = Vllm(
-        place,
-        state_dir / "adapters" if config.sampler_dir is None else Path(config.sampler_dir) / state_dir.parent.name,
-        patience_s=config.backend_patience,
-        request_patience_s=config.request_patience,
-        most_apart=config.sampler_gap,
-    )
+    shared = None if config.sampler_dir is None else Path(config.sampler_dir) / state_dir.parent.name
+    vllm = Vllm(config, place, shared or state_dir / "adapters")
 
     def close() -> object:
         vllm.close()
         return backend.close()
 
     try:
-        narrowed = config.top_p < 1 or config.top_k > 0
-        await vllm.begin(cast("Any", backend.trainer), held, temperature=config.temperature, narrowed=narrowed)
+        await vllm.begin(cast("Any", backend.trainer), held)
     except BaseException:
         close()
         raise
-    return replace(
-        backend,
-        description=f"{backend.description}, sampled by {model} at {place.url}",
-        context=min(context, backend.context),
-        close=close,
-        vllm=vllm,
-    )
+    description = f"{backend.description}, sampled by {model} at {place.url}"
+    return replace(backend, description=description, context=min(context, backend.context), close=close, vllm=vllm)
 
 
 async def _connect_remote(config: Config, state_path: str | None, found: Survey) -> Backend:
@@ -204,9 +193,7 @@ async def _begin(
         trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
     info = await asyncio.to_thread(trainer.get_info)
     tokenizer = await asyncio.to_thread(load_tokenizer, name, info.model_data.tokenizer_id)
-    capabilities = Capabilities(
-        place.kind, found.losses, safe_repeats=found.numbered_requests, checkpoint_ttl=found.numbered_requests
-    )
+    capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
     token = int(tokenizer.encode("a", add_special_tokens=False)[0])
     if config.temperature not in (0.0, 1.0):
         sampler = await trainer.save_weights_and_get_sampling_client()

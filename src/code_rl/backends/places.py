@@ -128,14 +128,13 @@ class Capabilities:
     `losses` maps each loss to the settings that it takes (None: unknown, the run's own loss is probed). `scaled_logprobs` is
     True when the log-probabilities of sampled tokens belong to the tempered distribution, False when they are the model's own
     at temperature 1. `safe_repeats` means that a request whose answer was lost can be sent again without being carried out
-    twice. `checkpoint_ttl` means that checkpoints can be given an expiry.
+    twice.
     """
 
     kind: BackendKind
     losses: Mapping[str, frozenset[str]] | None
     scaled_logprobs: bool | None = None
     safe_repeats: bool = True
-    checkpoint_ttl: bool = False
 
     def require_loss(self, name: str, settings: Mapping[str, float] | None = None) -> None:
         """Raise ConfigError, by name, for a loss or one of its settings that this back end is known not to have."""

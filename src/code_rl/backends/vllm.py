@@ -26,6 +26,7 @@ from code_rl.backends.adapters import open_to_others, read_embedded, write_peft
 from code_rl.backends.places import Place, place_of
 from code_rl.backends.remote import Link
 from code_rl.concurrency import together
+from code_rl.config import Config
 from code_rl.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ BROKEN_TRIES = 4
 AT_ONCE = 256
 SCORED = 8
 """Answers of an adapter that the trainer's engine scores anew; then it lets go of the weights."""
-_PROBE_TOKENS, _PROBE_TEMPERATURE = 16, 3.0
+_PROBE_TOKENS, _HOT = 16, 3.0
 _START = (
     "start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-lora-rank RANK --max-loras 2"
 )
@@ -67,9 +68,7 @@ def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError(f"sampler={place.url} cannot be reached ({error}); {_START}") from None
     if answer.status_code in (401, 403):
-        raise ConfigError(
-            f"sampler={place.url} refuses the key (status {answer.status_code}); check CODE_RL_SERVER_KEY"
-        )
+        raise ConfigError(f"sampler={place.url} refuses the key ({answer.status_code}); check CODE_RL_SERVER_KEY")
     try:
         models = answer.json()["data"]
         base = next(each for each in models if not each.get("parent"))
@@ -84,13 +83,11 @@ def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
 class Vllm:
     """One server, with the adapters of this run that it holds, in folders below `folder` that it can read."""
 
-    def __init__(
-        self, place: Place, folder: Path, *, patience_s: float, request_patience_s: float, most_apart: float
-    ) -> None:
+    def __init__(self, config: Config, place: Place, folder: Path) -> None:
         import httpx
 
-        self.place, self.folder, self.most_apart = place, folder.expanduser().absolute(), most_apart
-        self._link = Link(place, patience_s, request_patience_s, health="/health")
+        self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
+        self._link = Link(place, config.backend_patience, config.request_patience, health="/health")
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)
@@ -100,9 +97,7 @@ class Vllm:
         self._loading = asyncio.Lock()
         self._gaps: list[float] = []
 
-    async def begin(
-        self, trainer: EmbeddedTrainingClient, held: Mapping[str, str], *, temperature: float, narrowed: bool
-    ) -> None:
+    async def begin(self, trainer: EmbeddedTrainingClient, held: Mapping[str, str]) -> None:
         """Try what the run will ask for. Of the adapters that the server holds (folders by name), those that an earlier process of this run left are dropped.
 
         Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
@@ -113,35 +108,33 @@ class Vllm:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         try:
             sampler = await self.snapshot(trainer)
-            await self._probe(sampler, len(trainer.get_tokenizer()) - 1, temperature, narrowed)
+            await self._probe(sampler, len(trainer.get_tokenizer()) - 1)
         except BackendError as error:
             raise ConfigError(f"sampler={error}") from error
 
-    async def _probe(self, sampler: VllmSampler, last_token: int, temperature: float, narrowed: bool) -> None:
+    async def _probe(self, sampler: VllmSampler, last_token: int) -> None:
         from tinker import types
 
-        prompt = [last_token // 2, last_token // 3, last_token]
+        config, prompt = self._config, [last_token // 2, last_token // 3, last_token]
+        tempered, narrowed = config.temperature not in (0.0, 1.0), config.top_p < 1 or config.top_k > 0
 
-        async def drawn(at: float) -> tuple[list[int], list[float]]:
-            how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=at, seed=0)
+        async def apart(drawn_at: float, scored_at: float) -> list[float]:
+            how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
             tokens, logprobs, _ = await self.complete(sampler, prompt, how, 0)
-            return tokens, logprobs
+            return await sampler.gap(prompt, tokens, logprobs, scored_at)
 
-        self.compare(*await sampler.gap(prompt, *await drawn(1.0), 1.0))
-        if temperature in (0.0, 1.0) and not narrowed:
+        self.compare(await apart(1.0, 1.0))
+        if not (tempered or narrowed):
             return
-        hot = await drawn(_PROBE_TEMPERATURE)
-        scaled = sum(await sampler.gap(prompt, *hot, _PROBE_TEMPERATURE)) < sum(await sampler.gap(prompt, *hot, 1.0))
-        if temperature not in (0.0, 1.0) and (narrowed or not scaled):
-            raise ConfigError(
-                f"temperature={temperature:g}{' with top_p or top_k' if narrowed else ''} cannot be trained with on sampler={self.place.url}: "
-                + ("vLLM has no log-probabilities of the whole tempered distribution" if narrowed else "start it with --logprobs-mode processed_logprobs")
-            )  # fmt: skip
-        if narrowed and scaled:
-            raise ConfigError(
-                f"top_p and top_k cannot be trained with on sampler={self.place.url}, which gives log-probabilities of the narrowed distribution; "
-                "start it without --logprobs-mode"
-            )
+        scaled = sum(await apart(_HOT, _HOT)) < sum(await apart(_HOT, 1.0))
+        instead = {
+            (True, True): "there are no log-probabilities of the whole tempered distribution; leave one of the two out",
+            (True, False): None if scaled else "start it with --logprobs-mode processed_logprobs",
+            (False, True): "start it without --logprobs-mode processed_logprobs" if scaled else None,
+        }[tempered, narrowed]
+        if instead is not None:
+            how = f"temperature={config.temperature:g} with top_p={config.top_p:g} and top_k={config.top_k}"
+            raise ConfigError(f"{how} cannot be trained with on sampler={self.place.url}: {instead}")
 
     async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:
         """Load the weights as they are now. Adapters that nothing can be drawn from any more are unloaded."""
@@ -202,13 +195,13 @@ class Vllm:
                 return choice
             await asyncio.sleep(LONGEST_PAUSE_S)  # it ended requests because it is ending itself
 
-    def compare(self, *gaps: float) -> None:
+    def compare(self, gaps: Sequence[float]) -> None:
         """Note distances of log-probabilities. Raises BackendError when they are too great on average."""
         mean = math.fsum(gaps) / len(gaps) if gaps else 0.0
-        if not mean <= self.most_apart:
+        if not mean <= self._config.sampler_gap:
             raise BackendError(
                 f"{self.place.url} and the trainer give the same tokens log-probabilities that are {mean:.3g} apart on average "
-                f"(sampler_gap={self.most_apart:g}): it must serve the base model that is trained, in about the same precision"
+                f"(sampler_gap={self._config.sampler_gap:g}): it must serve the base model that is trained, in about the same precision"
             )
         self._gaps += gaps
 
@@ -221,12 +214,10 @@ class Vllm:
         """Unload this run's adapters, if the server is there. Never raises."""
         import httpx
 
-        with (
-            contextlib.suppress(httpx.HTTPError),
-            httpx.Client(headers=_headers(self.place), timeout=CONNECT_S) as http,
-        ):
+        url, headers = f"{self.place.url}/v1/unload_lora_adapter", _headers(self.place)
+        with contextlib.suppress(httpx.HTTPError):
             for name in sorted(self._loaded):
-                http.post(f"{self.place.url}/v1/unload_lora_adapter", json={"lora_name": name})
+                httpx.post(url, json={"lora_name": name}, headers=headers, timeout=CONNECT_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
@@ -277,7 +268,7 @@ class VllmSampler:
         drawn = await together(self._vllm.complete(self, tokens, how, seed + i) for i in range(num_samples))
         if how.temperature and self._left > 0:
             self._left -= 1
-            self._vllm.compare(*await self.gap(tokens, *drawn[0][:2], how.temperature))
+            self._vllm.compare(await self.gap(tokens, *drawn[0][:2], how.temperature))
             if self._left <= 0:
                 self._exact = None
         sequences = [
@@ -299,10 +290,8 @@ class VllmSampler:
 
         if self._exact is None:
             return []
-        text, scoring = (
-            types.ModelInput.from_ints([*prompt, *tokens]),
-            types.SamplingParams(max_tokens=1, temperature=temperature),
-        )
+        text = types.ModelInput.from_ints([*prompt, *tokens])
+        scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
         scored = (await self._exact.sample(text, 1, scoring, include_prompt_logprobs=True)).prompt_logprobs or []
         return [abs(a - b) for a, b in zip(logprobs, scored[len(prompt) :], strict=True) if b is not None]
 
