@@ -178,3 +178,18 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
     vllm._load = load
     assert train_command(given(vllm.url, tmp_path / "run")) == 0
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
+
+
+def test_an_outage_that_is_over_does_not_count_towards_the_next(vllm, tmp_path):
+    log = tmp_path / "run" / "logs.log"
+    with FaultyProxy(vllm.url, {}) as proxy:
+        load = vllm._load
+
+        def stumbling(**body):
+            if len(vllm.names) >= 2:  # a moment of silence at every step
+                proxy.plan |= {"/health": [503], "/v1/completions": [503]}
+            return load(**body)
+
+        vllm._load = stumbling
+        assert train_command(given(proxy.url, tmp_path / "run")) == 0
+    assert log.read_text().count("does not answer") == log.read_text().count("answers again") >= 1

@@ -90,11 +90,15 @@ class Link:
             said("%s does not answer (%s); waiting for up to %g s", self.place.url, why, self.patience_s)
             self._away += 1
         else:
-            if self._away:
-                outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
-            self._away = 0
+            self.answered()
         pause = min(self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2)
         self._next_check = time.monotonic() + (pause if self._away > 1 else 0.0)
+
+    def answered(self) -> None:
+        """The server is there: an outage has ended."""
+        if self._away:
+            outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
+        self._away, self._next_check = 0, 0.0
 
     def outcome(self, future: Future[T]) -> T:
         """A finished future's result. Raises BackendError in place of what the SDK raised."""

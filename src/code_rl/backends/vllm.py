@@ -232,6 +232,7 @@ class Vllm:
                     await asyncio.to_thread(self._link.check, time.monotonic() - began)
                 answer = asked.result()
                 if answer.status_code < 500 and answer.status_code not in PASSING:
+                    self._link.answered()
                     return answer
             except httpx.HTTPError as error:
                 logger.info("%s %s: %s", self.place.url, path, error or type(error).__name__)
