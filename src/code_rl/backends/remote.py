@@ -92,13 +92,16 @@ class Link:
         else:
             self.answered()
         pause = min(self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2)
-        self._next_check = time.monotonic() + (pause if self._away > 1 else 0.0)
+        # Of many that wait for a server that is well, one asks; a first silence is looked at again at once.
+        self._next_check = time.monotonic() + (
+            0.0 if self._away == 1 else pause if self._away else self.check_every_s / 2
+        )
 
     def answered(self) -> None:
         """The server is there: an outage has ended."""
         if self._away:
             outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
-        self._away, self._next_check = 0, 0.0
+        self._away = 0
 
     def outcome(self, future: Future[T]) -> T:
         """A finished future's result. Raises BackendError in place of what the SDK raised."""
