@@ -216,7 +216,7 @@ class Health:
         self.asked += 1
         if not self.well:
             raise httpx.ConnectError("refused")
-        return None
+        return httpx.Response(200)
 
 
 def _until(done: Callable[[], bool]) -> None:
@@ -269,9 +269,10 @@ def test_a_server_that_was_last_asked_long_ago_gets_its_whole_patience(monkeypat
     watched.check()
 
 
-def test_many_waiting_requests_do_not_all_ask_for_the_servers_health(monkeypatch):
+@pytest.mark.parametrize("well", [True, False])
+def test_many_waiting_requests_do_not_all_ask_for_the_servers_health(monkeypatch, well):
     health = Health(monkeypatch)
-    health.well = False
+    health.well = well
     watched = link(60.0, 60.0)
     for _ in range(100):
         watched.check()

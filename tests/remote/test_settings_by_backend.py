@@ -32,6 +32,7 @@ GIVEN = {
     "weight_decay": "0.01", "grad_clip_norm": "0.5", "temperature": "0.7", "top_p": "0.83", "top_k": "77", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
 LOCAL_GIVEN = {"threads": "1", "keep_checkpoints": "3"}
+SAMPLER = "http://127.0.0.1:9"
 REMOTE_GIVEN = {"checkpoint_ttl_days": "2", "backend_patience": "77", "request_patience": "777"}
 
 
@@ -150,10 +151,14 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("setting", REACHING)
+# What sampler_dir= and sampler_gap= do beside sampler= is in test_vllm.py; without it they are refused everywhere.
+@pytest.mark.parametrize("setting", [name for name in REACHING if name not in ("sampler_dir", "sampler_gap")])
 def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, monkeypatch):
     honoured = arrived.kind in REACHING[setting].honoured
-    if honoured and setting != "device":
+    if honoured and setting == "sampler":
+        with pytest.raises(ConfigError, match=f"sampler={SAMPLER} cannot be reached"):
+            train_command(settings("embedded", tmp_path / "run", sampler=SAMPLER, backend_patience="600"))
+    elif honoured and setting != "device":
         expected = EXPECTED[setting]
         assert value_in_engine(arrived, setting) == (
             pytest.approx(expected) if isinstance(expected, float) else expected
@@ -162,7 +167,7 @@ def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, mon
         with pytest.raises(ConfigError, match="device='mps' is not available on this machine"):
             train_command(settings("embedded", tmp_path / "run", device="mps", backend_patience="600"))
     else:
-        value = {"device": "cpu", **LOCAL_GIVEN, **REMOTE_GIVEN}[setting]
+        value = {"device": "cpu", "sampler": SAMPLER, **LOCAL_GIVEN, **REMOTE_GIVEN}[setting]
         backend = backend_of(arrived.kind, server.url, monkeypatch)
         given = settings(backend, tmp_path / "run", backend_patience="600") | {setting: value}
         with pytest.raises(ConfigError, match=f"{setting}={value}.* has no effect on backend="):

@@ -48,6 +48,8 @@ METRICS = (
     Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),
     Metric("ratio_mean", "", "mean of p / q"),
     Metric("ratio_max", "", "largest distance of p / q from 1"),
+    Metric("sampler/gap_mean", "nats", "with sampler=: mean of |log q − log p| at the same weights, q as vLLM and p as the trainer computes it, over the answers that were scored by both since the step before"),
+    Metric("sampler/gap_max", "nats", "largest of those"),
     Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
     Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
     Metric("optim/grad_norm", "", "norm of the gradient before clipping, mean over optimizer steps, where the back end reports it"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,14 @@ def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
         "target_modules": adapter.target_modules,
     }
     (out / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def open_to_others(folder: Path) -> None:
+    """Files are handed over with the mode that any new file gets: the library that writes weights makes them private."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def merge_into(model: Any, adapter: Adapter) -> None:

@@ -13,7 +13,7 @@ import chz
 
 from code_rl.algorithm.losses import POLICY_LOSSES
 from code_rl.backends.places import BackendKind, Capabilities, Place, kind_of, place_of
-from code_rl.config import FACTS, Config, loss_config
+from code_rl.config import FACTS, Config, context_schedule, loss_config
 from code_rl.errors import BackendError, CheckpointError, ConfigError, install_command
 
 if TYPE_CHECKING:
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
     from code_rl.backends.preflight import Survey
     from code_rl.backends.remote import RemoteService, RemoteTrainingClient
+    from code_rl.backends.vllm import Vllm
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """A training client with what the loop needs to know of its model and its service. `context` is in tokens.
 
-    `base_sampler` makes a sampling client of the base model, without any adapter; `close` gives back what the service holds.
+    `base_sampler` makes a sampling client of the base model, without any adapter; `close` gives back what the service holds. `vllm` samples in
+    the trainer's place, where there is one.
     """
 
     description: str
@@ -37,9 +39,12 @@ class Backend:
     capabilities: Capabilities
     base_sampler: Callable[[], Awaitable[tinker.SamplingClient]]
     close: Callable[[], object]
+    vllm: Vllm | None = None
 
     async def sync_weights(self) -> tinker.SamplingClient:
         """A sampling client that holds the weights as they are now."""
+        if self.vllm is not None:
+            return cast("tinker.SamplingClient", await self.vllm.snapshot(cast("Any", self.trainer)))
         sampler: tinker.SamplingClient = await ready(self.trainer.save_weights_and_get_sampling_client())
         return sampler
 
@@ -49,7 +54,8 @@ def refuse_settings(config: Config) -> None:
     kind, fields = kind_of(config.backend), chz.chz_fields(Config)
     for name, facts in FACTS.items():
         value: Any = getattr(config, name)
-        if facts.reach.note and kind not in facts.reach.honoured and value != fields[name]._default:
+        honoured = kind in facts.reach.honoured or (facts.reach.sampler and config.sampler is not None)
+        if facts.reach.note and not honoured and value != fields[name]._default:
             raise ConfigError(
                 f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"
             )
@@ -73,6 +79,10 @@ async def preflight(config: Config) -> Survey | None:
             raise ConfigError(
                 "backend=embedded needs a newer tinker SDK than the one installed; run: pip install 'tinker>=0.38'"
             )
+        if config.sampler is not None:
+            from code_rl.backends.vllm import find_vllm, vllm_at
+
+            await asyncio.to_thread(find_vllm, vllm_at(config.sampler))
         return None
 
     return await survey(place_of(config.backend), config.model_name)
@@ -108,7 +118,7 @@ async def _connect_embedded(config: Config, state_dir: Path, state_path: str | N
         trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
     else:
         trainer = await ready(service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed))
-    return Backend(
+    backend = Backend(
         description=f"the embedded engine ({service.device}, {str(service.dtype).removeprefix('torch.')})",
         trainer=trainer,
         tokenizer=trainer.get_tokenizer(),
@@ -117,6 +127,34 @@ async def _connect_embedded(config: Config, state_dir: Path, state_path: str | N
         base_sampler=lambda: ready(service.create_sampling_client(base_model=name)),
         close=service.close,
     )
+    return backend if config.sampler is None else await _sampled_by_vllm(backend, config, config.sampler, state_dir)
+
+
+async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state_dir: Path) -> Backend:
+    """The same trainer with vLLM as its sampler; the shorter of the two contexts counts."""
+    from code_rl.backends.vllm import Vllm, find_vllm, vllm_at
+
+    place = vllm_at(sampler)
+    model, context, held = await asyncio.to_thread(find_vllm, place)
+    wanted = min(max(config.max_tokens, context_schedule(config, backend.context).longest) + 1, backend.context)
+    if context < wanted:
+        raise ConfigError(
+            f"max_tokens={wanted - 1} does not fit into the {context} tokens of sampler={place.url}; start it with --max-model-len {backend.context}"
+        )
+    shared = None if config.sampler_dir is None else Path(config.sampler_dir) / state_dir.parent.name
+    vllm = Vllm(config, place, shared or state_dir / "adapters")
+
+    def close() -> object:
+        vllm.close()
+        return backend.close()
+
+    try:
+        await vllm.begin(cast("Any", backend.trainer), held)
+    except BaseException:
+        close()
+        raise
+    description = f"{backend.description}, sampled by {model} at {place.url}"
+    return replace(backend, description=description, context=min(context, backend.context), close=close, vllm=vllm)
 
 
 async def _connect_remote(config: Config, state_path: str | None, found: Survey) -> Backend:
@@ -155,9 +193,7 @@ async def _begin(
         trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
     info = await asyncio.to_thread(trainer.get_info)
     tokenizer = await asyncio.to_thread(load_tokenizer, name, info.model_data.tokenizer_id)
-    capabilities = Capabilities(
-        place.kind, found.losses, safe_repeats=found.numbered_requests, checkpoint_ttl=found.numbered_requests
-    )
+    capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
     token = int(tokenizer.encode("a", add_special_tokens=False)[0])
     if config.temperature not in (0.0, 1.0):
         sampler = await trainer.save_weights_and_get_sampling_client()

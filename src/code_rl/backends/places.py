@@ -2,7 +2,7 @@
 
 Keys are read from the environment (and `.env`, which the command line loads into it), never from settings: no file of a
 run can hold one. A key is only ever sent to the place that it is meant for: `TINKER_API_KEY` to hosted Tinker or to
-`TINKER_BASE_URL`, `CODE_RL_SERVER_KEY` to a server given as `backend=http://…`.
+`TINKER_BASE_URL`, `CODE_RL_SERVER_KEY` to a server given as `backend=http://…` or `sampler=http://…`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def resolve_backend(backend: str, environment: Mapping[str, str] = os.environ) -
     return str(backend) if place_of(backend, environment).kind is BackendKind.TINKER else backend.rstrip("/")
 
 
-def place_of(backend: str, environment: Mapping[str, str] = os.environ) -> Place:
-    """URL and key of a resolved `backend=` that is not embedded. Raises ConfigError as `resolve_backend` does."""
+def place_of(backend: str, environment: Mapping[str, str] = os.environ, setting: str = "backend") -> Place:
+    """URL and key of a resolved `backend=` that is not embedded, or of a server in another setting. Raises ConfigError as `resolve_backend` does."""
     if backend == BackendKind.TINKER:
         url = _checked_url("TINKER_BASE_URL", environment.get("TINKER_BASE_URL") or HOSTED)
         key = _checked_key("TINKER_API_KEY", environment.get("TINKER_API_KEY"))
@@ -85,7 +85,7 @@ def place_of(backend: str, environment: Mapping[str, str] = os.environ) -> Place
                 )
             key = KEYLESS
         return Place(BackendKind.TINKER, url, key)
-    url = _checked_url("backend", backend)
+    url = _checked_url(setting, backend)
     key = _checked_key("CODE_RL_SERVER_KEY", environment.get("CODE_RL_SERVER_KEY"))
     return Place(BackendKind.SERVER, url, key or KEYLESS)
 
@@ -128,14 +128,13 @@ class Capabilities:
     `losses` maps each loss to the settings that it takes (None: unknown, the run's own loss is probed). `scaled_logprobs` is
     True when the log-probabilities of sampled tokens belong to the tempered distribution, False when they are the model's own
     at temperature 1. `safe_repeats` means that a request whose answer was lost can be sent again without being carried out
-    twice. `checkpoint_ttl` means that checkpoints can be given an expiry.
+    twice.
     """
 
     kind: BackendKind
     losses: Mapping[str, frozenset[str]] | None
     scaled_logprobs: bool | None = None
     safe_repeats: bool = True
-    checkpoint_ttl: bool = False
 
     def require_loss(self, name: str, settings: Mapping[str, float] | None = None) -> None:
         """Raise ConfigError, by name, for a loss or one of its settings that this back end is known not to have."""

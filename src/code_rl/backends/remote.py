@@ -37,11 +37,13 @@ class Link:
     """One server, watched: for how long it has been away, and how its errors read.
 
     A server that has not answered a health check for `patience_s` ends a wait, and so does one that is well but has not answered
-    a request for `request_patience_s`.
+    a request for `request_patience_s`. `health` is the path of the check; a server error there is no answer.
     """
 
-    def __init__(self, place: Place, patience_s: float, request_patience_s: float = math.inf) -> None:
-        self.place = place
+    def __init__(
+        self, place: Place, patience_s: float, request_patience_s: float = math.inf, health: str = "/api/v1/healthz"
+    ) -> None:
+        self.place, self._health = place, place.url + health
         self.patience_s = patience_s
         self.request_patience_s = request_patience_s
         self.check_every_s = min(_CHECK_EVERY_S, patience_s / 2)
@@ -66,28 +68,40 @@ class Link:
         finally:
             self._checking.release()
 
-    def _check(self) -> None:
+    def silence(self) -> str | None:
+        """Ask for the server's health; why there is no answer, or None."""
         import httpx
 
         try:
-            httpx.get(f"{self.place.url}/api/v1/healthz", timeout=self.check_every_s)
+            answer = httpx.get(self._health, timeout=self.check_every_s)
         except httpx.HTTPError as error:
+            return self.place.redacted(str(error)) or type(error).__name__
+        return f"status {answer.status_code}" if answer.is_server_error else None
+
+    def _check(self) -> None:
+        why = self.silence()
+        if why is not None:
             if not self._away:
                 self._away_since = time.monotonic()
             silent = time.monotonic() - self._away_since
             if silent > self.patience_s:
-                raise BackendError(
-                    f"{self.place.url} has not answered for {silent:.0f} s ({self.place.redacted(str(error))})"
-                ) from None
+                raise BackendError(f"{self.place.url} has not answered for {silent:.0f} s ({why})")
             said = outages.info if self._away else outages.warning
-            said("%s does not answer (%s); waiting for up to %g s", self.place.url, self.place.redacted(str(error)), self.patience_s)  # fmt: skip
+            said("%s does not answer (%s); waiting for up to %g s", self.place.url, why, self.patience_s)
             self._away += 1
         else:
-            if self._away:
-                outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
-            self._away = 0
+            self.answered()
         pause = min(self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2)
-        self._next_check = time.monotonic() + (pause if self._away > 1 else 0.0)
+        # Of many that wait for a server that is well, one asks; a first silence is looked at again at once.
+        self._next_check = time.monotonic() + (
+            0.0 if self._away == 1 else pause if self._away else self.check_every_s / 2
+        )
+
+    def answered(self) -> None:
+        """The server is there: an outage has ended."""
+        if self._away:
+            outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
+        self._away = 0
 
     def outcome(self, future: Future[T]) -> T:
         """A finished future's result. Raises BackendError in place of what the SDK raised."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import chz
 
-from code_rl.backends.adapters import Adapter, merge_into, read_embedded, read_folder, write_peft
+from code_rl.backends.adapters import Adapter, merge_into, open_to_others, read_embedded, read_folder, write_peft
 from code_rl.backends.card import model_card
 from code_rl.backends.names import source_of
 from code_rl.backends.places import place_of, resolve_backend
@@ -85,20 +84,12 @@ def export_command(given: Mapping[str, Any]) -> int:
             _write_merged(adapter, base, folder)
         _tokenizer(base).save_pretrained(folder)
         (folder / "README.md").write_text(_card(config, origin, adapter))
-        _as_umask_has_it(folder)
+        open_to_others(folder)
         if out.exists():
             out.rmdir()
         shutil.move(folder, out)
     print(f"{config.format} export of {origin.path} on {adapter.base_model}: {out}", file=sys.stderr)
     return 0
-
-
-def _as_umask_has_it(folder: Path) -> None:
-    """Files are handed over with the mode that any new file gets: the library that writes weights makes them private."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    for path in folder.rglob("*"):
-        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def _origin(config: ExportConfig) -> _Origin:

@@ -72,6 +72,12 @@ class Config:
         "Device of the embedded engine: auto, cpu, cuda or mps.")
     threads: int | None = setting(None, FREE, embedded("CPU threads of the engine", "the server has its own"),
         "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.", check=AT_LEAST_1)
+    sampler: str | None = setting(None, FREE, embedded("a vLLM server draws all completions, with every step's adapter", "it draws its own completions"),
+        "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key, if it wants one, in CODE_RL_SERVER_KEY. None: the engine samples.")
+    sampler_dir: str | None = setting(None, FREE, embedded("with sampler=", "there are no adapters to hand over"),
+        "With sampler=: folder that this machine and vLLM's see under the same path, for adapters (None: checkpoints/adapters in the run directory).")
+    sampler_gap: float = setting(0.1, FREE, embedded("with sampler=; at the start and with the first answers of every adapter", "log-probabilities are its own"),
+        "With sampler=: how far vLLM's log-probabilities may be from the trainer's for the same weights, mean over tokens in nats; beyond it the run stops.", check=ABOVE_0)
     renderer: str = setting("auto", FIXED, LOOP,
         "How conversations become tokens: auto (the one that agrees with the model's chat template), qwen3_instruct, "
         "qwen3, qwen3_thinking, qwen3_disable_thinking, qwen3_5, qwen3_5_disable_thinking, or chat_template (the tokenizer's own, whatever it is).",
@@ -193,9 +199,9 @@ class Config:
         remote("expiry of saved checkpoints; refused by servers of the older generation", "its checkpoints stay until they are deleted"),
         "Days after which a remote back end may delete a checkpoint (None: never).",
         check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"))
-    backend_patience: float = setting(600.0, FREE, remote("how long a server may be silent", "there is no server to wait for"),
+    backend_patience: float = setting(600.0, FREE, remote("how long a server may be silent", "there is no server to wait for", sampler=True),
         "Seconds that a remote back end may be silent before the run stops, resumable.", check=ABOVE_0)
-    request_patience: float = setting(7200.0, FREE, remote("how long one request may take while the server is well", "there is no server to wait for"),
+    request_patience: float = setting(7200.0, FREE, remote("how long one request may take while the server is well", "there is no server to wait for", sampler=True),
         "Seconds that a remote back end that is well may take over one request before the run stops, resumable.", check=ABOVE_0)
     sandbox_patience: float = setting(600.0, FREE, LOOP, "Seconds that the sandbox may be gone before the run stops, resumable.", check=ABOVE_0)
     max_tokens_total: int | None = setting(None, FREE, LOOP,
@@ -222,6 +228,10 @@ class Config:
                     f"{name}={getattr(self, name)} has no effect with loss=importance_sampling, which does not clip; "
                     "choose loss=ppo or loss=cispo"
                 )
+        fields = chz.chz_fields(Config)
+        for name in ("sampler_dir", "sampler_gap"):
+            if self.sampler is None and getattr(self, name) != fields[name]._default:
+                raise ConfigError(f"{name}={getattr(self, name)} has no effect without sampler=")
         for name in ("overlong_buffer", "overlong_penalty"):
             if getattr(self, name) is not None and self.overlong != "penalty":
                 raise ConfigError(f"{name}={getattr(self, name)} has no effect without overlong=penalty")

@@ -32,11 +32,13 @@ FREE, FIXED, REPLAYED = Change
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the loop's own), why others refuse it."""
+    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the loop's own), why others refuse it;
+    `sampler`: the embedded engine honours it too where `sampler=` is a server."""
 
     honoured: tuple[BackendKind, ...] = tuple(BackendKind)
     note: str = ""
     refusal: str = ""
+    sampler: bool = False
 
 
 LOOP = Reach()
@@ -53,9 +55,9 @@ def embedded(note: str, refusal: str) -> Reach:
     return Reach((BackendKind.EMBEDDED,), note, refusal)
 
 
-def remote(note: str, refusal: str) -> Reach:
-    """Only back ends behind HTTP honour it."""
-    return Reach((BackendKind.TINKER, BackendKind.SERVER), note, refusal)
+def remote(note: str, refusal: str, *, sampler: bool = False) -> Reach:
+    """Only back ends behind HTTP honour it; with `sampler`, a server that samples for the embedded engine too."""
+    return Reach((BackendKind.TINKER, BackendKind.SERVER), note, refusal, sampler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,7 @@ class Batches:
         retries, self._retries = self._retries, retries_of(run.executor)
         metrics = {
             **step_metrics(step, len(batch.places), learned, run.objective),
+            **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
             "max_tokens": batch.max_tokens,
             "stage": batch.stage,
             **stage_times(batch, learned.credited, self._started),

@@ -1,0 +1,333 @@
+"""A vLLM server as the sampler beside the embedded trainer (`sampler=`).
+
+After each step the adapter is written as peft reads it and loaded into the server under a name of its own. Prompts go as token ids; completions come
+back as token ids with log-probabilities. The trainer's own engine scores the first answers of every adapter anew: what the two make of the same
+tokens is logged, and too great a distance ends the run before anything is trained on it. A server that is gone is waited for; one that comes back
+without its adapters gets them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from code_rl.backends.adapters import open_to_others, read_embedded, write_peft
+from code_rl.backends.places import Place, place_of
+from code_rl.backends.remote import Link
+from code_rl.concurrency import together
+from code_rl.config import Config
+from code_rl.errors import BackendError, ConfigError
+
+if TYPE_CHECKING:
+    import httpx
+    from tinker import types
+
+    from code_rl.backends.embedded.sampling import EmbeddedSamplingClient
+    from code_rl.backends.embedded.training import EmbeddedTrainingClient
+
+logger = logging.getLogger("code_rl.backends")
+CONNECT_S, ANSWER_S = 5.0, 15.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
+PASSING = frozenset({408, 409, 425, 429})
+BROKEN_TRIES = 4
+"""How often a server that is well may fail at one request."""
+AT_ONCE = 256
+SCORED = 8
+"""Answers of an adapter that the trainer's engine scores anew; then it lets go of the weights."""
+_PROBE_TOKENS, _HOT = 16, 3.0
+_START = (
+    "start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-lora-rank RANK --max-loras 2"
+)
+# A model's generation_config.json would change what is drawn where a request is silent.
+_PLAIN = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_tokens": 0}
+
+
+def vllm_at(sampler: str) -> Place:
+    """The server that `sampler=` names, with or without `/v1`; its key is CODE_RL_SERVER_KEY. Raises ConfigError for what is no URL."""
+    return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
+
+
+def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
+    """The server's base model, its context in tokens, and the folders of its adapters by name. Raises ConfigError for one that is no vLLM, or away."""
+    import httpx
+
+    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    try:
+        answer = httpx.get(f"{place.url}/v1/models", headers=_headers(place), timeout=timeout)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConfigError(f"sampler={place.url} cannot be reached ({error}); {_START}") from None
+    if answer.status_code in (401, 403):
+        raise ConfigError(f"sampler={place.url} refuses the key ({answer.status_code}); check CODE_RL_SERVER_KEY")
+    try:
+        models = answer.json()["data"]
+        base = next(each for each in models if not each.get("parent"))
+        adapters = {str(each["id"]): str(each["root"]) for each in models if each.get("parent")}
+        return str(base["id"]), int(base["max_model_len"]), adapters
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        raise ConfigError(
+            f"sampler={place.url} does not answer as vLLM does (status {answer.status_code} at /v1/models); check the address"
+        ) from None
+
+
+class Vllm:
+    """One server, with the adapters of this run that it holds, in folders below `folder` that it can read."""
+
+    def __init__(self, config: Config, place: Place, folder: Path) -> None:
+        import httpx
+
+        self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
+        self._link = Link(place, config.backend_patience, config.request_patience, health="/health")
+        limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
+        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)
+        self._tag, self._made = f"code-rl-{secrets.token_hex(4)}", 0
+        self._loaded: set[str] = set()
+        self._in_use: WeakValueDictionary[str, VllmSampler] = WeakValueDictionary()
+        self._loading = asyncio.Lock()
+        self._gaps: list[float] = []
+
+    async def begin(self, trainer: EmbeddedTrainingClient, held: Mapping[str, str]) -> None:
+        """Try what the run will ask for. Of the adapters that the server holds (folders by name), those that an earlier process of this run left are dropped.
+
+        Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
+        temperature are not those of the whole distribution.
+        """
+        for name in [name for name, root in held.items() if root.startswith(f"{self.folder}/")]:
+            await self.ask("/v1/unload_lora_adapter", {"lora_name": name})
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        try:
+            sampler = await self.snapshot(trainer)
+            await self._probe(sampler, len(trainer.get_tokenizer()) - 1)
+        except BackendError as error:
+            raise ConfigError(f"sampler={error}") from error
+
+    async def _probe(self, sampler: VllmSampler, last_token: int) -> None:
+        from tinker import types
+
+        config, prompt = self._config, [last_token // 2, last_token // 3, last_token]
+        tempered, narrowed = config.temperature not in (0.0, 1.0), config.top_p < 1 or config.top_k > 0
+
+        async def apart(drawn_at: float, scored_at: float) -> list[float]:
+            how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
+            tokens, logprobs, _ = await self.complete(sampler, prompt, how, 0)
+            return await sampler.gap(prompt, tokens, logprobs, scored_at)
+
+        self.compare(await apart(1.0, 1.0))
+        if not (tempered or narrowed):
+            return
+        scaled = sum(await apart(_HOT, _HOT)) < sum(await apart(_HOT, 1.0))
+        instead = {
+            (True, True): "there are no log-probabilities of the whole tempered distribution; leave one of the two out",
+            (True, False): None if scaled else "start it with --logprobs-mode processed_logprobs",
+            (False, True): "start it without --logprobs-mode processed_logprobs" if scaled else None,
+        }[tempered, narrowed]
+        if instead is not None:
+            how = f"temperature={config.temperature:g} with top_p={config.top_p:g} and top_k={config.top_k}"
+            raise ConfigError(f"{how} cannot be trained with on sampler={self.place.url}: {instead}")
+
+    async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:
+        """Load the weights as they are now. Adapters that nothing can be drawn from any more are unloaded."""
+        name, self._made = f"{self._tag}-{self._made}", self._made + 1
+        saving = trainer.save_weights_for_sampler("sampler")
+        exact = await trainer.save_weights_and_get_sampling_client()
+        saved, folder = Path((await saving).path), self.folder / name
+        await asyncio.to_thread(_write, saved, folder)
+        sampler = self._in_use[name] = VllmSampler(self, name, exact)
+        for old in sorted(self._loaded - set(self._in_use)):
+            await self.ask("/v1/unload_lora_adapter", {"lora_name": old})
+            await asyncio.to_thread(shutil.rmtree, self.folder / old, ignore_errors=True)
+            self._loaded.discard(old)
+        await self.load(name)
+        return sampler
+
+    async def load(self, name: str) -> None:
+        """Have the server load an adapter that is on disk; to have it already is as well. Raises BackendError where it cannot."""
+        body = {"lora_name": name, "lora_path": str(self.folder / name)}
+        async with self._loading:
+            answer = await self.ask("/v1/load_lora_adapter", body)
+        said = _said(answer)
+        if answer.status_code == 404 and "Not Found" in said:
+            raise BackendError(f"{self.place.url} does not let adapters be loaded while it runs; {_START}")
+        if answer.status_code != 200 and "already been loaded" not in said:
+            raise BackendError(
+                f"{self.place.url} cannot load the adapter in {self.folder / name}: {said}; both must see that folder "
+                f"(sampler_dir=), and --max-lora-rank be at least lora_rank"
+            )
+        self._loaded.add(name)
+
+    async def complete(
+        self, sampler: VllmSampler, prompt: Sequence[int], how: types.SamplingParams, seed: int
+    ) -> tuple[list[int], list[float], types.StopReason]:
+        """Tokens, log-probabilities and end of one completion. One request each: vLLM's CPU build dies of a seed with n above 1."""
+        body = {
+            **_PLAIN,
+            "model": sampler.name,
+            "prompt": list(prompt),
+            "max_tokens": how.max_tokens,
+            "temperature": how.temperature,
+            "top_p": how.top_p,
+            "top_k": how.top_k,
+            "seed": seed,
+            "stop_token_ids": [] if how.stop is None else list(how.stop),
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        while True:
+            answer = await self.ask("/v1/completions", body)
+            if answer.status_code == 404 and "does not exist" in _said(answer):
+                await self.load(sampler.name)  # the server was started anew
+                continue
+            if answer.status_code != 200:
+                raise BackendError(f"{self.place.url} refuses a request (status {answer.status_code}): {_said(answer)}")
+            choice = _choice(answer, self.place)
+            if choice is not None:
+                return choice
+            await asyncio.sleep(LONGEST_PAUSE_S)  # it ended requests because it is ending itself
+
+    def compare(self, gaps: Sequence[float]) -> None:
+        """Note distances of log-probabilities. Raises BackendError when they are too great on average."""
+        mean = math.fsum(gaps) / len(gaps) if gaps else 0.0
+        if not mean <= self._config.sampler_gap:
+            raise BackendError(
+                f"{self.place.url} and the trainer give the same tokens log-probabilities that are {mean:.3g} apart on average "
+                f"(sampler_gap={self._config.sampler_gap:g}): it must serve the base model that is trained, in about the same precision"
+            )
+        self._gaps += gaps
+
+    def measured(self) -> dict[str, float]:
+        """The metrics of what was compared since this was last asked."""
+        gaps, self._gaps = self._gaps, []
+        return {"sampler/gap_mean": math.fsum(gaps) / len(gaps), "sampler/gap_max": max(gaps)} if gaps else {}
+
+    def close(self) -> None:
+        """Unload this run's adapters, if the server is there. Never raises."""
+        import httpx
+
+        url, headers = f"{self.place.url}/v1/unload_lora_adapter", _headers(self.place)
+        with contextlib.suppress(httpx.HTTPError):
+            for name in sorted(self._loaded):
+                httpx.post(url, json={"lora_name": name}, headers=headers, timeout=CONNECT_S)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        """The server's answer, once it is final: a server error is when it is well and fails again and again. Raises BackendError when patience ends."""
+        import httpx
+
+        pause, broken = FIRST_PAUSE_S, 0
+        while True:
+            asked, began = asyncio.ensure_future(self._http.post(path, json=body)), time.monotonic()
+            try:
+                while not (await asyncio.wait({asked}, timeout=self._link.check_every_s))[0]:
+                    await asyncio.to_thread(self._link.check, time.monotonic() - began)
+                answer = asked.result()
+                if answer.status_code < 500 and answer.status_code not in PASSING:
+                    self._link.answered()
+                    return answer
+            except httpx.HTTPError as error:
+                logger.info("%s %s: %s", self.place.url, path, error or type(error).__name__)
+            else:
+                broken += answer.status_code >= 500
+                if broken >= BROKEN_TRIES and await asyncio.to_thread(self._link.silence) is None:
+                    return answer
+            finally:
+                asked.cancel()
+            await asyncio.to_thread(self._link.check)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+class VllmSampler:
+    """One adapter on the server: a snapshot of the weights. Methods and results are those of `tinker.SamplingClient` that a run asks for.
+
+    `exact` samples from the same weights on the trainer's engine; it scores, and is let go after `SCORED` answers.
+    """
+
+    def __init__(self, vllm: Vllm, name: str, exact: EmbeddedSamplingClient) -> None:
+        self.name = name
+        self._vllm, self._left = vllm, SCORED
+        self._exact: EmbeddedSamplingClient | None = exact
+
+    async def sample(
+        self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams
+    ) -> types.SampleResponse:
+        """Draw completions; sample i depends on seed + i. Raises BackendError, for log-probabilities too far from the trainer's among other things."""
+        from tinker import types
+
+        tokens, how = prompt.to_ints(), sampling_params
+        seed = secrets.randbits(31) if how.seed is None else how.seed
+        drawn = await together(self._vllm.complete(self, tokens, how, seed + i) for i in range(num_samples))
+        if how.temperature and self._left > 0:
+            self._left -= 1
+            self._vllm.compare(await self.gap(tokens, *drawn[0][:2], how.temperature))
+            if self._left <= 0:
+                self._exact = None
+        sequences = [
+            types.SampledSequence(
+                stop_reason=end,
+                sequence_id=f"{self.name}-{seed + i}",
+                tokens_np=np.asarray(ids, dtype=np.int32),
+                logprobs_np=np.asarray(logprobs, dtype=np.float32),
+            )
+            for i, (ids, logprobs, end) in enumerate(drawn)
+        ]
+        return types.SampleResponse(sequences=sequences)
+
+    async def gap(
+        self, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float], temperature: float
+    ) -> list[float]:
+        """How far each of these log-probabilities is from what the trainer's engine gives the token."""
+        from tinker import types
+
+        if self._exact is None:
+            return []
+        text = types.ModelInput.from_ints([*prompt, *tokens])
+        scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
+        scored = (await self._exact.sample(text, 1, scoring, include_prompt_logprobs=True)).prompt_logprobs or []
+        return [abs(a - b) for a, b in zip(logprobs, scored[len(prompt) :], strict=True) if b is not None]
+
+
+def _write(saved: Path, folder: Path) -> None:
+    """A saved adapter in peft's form, readable by whoever serves it."""
+    folder.mkdir(parents=True)
+    adapter = read_embedded(saved)
+    write_peft(adapter, adapter.base_model, folder)
+    open_to_others(folder)
+    saved.unlink()
+
+
+def _headers(place: Place) -> dict[str, str]:
+    return {"Authorization": f"Bearer {place.key}"}
+
+
+def _said(answer: httpx.Response) -> str:
+    """The server's own words, short."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(answer.json()["error"]["message"])[:300]
+    return " ".join(answer.text.split())[:300]
+
+
+def _choice(answer: httpx.Response, place: Place) -> tuple[list[int], list[float], types.StopReason] | None:
+    """The one completion of an answer; None where the server gave it up. Raises BackendError for an answer of another form."""
+    try:
+        choice = answer.json()["choices"][0]
+        if choice["finish_reason"] not in ("stop", "length"):
+            return None
+        tokens, logprobs = list(map(int, choice["token_ids"])), list(map(float, choice["logprobs"]["token_logprobs"]))
+        if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
+            raise ValueError(f"{len(tokens)} tokens with log-probabilities {logprobs}")
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise BackendError(
+            f"{place.url} does not answer with token ids and their log-probabilities ({error!r}); vLLM 0.32 does"
+        ) from error
+    return tokens, logprobs, choice["finish_reason"]

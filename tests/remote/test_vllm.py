@@ -1,0 +1,199 @@
+"""`sampler=`: a run whose completions come from a server of vLLM's endpoints. `test_vllm_real.py` has the real one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from fake_vllm import FakeVllm
+from remote_support import FaultyProxy, OtherServer, sampled, settings
+
+from code_rl.commands.train import train_command
+from code_rl.errors import BackendError, ConfigError
+from code_rl.runs.recorder import read_metrics
+
+
+def given(url: str, log_path: Path, **changes: str) -> dict[str, str]:
+    made = settings("embedded", log_path, sampler=url, max_steps="2", max_tokens="80", threads="1")
+    return {**made, "backend_patience": "20", **changes}
+
+
+@pytest.fixture
+def vllm():
+    with FakeVllm() as made:
+        yield made
+
+
+def test_every_step_draws_from_an_adapter_of_its_own_with_log_probabilities_that_are_the_trainers(vllm, tmp_path):
+    assert train_command(given(f"{vllm.url}/v1", tmp_path / "run", learning_rate="1e-2")) == 0
+    lines = [line for line in read_metrics(tmp_path / "run") if line["step"] >= 0]
+    assert (
+        len(vllm.names) == len(set(vllm.names)) == 4
+    )  # the one tried at the start, before each step, and after the last
+    assert vllm.loaded == {}
+    assert not (tmp_path / "run" / "checkpoints" / "adapters").exists()
+    assert all(line["sampler/gap_mean"] <= line["sampler/gap_max"] < 1e-4 for line in lines)
+    assert [bool(line["n_datums"]) for line in lines] == [True, True]
+    assert lines[1]["ratio_max"] < 1e-3  # it was drawn from the weights after the first step
+
+
+def test_each_completion_is_a_request_of_its_own_with_a_seed_of_its_own(vllm, tmp_path):
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
+    asked = vllm.bodies[1:]
+    assert len({body["seed"] for body in asked}) == len(asked) == 16
+    assert all("n" not in body and body["repetition_penalty"] == 1 for body in asked)
+
+
+@pytest.mark.slow
+def test_faults_change_nothing_of_what_a_run_draws(vllm, tmp_path):
+    assert train_command(given(vllm.url, tmp_path / "calm")) == 0
+    vllm.loaded.clear()
+    plan = {
+        "/v1/completions": [None, 500, "lost", "cut", 429, None, 503],
+        "/v1/load_lora_adapter": [None, "lost"],
+        "/v1/unload_lora_adapter": ["lost"],
+    }
+    with FaultyProxy(vllm.url, plan) as proxy:
+        assert train_command(given(proxy.url, tmp_path / "rough")) == 0
+        assert len(proxy.injected) == 7
+    assert sampled(tmp_path / "rough") == sampled(tmp_path / "calm")
+
+
+def test_a_server_that_was_started_anew_gets_the_adapters_again(vllm, tmp_path):
+    assert train_command(given(vllm.url, tmp_path / "calm", max_steps_off_policy="1")) == 0
+    vllm.bodies.clear()
+    vllm.forgets_at = 22
+    assert train_command(given(vllm.url, tmp_path / "anew", max_steps_off_policy="1")) == 0
+    assert len(vllm.names) > len(set(vllm.names))
+    assert sampled(tmp_path / "anew") == sampled(tmp_path / "calm")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path):
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
+    vllm.loaded["left"], vllm.roots["left"] = None, str(tmp_path / "run" / "checkpoints" / "adapters" / "left")
+    vllm.loaded["anothers"], vllm.roots["anothers"] = None, str(tmp_path / "other" / "left")
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="2")) == 0
+    assert list(vllm.loaded) == ["anothers"]
+
+
+def test_adapters_go_where_both_can_see_them(vllm, tmp_path):
+    shared = tmp_path / "shared"
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", sampler_dir=str(shared))) == 0
+    assert {str(Path(root).parent) for root in vllm.roots.values()} == {str(shared / "run")}
+
+
+REFUSALS = {
+    "updates": (
+        False,
+        "does not let adapters be loaded while it runs; start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+    ),
+    "reads": (False, r"cannot load the adapter in .*No adapter found.*\(sampler_dir=\)"),
+    "rank": (8, "LoRA rank 32 is greater than max_lora_rank 8.*--max-lora-rank"),
+    "vocabulary": (300, "is out of vocabulary"),
+    "off": (0.5, r"log-probabilities that are 0.5 apart on average \(sampler_gap=0.1\)"),
+    "context": (20, "max_tokens=80 does not fit into the 20 tokens of sampler=.*--max-model-len 512"),
+    "key": ("tml-mine", "refuses the key .*CODE_RL_SERVER_KEY"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_server_that_cannot_serve_the_run_is_refused_at_the_start(vllm, tmp_path, what):
+    value, words = REFUSALS[what]
+    setattr(vllm, what, value)
+    with pytest.raises(ConfigError, match=words):
+        train_command(given(vllm.url, tmp_path / "run"))
+    assert vllm.loaded == {}
+
+
+def test_the_key_is_that_of_servers(vllm, tmp_path, monkeypatch):
+    vllm.key = "tml-mine"
+    monkeypatch.setenv("CODE_RL_SERVER_KEY", "tml-mine")
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and b"tml-mine" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sampler": "http://127.0.0.1:9"}, "sampler=http://127.0.0.1:9 cannot be reached"),
+        ({"sampler": "gpu-box:8000"}, "sampler='gpu-box:8000' is no URL like http://host:port"),
+        ({"backend": "http://127.0.0.1:9", "threads": None}, "sampler=.* has no effect on backend=http://127.0.0.1:9"),
+        ({"sampler": None, "backend_patience": None, "sampler_gap": "1"}, "sampler_gap=1.0 has no effect without sampler="),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_honoured_are_refused(vllm, tmp_path, changes, words):
+    made = {**given(vllm.url, tmp_path / "run"), **changes}
+    with pytest.raises(ConfigError, match=words):
+        train_command({name: value for name, value in made.items() if value is not None})
+
+
+def test_an_address_of_something_else_is_refused(tmp_path):
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    with OtherServer(handler) as other, pytest.raises(ConfigError, match="does not answer as vLLM does"):
+        train_command(given(other.url, tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_temperature_needs_log_probabilities_that_are_scaled_by_it(vllm, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"temperature=0.7 .* cannot .* start it with --logprobs-mode processed_logprobs"
+    ):
+        train_command(given(vllm.url, tmp_path / "raw", temperature="0.7"))
+    vllm.processed = True
+    assert train_command(given(vllm.url, tmp_path / "scaled", temperature="0.7")) == 0
+    assert all(line["ratio_max"] < 1e-3 for line in read_metrics(tmp_path / "scaled") if line["step"] >= 0)
+    with pytest.raises(ConfigError, match=r"top_p=0.9 .* start it without"):
+        train_command(given(vllm.url, tmp_path / "narrow", top_p="0.9"))
+    with pytest.raises(ConfigError, match=r"temperature=0.7 with top_p=0.9 .* leave one of the two out"):
+        train_command(given(vllm.url, tmp_path / "both", top_p="0.9", temperature="0.7"))
+
+
+def test_a_server_that_drifts_from_the_trainer_ends_the_run_before_its_answers_are_trained_on(vllm, tmp_path):
+    complete = vllm._complete
+
+    async def drifting(body):
+        vllm.off = 0.3 if len(vllm.names) == 3 else 0.0
+        return await complete(body)
+
+    vllm._complete = drifting
+    with pytest.raises(BackendError, match=re.escape("(sampler_gap=0.1)")):
+        train_command(given(vllm.url, tmp_path / "run"))
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0]
+
+
+@pytest.mark.slow
+def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
+    with FaultyProxy(vllm.url, {}) as proxy:
+        load = vllm._load
+
+        def dying(**body):
+            if len(vllm.names) == 2:
+                proxy.plan |= {"/health": [503] * 10_000, "/v1/completions": [503] * 10_000}
+            return load(**body)
+
+        vllm._load = dying
+        with pytest.raises(BackendError, match="has not answered for"):
+            train_command(given(proxy.url, tmp_path / "run", backend_patience="1"))
+    vllm._load = load
+    assert train_command(given(vllm.url, tmp_path / "run")) == 0
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
+
+
+def test_an_outage_that_is_over_does_not_count_towards_the_next(vllm, tmp_path):
+    log = tmp_path / "run" / "logs.log"
+    with FaultyProxy(vllm.url, {}) as proxy:
+        load = vllm._load
+
+        def stumbling(**body):
+            if len(vllm.names) >= 2:  # a moment of silence at every step
+                proxy.plan |= {"/health": [503], "/v1/completions": [503]}
+            return load(**body)
+
+        vllm._load = stumbling
+        assert train_command(given(proxy.url, tmp_path / "run")) == 0
+    assert log.read_text().count("does not answer") == log.read_text().count("answers again") >= 1
