@@ -8,16 +8,16 @@ import pytest
 
 pytest.importorskip("nemo_gym")
 
-from fastapi.testclient import TestClient  # noqa: E402
-from nemo_gym.base_resources_server import BaseResourcesServerConfig  # noqa: E402
-from nemo_gym.server_utils import ServerClient  # noqa: E402
-from responses_api_agents.simple_agent.app import SimpleAgentVerifyResponse  # noqa: E402
+from fastapi.testclient import TestClient
+from nemo_gym.base_resources_server import BaseResourcesServerConfig
+from nemo_gym.server_utils import ServerClient
+from responses_api_agents.simple_agent.app import SimpleAgentVerifyResponse
 
-from code_rl.integrations import rows  # noqa: E402
-from code_rl.integrations.nemo_gym import FAILED, CodeServer, to_row  # noqa: E402
-from code_rl.reward.verdict import Verdict, VerdictKind  # noqa: E402
+from code_rl.integrations import rows
+from code_rl.integrations.nemo_gym import FAILED, CodeServer, to_row
+from code_rl.reward.verdict import Verdict, VerdictKind
 
-from .test_rows import RIGHT, SUM, WRONG  # noqa: E402
+from .test_rows import RIGHT, SUM, WRONG
 
 
 def verified(answer):

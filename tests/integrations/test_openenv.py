@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("openenv")
 
-import uvicorn  # noqa: E402
-from openenv.core.generic_client import GenericEnvClient  # noqa: E402
+import uvicorn
+from openenv.core.generic_client import GenericEnvClient
 
-from code_rl import load_problems  # noqa: E402
-from code_rl.integrations import openenv  # noqa: E402
-from code_rl.reward.verdict import Verdict, VerdictKind  # noqa: E402
-from code_rl.rollouts.sample import GroupGrader  # noqa: E402
+from code_rl import load_problems
+from code_rl.integrations import openenv
+from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.rollouts.sample import GroupGrader
 
 
 @contextlib.contextmanager
@@ -82,5 +82,3 @@ def test_a_sandbox_that_is_down_is_an_error_and_no_reward(monkeypatch):
         connected.reset(index=0)
         with pytest.raises(RuntimeError, match="no reward"):
             connected.step({"answer": solution(0)})
-
-

@@ -26,7 +26,7 @@ class CodeAction(server.Action):  # type: ignore[misc]
 class CodeObservation(server.Observation):  # type: ignore[misc]
     """Messages that are new to the conversation, and the verdict on the answer (`passed`, `wrong_answer`, …)."""
 
-    messages: list[dict[str, str]] = []
+    messages: list[dict[str, str]]
     problem_id: str
     verdict: str | None = None
 

@@ -28,10 +28,19 @@ class Function:
     """`package.module:function`, called as `shape` says."""
 
     def __init__(
-        self, target: str, shape: str, python: str, pays_at: float, timeout_s: float, places: int, confined: bool
+        self,
+        target: str,
+        shape: str,
+        python: str,
+        pays_at: float,
+        timeout_s: float,
+        places: int,
+        confined: bool,
+        takes: str = "all",
     ) -> None:
         self.name = f"{target} ({shape})"
         self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
+        self._takes = takes
         self._python, self._pays_at, self._timeout_s, self._confined = python, pays_at, timeout_s, confined
         self._free: asyncio.LifoQueue[_Process | None] = asyncio.LifoQueue()
         self._all: set[_Process] = set()
@@ -39,8 +48,8 @@ class Function:
             self._free.put_nowait(None)
 
     def takes(self, problem: Problem) -> bool:
-        """Problems of plain tests."""
-        return is_plain(problem)
+        """Problems of plain tests, of the forms that were said."""
+        return is_plain(problem, self._takes)
 
     async def check(self) -> None:
         """Start one process, which imports the function. Raises ConfigError where that fails."""
