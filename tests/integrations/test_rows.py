@@ -77,10 +77,10 @@ def test_trl_gets_none_where_the_sandbox_failed_and_hears_how_often(broken):
 
 def test_verl_reads_its_own_row():
     row = json.loads(json.dumps(verl.to_row(SUM)))
-    truth = row["reward_model"]["ground_truth"]
+    given = {"data_source": row["data_source"], "extra_info": row["extra_info"], "reward_router_address": ""}
     for answer, score in ((RIGHT, 1.0), (WRONG, 0.0), ("", 0.0)):
         got = asyncio.run(
-            verl.compute_score(row["data_source"], answer, truth, row["extra_info"], reward_router_address="")
+            verl.compute_score(solution_str=answer, ground_truth=row["reward_model"]["ground_truth"], **given)
         )
         assert got == {"score": score, "acc": score}
 
@@ -88,7 +88,7 @@ def test_verl_reads_its_own_row():
 def test_verl_tries_again_and_then_stops_rather_than_making_a_score_up(broken):
     truth = verl.to_row(SUM)["reward_model"]["ground_truth"]
     broken[0] = verl.ATTEMPTS - 1
-    assert asyncio.run(verl.compute_score("code-rl", RIGHT, truth))["score"] == 1.0
+    assert asyncio.run(verl.compute_score(solution_str=RIGHT, ground_truth=truth))["score"] == 1.0
     broken[0] = verl.ATTEMPTS
     with pytest.raises(SandboxError, match="a worker died"):
-        asyncio.run(verl.compute_score("code-rl", RIGHT, truth))
+        asyncio.run(verl.compute_score(solution_str=RIGHT, ground_truth=truth))

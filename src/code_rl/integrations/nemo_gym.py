@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nemo_gym.base_resources_server import (
-    BaseResourcesServerConfig,
-    BaseVerifyRequest,
-    BaseVerifyResponse,
-    SimpleResourcesServer,
-)
+import nemo_gym.base_resources_server as gym
 
 from code_rl.environments.wording import Wording, livecodebench
 from code_rl.integrations import rows
@@ -19,22 +14,22 @@ FAILED = "_ng_failure_class"
 """Gym's key of a rollout that has no reward: it goes to the file of failures, out of every figure, and is tried again on resume."""
 
 
-class CodeRequest(BaseVerifyRequest):  # type: ignore[misc]
+class CodeRequest(gym.BaseVerifyRequest):  # type: ignore[misc]
     """`verifier_metadata` holds the row's `problem`."""
 
     verifier_metadata: dict[str, Any]
 
 
-class CodeResponse(BaseVerifyResponse, extra="allow"):  # type: ignore[misc, call-arg]
+class CodeResponse(gym.BaseVerifyResponse, extra="allow"):  # type: ignore[misc, call-arg]
     """The verdict beside the reward."""
 
     verdict: str
 
 
-class CodeServer(SimpleResourcesServer):  # type: ignore[misc]
+class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
     """`POST /verify` by our judge."""
 
-    config: BaseResourcesServerConfig
+    config: gym.BaseResourcesServerConfig
 
     async def verify(self, body: CodeRequest) -> CodeResponse:
         """1.0 for a program that passes every test, else 0.0; where we could not tell, a row that Gym counts among its failures."""

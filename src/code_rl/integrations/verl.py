@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from code_rl.environments.wording import Wording, livecodebench
@@ -10,7 +9,6 @@ from code_rl.errors import SandboxError
 from code_rl.integrations import rows
 from code_rl.problems.problem import Problem
 
-DATA_SOURCE = "code-rl"
 ATTEMPTS = 3
 
 
@@ -18,7 +16,7 @@ def to_row(problem: Problem, wording: Wording = livecodebench, split: str = "tra
     """A row of verl's Parquet files."""
     row = rows.to_row(problem, wording)
     return {
-        "data_source": DATA_SOURCE,
+        "data_source": "code-rl",
         "prompt": row["prompt"],
         "ability": "code",
         "reward_model": {"style": "rule", "ground_truth": row["problem"]},
@@ -26,19 +24,12 @@ def to_row(problem: Problem, wording: Wording = livecodebench, split: str = "tra
     }
 
 
-async def compute_score(
-    data_source: str,
-    solution_str: str,
-    ground_truth: str,
-    extra_info: Mapping[str, Any] | None = None,
-    **given: Any,
-) -> dict[str, float]:
+async def compute_score(*, solution_str: str, ground_truth: str, **given: Any) -> dict[str, float]:  # noqa: ARG001 - verl gives more
     """`score` and `acc`: 1.0 for a program that passes every test, else 0.0.
 
     Raises SandboxError when `ATTEMPTS` runs gave no verdict: verl has no word for an answer without a reward, so that the alternative to stopping, resumably,
     would be to train on one that is made up.
     """
-    del data_source, extra_info, given
     for _ in range(ATTEMPTS):
         verdict = await rows.verdict_of(ground_truth, solution_str)
         if not verdict.ours:
