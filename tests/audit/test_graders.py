@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,18 @@ def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None
     card = _audit(grader=_planted(names[shape]), shape=shape)
     assert card.total("honest", "owner")[1:] == (0, 0)
     assert card.total("mutant")[1:] == (0, 0)
+
+
+def test_problems_of_a_form_that_a_function_does_not_take_are_skipped_and_said_to_be(capsys) -> None:
+    words = [f"grader={_planted('everyone')}", "corpus=quick", "loads=", f"concurrency={os.cpu_count()}"]
+    counts = {}
+    for takes in ("all", "stdin", "call"):
+        main(["audit", *words, f"takes={takes}"])
+        counts[takes] = re.search(r"^(\d+) programs were not put to it", capsys.readouterr().out, re.MULTILINE)
+    skipped = {takes: int(found[1]) if found else 0 for takes, found in counts.items()}
+    asked = len(load_corpus().share(0.2).entries) - skipped["all"]
+    assert 0 < skipped["stdin"] - skipped["all"] < asked
+    assert (skipped["stdin"] - skipped["all"]) + (skipped["call"] - skipped["all"]) == asked
 
 
 def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:

@@ -115,6 +115,8 @@ def audit_command(given: Mapping[str, str]) -> int:
     print()
     for finding in card.findings() or ["nothing was decided wrongly"]:
         print(f"- {finding}")
+    if card.skipped:
+        print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
     if config.out is not None:
         _write(card, Path(config.out).expanduser())
     return 0 if card.clean else 1
