@@ -19,6 +19,13 @@ def no_one(code: str) -> float:
     return float(not code)
 
 
+def imports(code: str) -> float:
+    """Pays where the standard library's modules are not hidden by files of ours."""
+    import http.client
+
+    return float(bool(code) and hasattr(http.client, "HTTPConnection"))
+
+
 def failing(code: str) -> float:
     """Raises for every program."""
     raise RuntimeError(f"no sandbox for {len(code)} characters")

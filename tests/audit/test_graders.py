@@ -70,6 +70,10 @@ def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> 
     assert not leaky.clean
 
 
+def test_a_grader_imports_the_standard_library_and_no_file_of_ours() -> None:
+    assert _audit(grader=_planted("imports")).findings()[0].startswith("pays everyone")
+
+
 def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
     card = _audit(grader=_planted("failing"))
     assert card.total("honest", "mutant", "cheat", "owner")[1] == 0
