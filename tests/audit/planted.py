@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 
@@ -24,6 +25,13 @@ def imports(code: str) -> float:
     import http.client
 
     return float(bool(code) and hasattr(http.client, "HTTPConnection"))
+
+
+def hangs(code: str) -> float:
+    """Is busy with a program for ever."""
+    while code:
+        time.sleep(1)
+    return 0.0
 
 
 def failing(code: str) -> float:

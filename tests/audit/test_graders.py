@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +111,31 @@ def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:
     assert card.total("honest", "cheat", "mutant", "owner")[2] == 0, "what it prints is no answer"
     assert card.findings()[0].startswith("pays no one")
     assert not PLANTED.with_name("written").exists()
+
+
+def test_an_audit_that_is_killed_takes_its_graders_along() -> None:
+    words = ["audit", f"grader={_planted('hangs')}", "corpus=quick", "loads=", "concurrency=1"]
+    audit = subprocess.Popen([sys.executable, "-m", "code_rl.cli", *words], stdout=subprocess.PIPE)
+    try:
+        _wait_until(lambda: len(_running("planted.py:hangs")) >= 3)  # the audit, who confines, the grader
+    finally:
+        audit.kill()
+        audit.communicate()
+    _wait_until(lambda: not _running("planted.py:hangs"))
+
+
+def _running(word: str) -> list[str]:
+    """Processes with this word in their command."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path.parent.name] if word.encode() in path.read_bytes() else []
+    return found
+
+
+def _wait_until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.05)
 
 
 def test_verdicts_that_load_changes_are_flips() -> None:

@@ -18,7 +18,9 @@ from typing import Any
 
 def load(target: str, path: str) -> Callable[..., Any]:
     """The function; of a module, or of a file `….py`."""
-    here = os.path.dirname(os.path.abspath(__file__))  # Python puts it first, and our http.py is not what a grader imports
+    here = os.path.dirname(
+        os.path.abspath(__file__)
+    )  # Python puts it first, and our http.py is not what a grader imports
     sys.path[:] = [path, *(place for place in sys.path if os.path.abspath(place) != here)]
     module_name, _, name = target.rpartition(":")
     if module_name.endswith(".py"):
