@@ -53,7 +53,7 @@ def test_an_answer_without_a_program_is_wrong_and_not_ours(answer):
     ("problem", "named"), [("{}", "the row's problem"), ("[1]", "the row's problem"), ({"id": "sum"}, "no text")]
 )
 def test_a_row_without_a_problem_is_a_data_error(problem, named):
-    with pytest.raises((DataError, TypeError), match=f"{named}|unhashable"):
+    with pytest.raises(DataError, match=named):
         asyncio.run(rows.verdict_of(problem, RIGHT))
 
 

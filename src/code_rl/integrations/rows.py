@@ -28,6 +28,8 @@ async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) ->
 
     Where `verdict.ours` nothing is known about the program; a reward of 0 would say that it is wrong. Raises DataError for a row that holds no problem.
     """
+    if not isinstance(problem, str):
+        raise DataError(f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row")
     text = answer if isinstance(answer, str) else answer[-1]["content"] if answer else ""
     return await judge_async(_parsed(problem), extract_code(text or ""))
 
@@ -39,6 +41,4 @@ def why(verdict: Verdict) -> str:
 
 @lru_cache(_KEPT)
 def _parsed(problem: str) -> Problem:
-    if not isinstance(problem, str):
-        raise DataError(f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row")
     return parse_problem(problem.encode("utf-8", "surrogatepass"), "the row's problem")

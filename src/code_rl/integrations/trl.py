@@ -15,13 +15,12 @@ async def code_reward(
     completions: Sequence[str | Sequence[Mapping[str, Any]]],
     problem: Sequence[str],
     log_metric: Callable[[str, float], None] | None = None,
-    **columns: Any,
+    **columns: Any,  # noqa: ARG001 - TRL's
 ) -> list[float | None]:
     """1.0 for an answer whose program passes every test, 0.0 for one that does not, None where we could not tell.
 
     TRL leaves a completion without a reward out of its group's baseline and gives it no advantage; `unscored` in its logs is the share of those.
     """
-    del columns
     verdicts = await asyncio.gather(*(verdict_of(*pair) for pair in zip(problem, completions, strict=True)))
     if log_metric is not None:
         log_metric("unscored", sum(verdict.ours for verdict in verdicts) / len(verdicts))
