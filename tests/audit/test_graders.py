@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -94,16 +93,21 @@ def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None
     assert card.total("mutant")[1:] == (0, 0)
 
 
-def test_problems_of_a_form_that_a_function_does_not_take_are_skipped_and_said_to_be(capsys) -> None:
-    words = [f"grader={_planted('everyone')}", "corpus=quick", "loads=", f"concurrency={os.cpu_count()}"]
-    counts = {}
+def test_problems_of_a_form_that_a_function_does_not_take_are_skipped_and_counted() -> None:
+    corpus = load_corpus().share(0.2)
+    asked = {}
     for takes in ("all", "stdin", "call"):
-        main(["audit", *words, f"takes={takes}"])
-        counts[takes] = re.search(r"^(\d+) programs were not put to it", capsys.readouterr().out, re.MULTILINE)
-    skipped = {takes: int(found[1]) if found else 0 for takes, found in counts.items()}
-    asked = len(load_corpus().share(0.2).entries) - skipped["all"]
-    assert 0 < skipped["stdin"] - skipped["all"] < asked
-    assert (skipped["stdin"] - skipped["all"]) + (skipped["call"] - skipped["all"]) == asked
+        grader = open_grader(make_settings(AuditConfig, {"grader": _planted("everyone"), "takes": takes}))
+        asked[takes] = {entry.name for entry in corpus.entries if grader.takes(entry.problem)}
+    assert asked["stdin"] | asked["call"] == asked["all"]
+    assert asked["stdin"]
+    assert asked["call"]
+    assert not asked["stdin"] & asked["call"]
+
+
+def test_a_card_about_no_program_at_all_is_refused_and_not_clean() -> None:
+    with pytest.raises(ConfigError, match="takes no problem"):
+        _audit(grader=_planted("everyone"), takes="call")  # the sample here has none with calls
 
 
 def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from code_rl.audit.graders.base import Grader, Outcome
 from code_rl.audit.programs import CHEAT, HOLDING, HONEST, MUTANT, OWNER, STEALING, TROUBLE, UNPAID, Corpus, Entry
+from code_rl.errors import ConfigError
 
 _OWNERS_A_THIEF = 2
 _LEAKS = {
@@ -109,6 +110,8 @@ async def audit_grader(
     card = Scorecard(grader.name, corpus.version, loads=tuple(loads))
     taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
     card.skipped = len(corpus.entries) - len(taken)
+    if not taken:
+        raise ConfigError(f"grader={grader.name} takes no problem of the corpus; see takes=")
     owners = [entry for entry in taken if entry.kind == OWNER]
     for group, members in _classes(taken):
         await grader.renew()
