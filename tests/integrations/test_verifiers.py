@@ -64,12 +64,21 @@ class Model(http.server.BaseHTTPRequestHandler):
         text = json.dumps(asked["messages"], ensure_ascii=False)
         known = [problem for problem in load_problems("builtin", limit=4)[::2] if problem.statement in text]
         content = f"```python\n{known[0].solutions[0]}\n```" if known else "I do not know."
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
-        body = json.dumps(
-            {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        ).encode()
+        common = {"id": "1", "created": 0, "model": "m"}
+        choice = {"index": 0, "finish_reason": "stop"}
+        message = {"role": "assistant", "content": content}
+        if asked.get("stream"):
+            kind, chunk = "text/event-stream", {**common, "object": "chat.completion.chunk"}
+            body = (
+                f"data: {json.dumps({**chunk, 'choices': [{**choice, 'delta': message}]})}\n\ndata: [DONE]\n\n".encode()
+            )
+        else:
+            kind = "application/json"
+            body = json.dumps(
+                {**common, "object": "chat.completion", "choices": [{**choice, "message": message}]}
+            ).encode()
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -88,7 +97,16 @@ def test_vf_eval_reads_our_rewards(tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     binaries = Path(sys.executable).parent
     words = ["code_tasks", "--env.taskset.limit", "4", "--env.agent.harness.id", "null", "--no-push", "--no-rich"]
-    words += ["--client.base-url", f"http://127.0.0.1:{server.server_port}/v1", "--model", "m", "-o", "out"]
+    words += [
+        "--env.agent.runtime.type",
+        "subprocess",
+        "--client.base-url",
+        f"http://127.0.0.1:{server.server_port}/v1",
+        "--model",
+        "m",
+        "-o",
+        "out",
+    ]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(code_rl.__file__).parents[1])]),
         "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
@@ -101,7 +119,8 @@ def test_vf_eval_reads_our_rewards(tmp_path):
         server.shutdown()
     assert done.returncode == 0, done.stderr[-2000:]
     (file,) = tmp_path.glob("out/*/traces.jsonl")
-    text = file.read_text()
-    print(done.stdout[-300:], done.stderr[-1500:])
-    scores = [line.count('"score":1.0') or line.count('"score": 1.0') for line in text.splitlines()]
-    assert sorted(scores) == [0, 0, 1, 1], text[:2000]
+    episodes = [json.loads(line) for line in file.read_text().splitlines()]
+    print(done.stderr[-1500:])
+    assert all(episode["ok"] for episode in episodes)
+    scores = [trace["rewards"]["passes"]["score"] for episode in episodes for trace in episode["traces"]]
+    assert sorted(scores) == [0.0, 0.0, 1.0, 1.0]
