@@ -18,7 +18,7 @@ from aiohttp import web
 from code_rl.audit.graders.base import Outcome, shapes
 from code_rl.audit.graders.http import Http, filled, known_descriptions, read_answer, read_description
 from code_rl.audit.programs import Corpus, load_corpus
-from code_rl.audit.scorecard import Scorecard, audit_grader
+from code_rl.audit.scorecard import Row, Scorecard, audit_grader
 from code_rl.cli import main
 from code_rl.commands.audit import AuditConfig, open_grader
 from code_rl.errors import ConfigError
@@ -61,6 +61,14 @@ def test_one_that_pays_everyone_is_called_so_and_no_leak_is_inferred() -> None:
     findings = _audit(grader=_planted("everyone")).findings()
     assert findings[0].startswith("pays everyone")
     assert not any("can be read" in finding for finding in findings)
+
+
+def test_no_leak_is_inferred_where_ending_early_pays() -> None:
+    rows = [Row("early exit", "cheat", 2, ["os_exit_0"], [], 0.1), Row("other submissions", "cheat", 4, ["a"], [], 0.1)]
+    card = Scorecard("g", "v", [*rows, Row("mutant", "mutant", 9, [], [], 0.1)])
+    assert not any("can be read" in finding for finding in card.findings())
+    rows[0].wrong.clear()
+    assert any("other submissions can be read" in finding for finding in card.findings())
 
 
 def test_one_that_pays_no_one_is_called_so() -> None:
