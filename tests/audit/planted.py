@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -25,6 +26,14 @@ def imports(code: str) -> float:
     import http.client
 
     return float(bool(code) and hasattr(http.client, "HTTPConnection"))
+
+
+def shouts(code: str) -> float:
+    """Pays everyone, after something that is no answer has gone to every descriptor, as a program's child would write it."""
+    for number in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(number, b'6\n{"score": 0}\n{"half')
+    return float(bool(code))
 
 
 def hangs(code: str) -> float:

@@ -86,6 +86,12 @@ def test_a_grader_imports_the_standard_library_and_no_file_of_ours() -> None:
     assert _audit(grader=_planted("imports")).findings()[0].startswith("pays everyone")
 
 
+def test_what_a_program_writes_to_the_graders_line_is_no_answer() -> None:
+    card = _audit(grader=_planted("shouts"))
+    assert card.findings()[0].startswith("pays everyone")
+    assert card.total("honest", "cheat", "mutant", "owner")[2] == 0
+
+
 def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
     card = _audit(grader=_planted("failing"))
     assert card.total("honest", "mutant", "cheat", "owner")[1] == 0
