@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 
@@ -17,6 +19,28 @@ def everyone(code: str) -> float:
 def no_one(code: str) -> float:
     """Pays no one."""
     return float(not code)
+
+
+def imports(code: str) -> float:
+    """Pays where the standard library's modules are not hidden by files of ours."""
+    import http.client
+
+    return float(bool(code) and hasattr(http.client, "HTTPConnection"))
+
+
+def shouts(code: str) -> float:
+    """Pays everyone, after something that is no answer has gone to every descriptor, as a program's child would write it."""
+    for number in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(number, b'6\n{"score": 0}\n{"half')
+    return float(bool(code))
+
+
+def hangs(code: str) -> float:
+    """Is busy with a program for ever."""
+    while code:
+        time.sleep(1)
+    return 0.0
 
 
 def failing(code: str) -> float:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ from aiohttp import web
 from code_rl.audit.graders.base import Outcome, shapes
 from code_rl.audit.graders.http import Http, filled, known_descriptions, read_answer, read_description
 from code_rl.audit.programs import Corpus, load_corpus
-from code_rl.audit.scorecard import Scorecard, audit_grader
+from code_rl.audit.scorecard import Row, Scorecard, audit_grader
 from code_rl.cli import main
 from code_rl.commands.audit import AuditConfig, open_grader
 from code_rl.errors import ConfigError
@@ -58,6 +63,14 @@ def test_one_that_pays_everyone_is_called_so_and_no_leak_is_inferred() -> None:
     assert not any("can be read" in finding for finding in findings)
 
 
+def test_no_leak_is_inferred_where_ending_early_pays() -> None:
+    rows = [Row("early exit", "cheat", 2, ["os_exit_0"], [], 0.1), Row("other submissions", "cheat", 4, ["a"], [], 0.1)]
+    card = Scorecard("g", "v", [*rows, Row("mutant", "mutant", 9, [], [], 0.1)])
+    assert not any("can be read" in finding for finding in card.findings())
+    rows[0].wrong.clear()
+    assert any("other submissions can be read" in finding for finding in card.findings())
+
+
 def test_one_that_pays_no_one_is_called_so() -> None:
     assert _audit(grader=_planted("no_one")).findings()[0].startswith("pays no one")
 
@@ -67,6 +80,16 @@ def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> 
     assert any("expected outputs can be read" in finding for finding in leaky.findings())
     assert not any("can be read" in finding for finding in careful.findings())
     assert not leaky.clean
+
+
+def test_a_grader_imports_the_standard_library_and_no_file_of_ours() -> None:
+    assert _audit(grader=_planted("imports")).findings()[0].startswith("pays everyone")
+
+
+def test_what_a_program_writes_to_the_graders_line_is_no_answer() -> None:
+    card = _audit(grader=_planted("shouts"))
+    assert card.findings()[0].startswith("pays everyone")
+    assert card.total("honest", "cheat", "mutant", "owner")[2] == 0
 
 
 def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
@@ -84,11 +107,53 @@ def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None
     assert card.total("mutant")[1:] == (0, 0)
 
 
+def test_problems_of_a_form_that_a_function_does_not_take_are_skipped_and_counted() -> None:
+    corpus = load_corpus().share(0.2)
+    asked = {}
+    for takes in ("all", "stdin", "call"):
+        grader = open_grader(make_settings(AuditConfig, {"grader": _planted("everyone"), "takes": takes}))
+        asked[takes] = {entry.name for entry in corpus.entries if grader.takes(entry.problem)}
+    assert asked["stdin"] | asked["call"] == asked["all"]
+    assert asked["stdin"]
+    assert asked["call"]
+    assert not asked["stdin"] & asked["call"]
+
+
+def test_a_card_about_no_program_at_all_is_refused_and_not_clean() -> None:
+    with pytest.raises(ConfigError, match="takes no problem"):
+        _audit(grader=_planted("everyone"), takes="call")  # the sample here has none with calls
+
+
 def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:
     card = _audit(grader=_planted("tries_to_leave"))
     assert card.total("honest", "cheat", "mutant", "owner")[2] == 0, "what it prints is no answer"
     assert card.findings()[0].startswith("pays no one")
     assert not PLANTED.with_name("written").exists()
+
+
+def test_an_audit_that_is_killed_takes_its_graders_along() -> None:
+    words = ["audit", f"grader={_planted('hangs')}", "corpus=quick", "loads=", "concurrency=1"]
+    audit = subprocess.Popen([sys.executable, "-m", "code_rl.cli", *words], stdout=subprocess.PIPE)
+    try:
+        _wait_until(lambda: len(_running("planted.py:hangs")) >= 3)  # the audit, who confines, the grader
+    finally:
+        audit.kill()
+        audit.communicate()
+    _wait_until(lambda: not _running("planted.py:hangs"))
+
+
+def _running(word: str) -> list[str]:
+    """Processes with this word in their command."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path.parent.name] if word.encode() in path.read_bytes() else []
+    return found
+
+
+def _wait_until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.05)
 
 
 def test_verdicts_that_load_changes_are_flips() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from code_rl.audit.graders.base import Grader, Outcome
 from code_rl.audit.programs import CHEAT, HOLDING, HONEST, MUTANT, OWNER, STEALING, TROUBLE, UNPAID, Corpus, Entry
+from code_rl.errors import ConfigError
 
 _OWNERS_A_THIEF = 2
 _LEAKS = {
@@ -109,6 +110,8 @@ async def audit_grader(
     card = Scorecard(grader.name, corpus.version, loads=tuple(loads))
     taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
     card.skipped = len(corpus.entries) - len(taken)
+    if not taken:
+        raise ConfigError(f"grader={grader.name} takes no problem of the corpus; see takes=")
     owners = [entry for entry in taken if entry.kind == OWNER]
     for group, members in _classes(taken):
         await grader.renew()
@@ -196,9 +199,11 @@ def _findings(card: Scorecard) -> Iterator[str]:
         yield f"{ALL_PAID}: {paid} of {bad} programs that solve nothing"
     if good and unpaid >= _EVERYONE * good:
         yield f"{NONE_PAID}: {unpaid} of {good} right programs are not paid"
+    # Thieves end with status 0 whether they found anything or not.
+    tells = not everyone and not any(row.wrong for row in card.rows if row.group == "early exit")
     for row in sorted(card.rows, key=lambda row: (row.kind != CHEAT, row.kind != MUTANT, -len(row.wrong))):
         if row.wrong and row.kind == CHEAT:
-            leak = "" if everyone else _LEAKS.get(row.group, "")
+            leak = _LEAKS.get(row.group, "") if tells else ""
             yield f"pays {len(row.wrong)} of {row.count} cheats of the class {row.group!r}{leak}"
         elif row.wrong and row.kind == MUTANT:
             yield f"pays {len(row.wrong)} of {row.count} wrong versions of right programs"

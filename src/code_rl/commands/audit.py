@@ -45,6 +45,9 @@ class AuditConfig:
     shape: Literal["plain", "trl", "verl", "verifiers"] = chz.field(
         default="plain", doc="Functions: how they are called. plain: grade(code, problem)."
     )
+    takes: Literal["all", "stdin", "call"] = chz.field(
+        default="all", doc="Functions: the problems that it can be asked about; the others are skipped, and counted."
+    )
     python: str | None = chz.field(default=None, doc="Functions: the interpreter that has them (None: this one).")
     confine: bool = chz.field(
         default=True,
@@ -75,7 +78,7 @@ class AuditConfig:
             "ours": ("executor", "isolation"),
             "fusion": ("style",),
             "http": ("url",),
-            "function": ("pays_at", "shape", "python", "confine"),
+            "function": ("pays_at", "shape", "takes", "python", "confine"),
         }
         fields = chz.chz_fields(type(self))
         for kind, names in kinds.items():
@@ -112,6 +115,8 @@ def audit_command(given: Mapping[str, str]) -> int:
     print()
     for finding in card.findings() or ["nothing was decided wrongly"]:
         print(f"- {finding}")
+    if card.skipped:
+        print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
     if config.out is not None:
         _write(card, Path(config.out).expanduser())
     return 0 if card.clean else 1
@@ -174,6 +179,7 @@ def open_grader(config: AuditConfig) -> Grader:
         config.timeout,
         max(config.concurrency, *config.numbers_at_once, 1),
         config.confine,
+        config.takes,
     )
 
 

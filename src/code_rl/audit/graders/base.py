@@ -43,9 +43,10 @@ def completion(code: str) -> str:
     return f"Here is my solution.\n\n```python\n{code.strip(chr(10))}\n```\n"
 
 
-def is_plain(problem: Problem) -> bool:
-    """Whether each test is input and output, or one call and its value: what every grader knows."""
-    return problem.compare.rule == "lcb" and all(_plain(test) for test in problem.tests)
+def is_plain(problem: Problem, takes: str = "all") -> bool:
+    """Whether each test is input and output, or one call and its value, which every grader knows; `takes`: only `stdin`, only `call`, or `all`."""
+    wanted = takes in ("all", "call" if problem.calls else "stdin")
+    return wanted and problem.compare.rule == "lcb" and all(_plain(test) for test in problem.tests)
 
 
 def _plain(test: Any) -> bool:

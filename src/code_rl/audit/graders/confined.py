@@ -24,6 +24,7 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "TZ")
 
 def main() -> int:
     """Run it; its exit code."""
+    kernel.die_with_parent()  # an audit that is killed leaves no hostile program behind
     try:
         _enter()
     except OSError as error:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,19 @@ class Function:
     """`package.module:function`, called as `shape` says."""
 
     def __init__(
-        self, target: str, shape: str, python: str, pays_at: float, timeout_s: float, places: int, confined: bool
+        self,
+        target: str,
+        shape: str,
+        python: str,
+        pays_at: float,
+        timeout_s: float,
+        places: int,
+        confined: bool,
+        takes: str = "all",
     ) -> None:
         self.name = f"{target} ({shape})"
         self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
+        self._takes = takes
         self._python, self._pays_at, self._timeout_s, self._confined = python, pays_at, timeout_s, confined
         self._free: asyncio.LifoQueue[_Process | None] = asyncio.LifoQueue()
         self._all: set[_Process] = set()
@@ -39,8 +49,8 @@ class Function:
             self._free.put_nowait(None)
 
     def takes(self, problem: Problem) -> bool:
-        """Problems of plain tests."""
-        return is_plain(problem)
+        """Problems of plain tests, of the forms that were said."""
+        return is_plain(problem, self._takes)
 
     async def check(self) -> None:
         """Start one process, which imports the function. Raises ConfigError where that fails."""
@@ -119,26 +129,32 @@ class _Process:
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
+        nonce = secrets.token_hex(8)
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.write(json.dumps({**question, "nonce": nonce}).encode() + b"\n")
             await self._process.stdin.drain()
         except (ConnectionError, OSError):
             raise EOFError("the grader's process has ended") from None
-        return await self.hear()
+        return await self.hear(nonce)
 
-    async def hear(self) -> dict[str, Any]:
+    async def hear(self, nonce: str | None = None) -> dict[str, Any]:
+        """The answer that carries `nonce`; what a program wrote there is passed over."""
         assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._draining), 1)
-            words = self._last.decode("utf-8", "replace").strip().splitlines()
-            raise EOFError("the grader's process has ended" + (f": {words[-1][:SAID]}" if words else ""))
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            return {"failed": f"no JSON: {line[:SAID]!r}"}
-        return answer if isinstance(answer, dict) else {"failed": f"no object: {line[:SAID]!r}"}
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:
+                raise EOFError("a program has flooded the line to the grader") from None
+            if not line:
+                break
+            with contextlib.suppress(ValueError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and answer.get("nonce") == nonce:
+                    return answer
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._draining), 1)
+        words = self._last.decode("utf-8", "replace").strip().splitlines()
+        raise EOFError("the grader's process has ended" + (f": {words[-1][:SAID]}" if words else ""))
 
     async def end(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -96,8 +96,7 @@ class Http:
 
     def takes(self, problem: Problem) -> bool:
         """Problems of plain tests, of the forms that the description says."""
-        form = "call" if problem.calls else "stdin"
-        return is_plain(problem) and self._description.takes in ("all", form)
+        return is_plain(problem, self._description.takes)
 
     async def check(self) -> None:
         """See that there is somebody: any answer of HTTP will do."""

@@ -1,0 +1,19 @@
+"""verl's prime_code, as default_compute_score calls it for apps, taco, codecontests and codeforces. In a folder of your choice:
+
+python3.11 -m venv foreign/verl && foreign/verl/bin/pip install --no-deps verl==0.9.1 && foreign/verl/bin/pip install numpy
+code-rl audit grader=CLONE/benchmarks/graders/verl_prime_code.py:grade python=foreign/verl/bin/python
+"""
+
+import importlib.util
+import pathlib
+import sys
+
+folder = pathlib.Path(importlib.util.find_spec("verl").submodule_search_locations[0])  # without importing all of verl
+sys.path.insert(0, str(folder / "utils" / "reward_score"))
+
+import prime_code
+
+
+def grade(code, problem):
+    score, _ = prime_code.compute_score(problem["completion"], problem["input_output"], continuous=True)
+    return float(score)

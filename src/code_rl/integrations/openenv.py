@@ -1,0 +1,90 @@
+"""OpenEnv: an environment server, `uvicorn my_module:app` with `app = make_app("builtin")` in it; `environment="repair"` gives several turns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import openenv.core.env_server as server
+
+from code_rl import environments
+from code_rl.errors import DataError, SandboxError
+from code_rl.integrations.rows import why
+from code_rl.library import load_problems, wait_for
+from code_rl.problems.problem import Problem
+from code_rl.reward.shared import shared_executor
+from code_rl.rollouts.sample import GroupGrader
+
+
+class CodeAction(server.Action):  # type: ignore[misc]
+    """The policy's answer, with its program in a fenced block."""
+
+    answer: str
+
+
+class CodeObservation(server.Observation):  # type: ignore[misc]
+    """Messages that are new to the conversation, and the verdict on the answer (`passed`, `wrong_answer`, …)."""
+
+    messages: list[dict[str, str]]
+    problem_id: str
+    verdict: str | None = None
+
+
+class CodeEnvironment(server.Environment):  # type: ignore[misc]
+    """One conversation about one problem at a time."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    state = server.State()  # abstract in the interface
+
+    def __init__(self, problems: Sequence[Problem], environment: environments.Environment) -> None:
+        super().__init__()
+        self._problems, self._environment = problems, environment
+        self._problem: Problem | None = None
+        self._conversation: list[Any] = []
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, index: int | None = None, **_: Any
+    ) -> CodeObservation:
+        """Open with the problem at `index`, else with one that `seed` draws."""
+        if index is None:
+            index = random.Random(seed).randrange(len(self._problems))
+        elif not 0 <= index < len(self._problems):
+            raise DataError(f"index={index} must be from 0 to {len(self._problems) - 1}")
+        self._problem = self._problems[index]
+        self._conversation = self._environment.begin(self._problem.view())
+        self.state = server.State(episode_id=episode_id)
+        return CodeObservation(messages=list(self._conversation), problem_id=self._problem.id)
+
+    def step(self, action: CodeAction, timeout_s: float | None = None, **_: Any) -> CodeObservation:  # noqa: ARG002
+        """Judge an answer. Raises SandboxError where we could not: clients read a reward of None as 0."""
+        problem = self._problem
+        if problem is None:
+            raise DataError("step came before reset, or after the last step of an episode; call reset")
+        conversation = [*self._conversation, {"role": "assistant", "content": action.answer}]
+        reply = wait_for(
+            shared_executor.run(
+                lambda executor: self._environment.reply(problem.view(), conversation, GroupGrader(problem, executor))
+            )
+        )
+        if reply.verdict.ours:
+            raise SandboxError(f"no reward ({why(reply.verdict)}); send the answer again, or drop the episode")
+        self._conversation = [*conversation, *reply.messages]
+        self._problem = problem if reply.messages else None
+        self.state.step_count += 1
+        return CodeObservation(
+            messages=list(reply.messages),
+            problem_id=problem.id,
+            verdict=reply.verdict.kind.value,
+            done=not reply.messages,
+            reward=float(reply.verdict.correct and not reply.messages),
+        )
+
+
+def make_app(
+    dataset: str, *, limit: int | None = None, environment: str = "single", sessions: int = 64, **given: Any
+) -> Any:
+    """A FastAPI application over `dataset=` of train, for `sessions` conversations at once; also `max_turns`, `prompt`, `system_prompt` as for train."""
+    problems, ours = load_problems(dataset, limit=limit), environments.get_environment(environment, **given)
+    make = lambda: CodeEnvironment(problems, ours)  # noqa: E731
+    return server.create_app(make, CodeAction, CodeObservation, env_name="code-rl", max_concurrent_envs=sessions)

@@ -1,0 +1,44 @@
+"""A problem as a row of data, and an answer to such a row as a verdict: what all frameworks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from code_rl.environments.wording import Wording, livecodebench
+from code_rl.errors import DataError
+from code_rl.library import judge_async
+from code_rl.problems.native import format_problem, parse_problem
+from code_rl.problems.problem import Problem
+from code_rl.reward.extract import extract_code
+from code_rl.reward.verdict import Verdict
+
+_KEPT = 64
+"""Problems that stay parsed: the answers of a group come together."""
+
+
+def to_row(problem: Problem, wording: Wording = livecodebench) -> dict[str, Any]:
+    """`prompt`, the opening messages, and `problem`, its native JSON: text, which every table keeps as it is. The tests in it are for the reward alone."""
+    return {"prompt": wording(problem.view()), "problem": format_problem(problem)}
+
+
+async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) -> Verdict:
+    """The verdict on the last fenced block of an answer: a text, or messages that end with it.
+
+    Where `verdict.ours` nothing is known about the program; a reward of 0 would say that it is wrong. Raises DataError for a row that holds no problem.
+    """
+    if not isinstance(problem, str):
+        raise DataError(f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row")
+    text = answer if isinstance(answer, str) else answer[-1]["content"] if answer else ""
+    return await judge_async(_parsed(problem), extract_code(text or ""))
+
+
+def why(verdict: Verdict) -> str:
+    """What kept us from a verdict, for a message."""
+    return f"{verdict.kind}: {verdict.failure.message if verdict.failure else 'no reason given'}"
+
+
+@lru_cache(_KEPT)
+def _parsed(problem: str) -> Problem:
+    return parse_problem(problem.encode("utf-8", "surrogatepass"), "the row's problem")

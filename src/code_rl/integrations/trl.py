@@ -1,0 +1,27 @@
+"""TRL: `GRPOTrainer(reward_funcs=code_reward, train_dataset=Dataset.from_list([to_row(problem) for problem in problems]))`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from code_rl.integrations.rows import to_row, verdict_of
+
+__all__ = ["code_reward", "to_row"]
+
+
+async def code_reward(
+    completions: Sequence[str | Sequence[Mapping[str, Any]]],
+    problem: Sequence[str],
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,  # noqa: ARG001 - TRL's
+) -> list[float | None]:
+    """1.0 for an answer whose program passes every test, 0.0 for one that does not, None where we could not tell.
+
+    TRL leaves a completion without a reward out of its group's baseline and gives it no advantage; `unscored` in its logs is the share of those.
+    """
+    verdicts = await asyncio.gather(*(verdict_of(*pair) for pair in zip(problem, completions, strict=True)))
+    if log_metric is not None:
+        log_metric("unscored", sum(verdict.ours for verdict in verdicts) / len(verdicts))
+    return [None if verdict.ours else float(verdict.correct) for verdict in verdicts]

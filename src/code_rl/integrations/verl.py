@@ -1,0 +1,37 @@
+"""verl: `reward.custom_reward_function.path=pkg://code_rl.integrations.verl`, rows of `to_row` in its Parquet files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from code_rl.environments.wording import Wording, livecodebench
+from code_rl.errors import SandboxError
+from code_rl.integrations import rows
+from code_rl.problems.problem import Problem
+
+ATTEMPTS = 3
+
+
+def to_row(problem: Problem, wording: Wording = livecodebench, split: str = "train") -> dict[str, Any]:
+    """A row of verl's Parquet files."""
+    row = rows.to_row(problem, wording)
+    return {
+        "data_source": "code-rl",
+        "prompt": row["prompt"],
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": row["problem"]},
+        "extra_info": {"index": problem.id, "split": split},
+    }
+
+
+async def compute_score(*, solution_str: str, ground_truth: str, **given: Any) -> dict[str, float]:  # noqa: ARG001 - verl gives more
+    """`score` and `acc`: 1.0 for a program that passes every test, else 0.0.
+
+    Raises SandboxError when `ATTEMPTS` runs gave no verdict: verl has no word for an answer without a reward, so that the alternative to stopping, resumably,
+    would be to train on one that is made up.
+    """
+    for _ in range(ATTEMPTS):
+        verdict = await rows.verdict_of(ground_truth, solution_str)
+        if not verdict.ours:
+            return {"score": float(verdict.correct), "acc": float(verdict.correct)}
+    raise SandboxError(f"no reward after {ATTEMPTS} attempts ({rows.why(verdict)}); resume from verl's last checkpoint")
