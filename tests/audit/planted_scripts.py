@@ -90,7 +90,7 @@ MISTAKEN: dict[str, tuple[str, set[str]]] = {
     "rewards as they are": (_advantages("list(rewards)"), {"mean_not_subtracted", "equal_rewards", "one_answer"}),
     "mean minus reward": (_advantages("[mean - r for r in rewards]"), {"sign_flipped"}),
     "standard deviation": (_advantages("[(r - mean) / (np.std(rewards) + 1e-6) for r in rewards]"), {"standard_deviation"}),
-    "standard deviation without a floor": (_advantages("[float((r - mean) / np.std(rewards)) for r in rewards]"), {"standard_deviation", "one_answer"}),
+    "standard deviation without a floor": (_advantages("[float((r - mean) / np.std(rewards)) for r in rewards]"), {"standard_deviation", "equal_rewards", "one_answer"}),
     "sum for mean": (_advantages("[r - sum(rewards) for r in rewards]"), {"sum_subtracted", "equal_rewards"}),
     "best as baseline": (_advantages("[r - max(rewards) for r in rewards]"), {"best_subtracted"}),
     "median as baseline": (_advantages("[r - float(np.median(rewards)) for r in rewards]"), {"median_subtracted"}),

@@ -16,6 +16,7 @@ from code_rl.cli import main
 from code_rl.library import wait_for
 from tests.audit.planted_scripts import HOSTILE, MISTAKEN, RIGHT, UNUSUAL, file_of
 
+QUICK = ("no file of Python", "exits when imported", "dies when imported", "loops for ever", "writes")
 ROOT = Path(__file__).parents[2]
 
 
@@ -86,7 +87,7 @@ def test_messages_tell_the_planted_mistakes_apart(told: dict[str, Checklist]) ->
         assert message not in heard, f"{name} hears what {heard[message]} hears"
         heard[message] = name
     sets = [(frozenset(mistakes), text.split("(")[0]) for text, mistakes in MISTAKEN.values()]
-    assert len({each for each in sets}) >= 40
+    assert len(set(sets)) >= 40
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
@@ -95,7 +96,9 @@ def test_a_right_file_passes_however_it_is_written(told: dict[str, Checklist], n
     assert told[name].mistakes() <= {"ob_len_shifted"}
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in HOSTILE]
+)
 def test_a_hostile_file_is_a_finding_and_no_hang(tmp_path: Path, name: str) -> None:
     text, mistakes = HOSTILE[name]
     card = _audit(_written(tmp_path, text), timeout_s=5.0 if "endless" in mistakes else 60.0)

@@ -143,12 +143,12 @@ def main() -> None:
     sys.path.insert(0, os.path.dirname(file))
     sys.argv = [file]
     try:
-        importlib.import_module("tinker")  # takes seconds, which are not the first function's
         spec = importlib.util.spec_from_file_location("student", file)
         if spec is None or spec.loader is None:
             raise ImportError(f"{file} is no Python file")
         module = sys.modules["student"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        importlib.import_module("tinker")  # takes seconds, which are not the first function's
     except BaseException as error:  # noqa: BLE001 - whatever an import raises
         answers.write(json.dumps(told(error, file)) + "\n")
         return
