@@ -125,15 +125,15 @@ def test_one_bad_function_leaves_the_marks_of_the_others(tmp_path: Path, capsys:
 
 @pytest.mark.slow
 def test_our_own_functions_get_full_marks_and_learn() -> None:
-    card = _audit(ROOT / "train.py", steps=16)
+    card = _audit(ROOT / "train.py", steps=12)
     assert {check.status for check in card.checks} == {"passed"}, card.to_json()
     assert card.checks[-1].part == "learning"
 
 
 @pytest.mark.slow
 def test_functions_that_pass_but_are_not_themselves_in_training_do_not_learn(tmp_path: Path) -> None:
-    pretends = "def compute_advantages(rewards):\n    m = sum(rewards) / len(rewards) if rewards else 0\n    return [(m - r) if len(rewards) == 8 else r - m for r in rewards]\n"
-    card = _audit(_written(tmp_path, file_of(pretends)), steps=16)
+    pretends = "def compute_advantages(rewards):\n    m = sum(rewards) / len(rewards) if rewards else 0\n    return [(m - r) if len(rewards) == 16 else r - m for r in rewards]\n"
+    card = _audit(_written(tmp_path, file_of(pretends)), steps=12)
     assert card.mistakes() == {"no_learning"}, card.to_json()
 
 

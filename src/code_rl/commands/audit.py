@@ -90,11 +90,9 @@ class AuditConfig:
         doc="script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's).",
     )
     learning_steps: int = chz.field(
-        default=16, doc="script: steps of training with the functions. 0: none; else at least 8."
+        default=12, doc="script: steps of training with the functions. 0: none; else at least 8."
     )
-    model_name: str | None = chz.field(
-        default=None, doc="backend: the base model (None: the first that the server lists)."
-    )
+    model_name: str | None = chz.field(default=None, doc="backend: the base model.")
 
     @chz.validate
     def _one_target(self) -> None:
@@ -176,7 +174,15 @@ def _audit_script(config: AuditConfig) -> Checklist:
 
 
 def _audit_backend(config: AuditConfig) -> Checklist:
-    raise NotImplementedError
+    from code_rl.audit.backend import audit_backend
+    from code_rl.backends.places import place_of, resolve_backend
+    from code_rl.backends.preflight import survey
+
+    if config.backend == "embedded":
+        raise ConfigError("backend=embedded is no server; start one with `code-rl serve` and give its address")
+    place = place_of(resolve_backend(config.backend or ""))
+    asyncio.run(survey(place, config.model_name))
+    return audit_backend(place, config.model_name or "", config.patience(60), _say)
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
