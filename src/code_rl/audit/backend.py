@@ -6,6 +6,7 @@ other, as a share of how far the step went.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -412,6 +413,7 @@ def audit_backend(
     place: Place, model: str, timeout_s: float, say: Callable[[str], None], only: frozenset[str] = frozenset()
 ) -> Checklist:
     """Every check, or those of the parts `only`; ends early where a second one gets no answer."""
+    logging.getLogger("tinker").setLevel(logging.CRITICAL)  # what fails stands on the card
     card, silent = Checklist("backend", place.url, say), 0
     server = Audited(place, model, timeout_s)
     for part, name, check in CHECKS:
