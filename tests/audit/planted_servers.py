@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tinker import types
 
@@ -17,18 +18,17 @@ from code_rl.backends.embedded.lora import LoraSettings
 from code_rl.backends.server.engine import EmbeddedEngine, EmbeddedHost
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-from serve_support import ServerThread  # noqa: E402 - found by its folder
+from serve_support import ServerThread
 
 
 def _then(future: Future[Any], change: Callable[[Any], Any]) -> Future[Any]:
     made: Future[Any] = Future()
 
     def finish(done: Future[Any]) -> None:
-        error = done.exception()
-        if error is not None:
-            made.set_exception(error)
-        else:
+        try:
             made.set_result(change(done.result()))
+        except Exception as error:  # noqa: BLE001 - handed on
+            made.set_exception(error)
 
     future.add_done_callback(finish)
     return made
@@ -57,9 +57,16 @@ class WrongLogprobs(Honest):
 
     def sample(self, *args: Any) -> Future[Any]:
         def changed(response: Any) -> Any:
-            for sequence in response.sequences:
-                sequence.logprobs = self.change(list(sequence.logprobs))
-            return response
+            sequences = [
+                types.SampledSequence(
+                    stop_reason=each.stop_reason,
+                    sequence_id=each.sequence_id,
+                    tokens_np=each.tokens_np,
+                    logprobs_np=np.asarray(self.change(list(each.logprobs)), dtype=np.float32),
+                )
+                for each in response.sequences
+            ]
+            return types.SampleResponse(sequences=sequences)
 
         return _then(super().sample(*args), changed)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
 from typing import Any, Literal
 
 Status = Literal["passed", "variant", "missing", "failed"]
@@ -29,6 +32,22 @@ class Check:
         more = [(word, getattr(self, word)) for word in ("given", "expected", "got")]
         told = [self.says] if self.says else []
         return [first, *(" " * 9 + line for line in told + [f"{word}: {text}" for word, text in more if text])]
+
+
+def found(part: str, name: str, mistake: str, *told: object, status: Status = "failed", **words: object) -> Check:
+    """A check that found `mistake`; `told`: given, expected, got. What it says stands in messages.toml, with `words` in its places."""
+    return Check(part, name, status, mistake, _messages()[mistake].format(**words), *map(shown, told))
+
+
+def verdict(fine: bool, part: str, name: str, mistake: str, *told: object) -> Check:
+    """Passed, or that mistake."""
+    return Check(part, name) if fine else found(part, name, mistake, *told)
+
+
+@cache
+def _messages() -> dict[str, str]:
+    tables = tomllib.loads((resources.files("code_rl.audit") / "messages.toml").read_text("utf-8"))
+    return {name: text for table in tables.values() for name, text in table.items()}
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from code_rl.audit.checklist import Check, Checklist
+from code_rl.audit.checklist import Checklist, found
 from code_rl.audit.script.functions import Reading, check_functions
-from code_rl.audit.script.learning import PART, check_learning
+from code_rl.audit.script.learning import PART, RISES, check_learning
 from code_rl.audit.script.student import SilentError, Student
 
 
@@ -17,7 +17,7 @@ async def audit_script(student: Student, reading: Reading, steps: int, say: Call
         try:
             await student.load()
         except SilentError as silent:
-            card.add([Check("file", "can be imported", "failed", silent.mistake, str(silent))])
+            card.add([found("file", "can be imported", silent.mistake, **silent.words)])
             return card
         async for checks in check_functions(student, reading):
             card.add(checks)
@@ -25,7 +25,5 @@ async def audit_script(student: Student, reading: Reading, steps: int, say: Call
             shifted = reading == "shifted" or "ob_len_shifted" in card.mistakes()
             card.add(await check_learning(student, steps, int(shifted)))
         elif steps:
-            card.add(
-                [Check(PART, "the share of right answers rises", "missing", says="Not tried: mend what failed first.")]
-            )
+            card.add([found(PART, RISES, "not_tried", status="missing")])
     return card

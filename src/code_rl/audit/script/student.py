@@ -18,11 +18,11 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 
 class SilentError(Exception):
-    """A call that came to no end. `mistake`: endless, or ended (the process)."""
+    """A call that came to no end, or a file that cannot be loaded: the mistake, and words for what is said of it."""
 
-    def __init__(self, mistake: str, says: str) -> None:
-        super().__init__(says)
-        self.mistake = mistake
+    def __init__(self, mistake: str, **words: object) -> None:
+        super().__init__(mistake)
+        self.mistake, self.words = mistake, words
 
 
 class Student:
@@ -50,14 +50,10 @@ class Student:
             return await asyncio.wait_for(process.ask(question), self._timeout_s)
         except TimeoutError:
             await self._end()
-            raise SilentError(
-                "endless", f"{function} did not return within {self._timeout_s:g} s: look for a loop that never ends."
-            ) from None
+            raise SilentError("endless", function=function, seconds=self._timeout_s) from None
         except EOFError as error:
             await self._end()
-            raise SilentError(
-                "ended", f"{function} ended the whole process ({error}): return a value, never exit."
-            ) from None
+            raise SilentError("ended", function=function, why=error) from None
 
     async def load(self) -> Process:
         """Import the file. Raises SilentError, ConfigError."""
@@ -72,7 +68,7 @@ class Student:
             ready = {"failed": f"{why}; guard what trains by if __name__ == '__main__'"}
         if "failed" in ready:
             await self._end()
-            raise SilentError("does_not_load", f"the file cannot be imported: {ready['failed']}")
+            raise SilentError("does_not_load", why=ready["failed"])
         self.has = frozenset(ready["has"])
         return process
 
