@@ -71,9 +71,9 @@ class Checklist:
         """Whether nothing failed."""
         return not any(check.status == "failed" for check in self.checks)
 
-    def mistakes(self, part: str | None = None) -> set[str]:
+    def mistakes(self) -> set[str]:
         """The names of what failed or differs."""
-        return {check.mistake for check in self.checks if check.mistake and part in (None, check.part)}
+        return {check.mistake for check in self.checks if check.mistake}
 
     def findings(self) -> list[str]:
         """What failed, one line each."""

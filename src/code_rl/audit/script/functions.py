@@ -163,13 +163,10 @@ async def _train_step(student: Student) -> list[Check]:
     check(bool(passes), "submits a gradient", "no_gradient")
     check(len(steps) == 1, "takes one optimizer step", "several_steps" if steps else "no_step")
     if passes:
-        given, sent = (
-            map(_canonical, datums),
-            [_canonical(datum) for _, content in passes for datum in content["datums"]],
-        )
-        more, fewer = Counter(sent), Counter(given)
-        more, fewer, known = more - fewer, fewer - more, set(fewer)
-        mistake = "sent_twice" if not fewer and set(more) <= known else "altered" if more else "left_out"
+        given = [_canonical(datum) for datum in datums]
+        sent = [_canonical(datum) for _, content in passes for datum in content["datums"]]
+        more, fewer = Counter(sent) - Counter(given), Counter(given) - Counter(sent)
+        mistake = "left_out" if not more else "sent_twice" if not fewer and set(more) <= set(given) else "altered"
         check(not more and not fewer, "sends every datum once", mistake, "3 datums", f"{len(sent)} datums")
         losses = sorted({str(content["loss"]) for _, content in passes})
         if set(losses) <= {"ppo", "cispo"}:
