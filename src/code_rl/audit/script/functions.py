@@ -110,7 +110,8 @@ async def _make_datum(student: Student, reading: Reading) -> list[Check]:
         if reading in ("either", one):
             asked = [[case.tokens, case.logprobs, case.prompt - shift, case.advantage] for case in CASES]
             tried.append((shift, _judged_datums(asked, [await student.call("make_datum", *given) for given in asked])))
-    shift, checks = min(tried, key=lambda one: sum(check.status == "failed" for check in one[1]))
+    shift, judged = min(tried, key=lambda one: sum(check.status == "failed" for check in one[1]))
+    checks = list(dict.fromkeys(judged))
     if shift and reading == "either" and not any(check.status == "failed" for check in checks):
         checks.append(found("make_datum", "what ob_len counts", "ob_len_shifted", status="variant"))
     return checks
