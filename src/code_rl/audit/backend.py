@@ -89,7 +89,7 @@ class Audited:
         """Passes and a step, submitted before any is waited for; the step's answer."""
         from tinker import types
 
-        futures = [trainer.forward_backward(list(data), "cross_entropy") for data in passes]
+        futures = [trainer.forward_backward(list(data), _loss_of(data[0])) for data in passes]
         futures.append(trainer.optim_step(types.AdamParams(**{"learning_rate": _RATE, **adam})))
         return [self.wait(future) for future in futures][-1]
 
@@ -115,6 +115,10 @@ def datum(ids: list[int], **fields: Any) -> Any:
         for name, value in (fields or {"weights": np.ones(len(ids) - 1)}).items()
     }
     return types.Datum(model_input=_text(ids[:-1]), loss_fn_inputs={"target_tokens": np.asarray(ids[1:]), **given})
+
+
+def _loss_of(one: Any) -> str:
+    return "importance_sampling" if "advantages" in one.loss_fn_inputs else "cross_entropy"
 
 
 def _logprobs(output: Any) -> list[Array]:
@@ -273,9 +277,12 @@ def spoiled(path: str, faults: Sequence[Fault], mistake: str) -> Callable[[Audit
     """A step of two passes through a proxy that spoils some requests; it must end where the same ends without."""
 
     def check(server: Audited) -> None:
-        before, wanted = server.logprobs(server.trainer(), PROBE)[0], server.after([datum(A)], [datum(B)])
+        before, now = server.logprobs(server.trainer(), PROBE, A)
+        # The second pass takes back more of A than the first gave: twice the first, or none of it, is another direction, whatever Adam makes of sizes.
+        passes = [datum(A), datum(B)], [datum(A, logprobs=now, advantages=np.full(len(now), -1.5))]
+        wanted = server.after(*passes)
         with FaultyProxy(server.place.url, {path: faults}) as proxy:
-            got = Audited(server.place, server.model, server.timeout_s, proxy.url).after([datum(A)], [datum(B)])
+            got = Audited(server.place, server.model, server.timeout_s, proxy.url).after(*passes)
             if not proxy.injected:
                 raise _MissingError(f"the SDK sent no {path}")
         _same_step(got, wanted, before, mistake)
@@ -293,7 +300,7 @@ def refused(mistake: str, ask: Callable[[Audited], Any]) -> Callable[[Audited], 
         try:
             ask(server)
         except TimeoutError:
-            raise
+            got = f"no answer within {server.timeout_s:g} s; the SDK goes on asking after a 5xx"
         except (tinker.TinkerError, OSError) as error:
             status, category = getattr(error, "status_code", 0), getattr(error, "category", None)
             theirs = status // 100 == _CLIENTS or str(getattr(category, "value", category)).lower() == "user"
