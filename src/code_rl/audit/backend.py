@@ -356,12 +356,12 @@ def audit_backend(
             check(server)
             result = Check(part, name)
         except _MissingError as error:
-            result = found(part, name, "not_there", status="missing", why=error)
+            result = found(part, name, "not_there", status="missing", words={"why": error})
         except _WrongError as error:
             result = found(part, name, error.args[0], "", *error.args[1:])
         except TimeoutError:
             silent += 1
-            result = found(part, name, "no_answer", seconds=timeout_s)
+            result = found(part, name, "no_answer", words={"seconds": timeout_s})
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of what it got
             result = found(part, name, "error", "", "", f"{type(error).__name__}: {error}"[:300])
         card.add([result])

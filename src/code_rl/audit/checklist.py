@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
@@ -34,9 +34,11 @@ class Check:
         return [first, *(" " * 9 + line for line in told + [f"{word}: {text}" for word, text in more if text])]
 
 
-def found(part: str, name: str, mistake: str, *told: object, status: Status = "failed", **words: object) -> Check:
+def found(
+    part: str, name: str, mistake: str, *told: object, status: Status = "failed", words: Mapping[str, object] = {}
+) -> Check:
     """A check that found `mistake`; `told`: given, expected, got. What it says stands in messages.toml, with `words` in its places."""
-    return Check(part, name, status, mistake, _messages()[mistake].format(**words), *map(shown, told))
+    return Check(part, name, status, mistake, _messages()[mistake].format_map(words), *map(shown, told))
 
 
 def verdict(fine: bool, part: str, name: str, mistake: str, *told: object) -> Check:

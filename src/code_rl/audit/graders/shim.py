@@ -104,7 +104,7 @@ def main() -> None:
     answers.write("{}\n")
     for line in sys.stdin:
         try:
-            answer = {"score": score_of(ask(function, spec["shape"], json.loads(line)))}
+            answer: dict[str, Any] = {"score": score_of(ask(function, spec["shape"], json.loads(line)))}
         except BaseException as error:  # noqa: BLE001 - the grader's failure is what is asked for
             answer = {"failed": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")

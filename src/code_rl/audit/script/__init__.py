@@ -17,7 +17,7 @@ async def audit_script(student: Student, reading: Reading, steps: int, say: Call
         try:
             await student.load()
         except SilentError as silent:
-            card.add([found("file", "can be imported", silent.mistake, **silent.words)])
+            card.add([found("file", "can be imported", silent.mistake, words=silent.words)])
             return card
         async for checks in check_functions(student, reading):
             card.add(checks)

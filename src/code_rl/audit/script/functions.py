@@ -50,9 +50,9 @@ async def check_functions(student: Student, reading: Reading) -> AsyncIterator[l
             if name in student.has:
                 yield await part(student)
             else:
-                yield [found(name, "is there", "missing_function", function=name)]
+                yield [found(name, "is there", "missing_function", words={"function": name})]
         except SilentError as silent:
-            yield [found(name, "comes to an end", silent.mistake, **silent.words)]
+            yield [found(name, "comes to an end", silent.mistake, words=silent.words)]
 
 
 async def _compute_advantages(student: Student) -> list[Check]:
@@ -97,10 +97,10 @@ async def _should_skip(student: Student) -> list[Check]:
     wrong = frozenset(group for group, call in calls.items() if call.get("value") is not GROUPS[group][1])
     mistake = next((mistake for mistake, fits in SKIPPING if fits(wrong)), "skips_others")
     each = {group: GROUPS[group] for group in GROUPS if group in wrong}
-    given = "; ".join(f"{advantages} ({group})" for group, (advantages, _) in each.items())
+    groups = "; ".join(f"{advantages} ({group})" for group, (advantages, _) in each.items())
     expected = "; ".join(str(skips) for _, skips in each.values())
     got = "; ".join(str(calls[group].get("failed") or calls[group]["value"]) for group in each)
-    return [*checks, verdict(not wrong, part, name, mistake, given, expected, got)]
+    return [*checks, verdict(not wrong, part, name, mistake, groups, expected, got)]
 
 
 async def _make_datum(student: Student, reading: Reading) -> list[Check]:

@@ -33,9 +33,9 @@ async def check_learning(student: Student, steps: int, shift: int) -> list[Check
     try:
         await _train(student, steps, shift, shares)
     except SilentError as silent:
-        return [found(PART, RISES, silent.mistake, **silent.words)]
+        return [found(PART, RISES, silent.mistake, words=silent.words)]
     except _RefusedError as error:
-        return [found(PART, RISES, "training_stops", step=len(shares), why=error)]
+        return [found(PART, RISES, "training_stops", words={"step": len(shares), "why": error})]
     rise = sum(shares[-WINDOW:]) / WINDOW - sum(shares[:WINDOW]) / WINDOW
     given = f"{steps} steps of {_PROBLEMS} problems × {_ANSWERS} answers on the built-in model"
     told = given, f"at least +{RISE}", f"{rise:+.2f}: {shown([round(share, 2) for share in shares])}"
