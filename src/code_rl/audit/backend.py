@@ -110,11 +110,12 @@ def datum(ids: list[int], **fields: Any) -> Any:
     """For cross-entropy with weights of 1, or for the policy losses where `logprobs` and `advantages` are given."""
     from tinker import types
 
-    given = {
+    targets: Any = np.asarray(ids[1:])
+    given: dict[str, Any] = {
         name: np.asarray(value, dtype=np.float32)
         for name, value in (fields or {"weights": np.ones(len(ids) - 1)}).items()
     }
-    return types.Datum(model_input=_text(ids[:-1]), loss_fn_inputs={"target_tokens": np.asarray(ids[1:]), **given})
+    return types.Datum(model_input=_text(ids[:-1]), loss_fn_inputs={"target_tokens": targets, **given})
 
 
 def _loss_of(one: Any) -> str:
@@ -132,7 +133,8 @@ def _near(got: Array, wanted: Array, mistake: str, limit: float = MEAN_GAP) -> N
 
 def _same_step(got: Array, wanted: Array, before: Array, mistake: str) -> None:
     """Whether two steps from `before` end at one place."""
-    share = float(np.linalg.norm(got - wanted) / max(np.linalg.norm(wanted - before), 1e-9))
+    apart, step = float(np.linalg.norm(got - wanted)), float(np.linalg.norm(wanted - before))
+    share = apart / max(step, 1e-9)
     if not share <= SHARE:
         raise _WrongError(mistake, "the same weights", f"they differ by {share:.0%} of the step")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -150,8 +150,12 @@ class AuditConfig:
 def audit_command(given: Mapping[str, str]) -> int:
     """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
     config = make_settings(AuditConfig, given)
-    audits = {"grader": _audit_grader, "backend": _audit_backend, "script": _audit_script}
-    card: Scorecard | Checklist = audits[config.target](config)
+    audits: Mapping[str, Callable[[AuditConfig], Scorecard | Checklist]] = {
+        "grader": _audit_grader,
+        "backend": _audit_backend,
+        "script": _audit_script,
+    }
+    card = audits[config.target](config)
     print()
     for finding in card.findings() or ["nothing was found"]:
         print(f"- {finding}")
