@@ -97,7 +97,7 @@ VERBS = {
     "audit": Verb(
         "code_rl.commands.audit:AuditConfig",
         "code_rl.commands.audit:audit_command",
-        "check a grader: which cheats it pays, which honest programs it fails",
+        "check a grader, a Tinker server or a training script that others wrote: audit grader=… | backend=… | script=…",
     ),
     "sandbox": Verb(
         "code_rl.sandbox.server:SandboxServerConfig",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from aiohttp import ClientSession, web
+from aiohttp import web
 
+from code_rl.audit.proxy import FaultyProxy, Loopback
 from code_rl.runs.recorder import read_metrics
 
 RUN = {
@@ -38,100 +37,6 @@ def sampled(log_path: Path) -> list[list[list[int]]]:
     """The tokens of every completion, by group."""
     lines = (log_path / "rollouts.jsonl").read_text().splitlines()
     return [[completion["tokens"] for completion in json.loads(line)["completions"]] for line in lines]
-
-
-class Loopback:
-    """A server on loopback, in a thread of its own, that answers every request with `_answer`."""
-
-    def __init__(self) -> None:
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._ready.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        application = web.Application(client_max_size=64 << 20)
-        application.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        async with ClientSession(auto_decompress=False) as self._client:
-            self._ready.set()
-            await self._stop.wait()
-        await runner.cleanup()
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        raise NotImplementedError
-
-
-class FaultyProxy(Loopback):
-    """A proxy on loopback that spoils chosen requests. `plan` maps a path's end to the faults of its first requests.
-
-    Faults: a status (the request is not forwarded), `lost` (forwarded, the answer is dropped), `cut` (forwarded, half of the answer
-    comes), `hang` (forwarded, then nothing until the connection is closed), None (passed on).
-    """
-
-    def __init__(self, upstream: str, plan: dict[str, list[int | str | None]]) -> None:
-        self.upstream = upstream
-        self.plan = {path: list(faults) for path, faults in plan.items()}
-        self.injected: list[tuple[str, int | str]] = []
-        self.seen: list[str] = []
-        super().__init__()
-
-    async def _own(self, request: web.Request) -> web.StreamResponse | None:
-        """An answer of the proxy's own, where a subclass has one."""
-        return None
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        self.seen.append(request.path)
-        own = await self._own(request)
-        if own is not None:
-            return own
-        faults = next((faults for end, faults in self.plan.items() if request.path.endswith(end)), [])
-        fault = faults.pop(0) if faults else None
-        if fault is not None:
-            self.injected.append((request.path, fault))
-        if isinstance(fault, int):
-            return web.json_response({"detail": "injected"}, status=fault)
-        headers = {
-            name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")
-        }
-        async with self._client.request(
-            request.method, f"{self.upstream}{request.rel_url}", headers=headers, data=await request.read()
-        ) as answer:
-            body = await answer.read()
-        if fault == "hang":
-            await asyncio.sleep(2)
-        if fault in ("lost", "hang"):
-            assert request.transport is not None
-            request.transport.close()
-            return web.Response(status=502)
-        kept = {
-            name: value
-            for name, value in answer.headers.items()
-            if name.lower() in ("content-type", "content-encoding")
-        }
-        if fault == "cut":
-            spoiled = web.StreamResponse(status=answer.status, headers={**kept, "Content-Length": str(len(body))})
-            await spoiled.prepare(request)
-            await spoiled.write(body[: len(body) // 2])
-            assert request.transport is not None
-            request.transport.close()
-            return spoiled
-        return web.Response(status=answer.status, body=body, headers=kept)
 
 
 class OtherServer(Loopback):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,32 +15,56 @@ from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
+    from code_rl.audit.checklist import Checklist
     from code_rl.audit.graders.base import Grader
     from code_rl.audit.programs import Corpus
     from code_rl.audit.scorecard import Scorecard
 
 SHARES = {"quick": 0.2, "full": 1.0}
+TARGETS = ("grader", "backend", "script")
+_GRADERS = ("ours", "fusion", "http", "function")
+OF_KINDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("corpus", "concurrency", "loads", "under_load"), _GRADERS),
+    **dict.fromkeys(("executor", "isolation"), ("ours",)),
+    **dict.fromkeys(("pays_at", "shape", "takes"), ("function",)),
+    **dict.fromkeys(("python", "confine"), ("function", "script")),
+    **dict.fromkeys(("ob_len", "learning_steps"), ("script",)),
+    "style": ("fusion",),
+    "url": ("http",),
+    "model_name": ("backend",),
+}
+"""The kinds of target that read a setting; those that are not named, each does."""
 
 
 @chz.chz
 class AuditConfig:
-    """Put programs that cheat, honest programs that graders fail, and wrong versions of right ones to a grader, and say what it paid.
+    """Check what others built: a grader (cheats, honest programs, mutants), a Tinker server, or the four functions of a training script.
 
-    Exit code 0: every program was decided, and rightly; 1: not so; 2: the grader cannot be asked.
+    Exactly one of grader=, backend=, script=. Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
     """
 
-    grader: str = chz.field(
-        doc="Which: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
-        "package.module:function or file.py:function."
+    grader: str | None = chz.field(
+        default=None,
+        doc="Which grader: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
+        "package.module:function or file.py:function.",
     )
-    corpus: Literal["full", "quick"] = chz.field(default="full", doc="All programs, or about a fifth of each class.")
+    backend: str | None = chz.field(default=None, doc="Address of a server of the Tinker protocol.")
+    script: str | None = chz.field(
+        default=None, doc="File with compute_advantages, should_skip, make_datum and train_step."
+    )
+    corpus: Literal["full", "quick"] = chz.field(
+        default="full", doc="Graders: all programs, or about a fifth of each class."
+    )
     out: str | None = chz.field(default=None, doc="Folder for audit.json and audit.html. None: the table only.")
-    concurrency: int = chz.field(default=4, doc="Programs at once.")
+    concurrency: int = chz.field(default=4, doc="Graders: programs at once.")
     loads: str = chz.field(
-        default="1,8,64", doc="Numbers at once between which verdicts are compared. Empty: not compared."
+        default="1,8,64", doc="Graders: numbers at once between which verdicts are compared. Empty: not compared."
     )
-    under_load: int = chz.field(default=60, doc="Programs that are compared so.")
-    timeout: float = chz.field(default=120.0, doc="Seconds after which an answer counts as a failure of the grader.")
+    under_load: int = chz.field(default=60, doc="Graders: programs that are compared so.")
+    timeout: float | None = chz.field(
+        default=None,
+        doc="Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.",
+    )
     pays_at: float = chz.field(default=1.0, doc="Functions: the score from which a program counts as paid.")
     shape: Literal["plain", "trl", "verl", "verifiers"] = chz.field(
         default="plain", doc="Functions: how they are called. plain: grade(code, problem)."
@@ -48,10 +72,12 @@ class AuditConfig:
     takes: Literal["all", "stdin", "call"] = chz.field(
         default="all", doc="Functions: the problems that it can be asked about; the others are skipped, and counted."
     )
-    python: str | None = chz.field(default=None, doc="Functions: the interpreter that has them (None: this one).")
+    python: str | None = chz.field(
+        default=None, doc="Functions, scripts: the interpreter that has what they import (None: this one)."
+    )
     confine: bool = chz.field(
         default=True,
-        doc="Functions: no network, a file system that cannot be written. false: they, and the hostile programs that they run, have your rights.",
+        doc="Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.",
     )
     style: Literal["script", "lcb"] = chz.field(
         default="script",
@@ -62,37 +88,58 @@ class AuditConfig:
     isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
         default="auto", doc="ours: as judge's isolation=."
     )
+    ob_len: Literal["either", "prompt", "shifted"] = chz.field(
+        default="either",
+        doc="script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's).",
+    )
+    learning_steps: int = chz.field(
+        default=12, doc="script: steps of training with the functions. 0: none; else at least 8."
+    )
+    model_name: str | None = chz.field(default=None, doc="backend: the base model.")
+
+    @chz.validate
+    def _one_target(self) -> None:
+        given = [name for name in TARGETS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigError(f"{' and '.join(given) or 'nothing'} given; give one of grader=, backend= and script=")
 
     @chz.validate
     def _ranges(self) -> None:
         for name, least in (("concurrency", 1), ("under_load", 2), ("timeout", 1)):
-            if getattr(self, name) < least:
+            if (value := getattr(self, name)) is not None and value < least:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
+        if self.learning_steps != 0 and self.learning_steps < 8:
+            raise ConfigError(f"learning_steps={self.learning_steps} must be 0 or at least 8")
         if any(not load.isdigit() or int(load) < 1 for load in self._loads()):
             raise ConfigError(f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated")
 
     @chz.validate
     def _belongs(self) -> None:
         """A setting of another kind of grader would silently do nothing."""
-        kinds = {
-            "ours": ("executor", "isolation"),
-            "fusion": ("style",),
-            "http": ("url",),
-            "function": ("pays_at", "shape", "takes", "python", "confine"),
-        }
         fields = chz.chz_fields(type(self))
-        for kind, names in kinds.items():
-            for name in names if kind != self.kind else ():
-                if getattr(self, name) != fields[name]._default:
-                    raise ConfigError(
-                        f"{name}={getattr(self, name)} does nothing with grader={self.grader}; leave it out"
-                    )
+        for name, kinds in OF_KINDS.items():
+            if self.kind not in kinds and getattr(self, name) != fields[name]._default:
+                target = self.target
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} does nothing with {target}={getattr(self, target)}; leave it out"
+                )
+
+    @property
+    def target(self) -> str:
+        """Which of TARGETS was given."""
+        return next((name for name in TARGETS if getattr(self, name) is not None), TARGETS[0])
 
     @property
     def kind(self) -> str:
-        """Which of the four kinds of grader it is."""
+        """`backend`, `script`, or which of the four kinds of grader it is."""
+        if self.target != "grader" or self.grader is None:
+            return self.target
         head = self.grader.partition(":")[0]
         return head if head in ("ours", "fusion", "http") else "function"
+
+    def patience(self, default_s: float) -> float:
+        """`timeout`, or this."""
+        return default_s if self.timeout is None else self.timeout
 
     def _loads(self) -> list[str]:
         return [load.strip() for load in self.loads.split(",") if load.strip()]
@@ -104,22 +151,61 @@ class AuditConfig:
 
 
 def audit_command(given: Mapping[str, str]) -> int:
-    """Run `code-rl audit`. Returns the exit code; raises ConfigError where the grader cannot be asked."""
+    """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
+    config = make_settings(AuditConfig, given)
+    audits: Mapping[str, Callable[[AuditConfig], Scorecard | Checklist]] = {
+        "grader": _audit_grader,
+        "backend": _audit_backend,
+        "script": _audit_script,
+    }
+    card = audits[config.target](config)
+    print()
+    for finding in card.findings() or ["nothing was found"]:
+        print(f"- {finding}")
+    if config.out is not None:
+        _write(card, Path(config.out).expanduser())
+    return 0 if card.clean else 1
+
+
+def _audit_script(config: AuditConfig) -> Checklist:
+    from code_rl.audit.script import audit_script
+    from code_rl.audit.script.student import Student
+
+    file = Path(config.script or "").expanduser().resolve()
+    if not file.is_file():
+        raise ConfigError(f"script={config.script} is no file; give the Python file that has the four functions")
+    if not config.confine:
+        print(f"{file.name} will run WITH YOUR RIGHTS")
+    student = Student(file, config.python, config.patience(20), config.confine)
+    return asyncio.run(audit_script(student, config.ob_len, config.learning_steps, _say))
+
+
+def _audit_backend(config: AuditConfig) -> Checklist:
+    from code_rl.audit.backend import audit_backend
+    from code_rl.backends.places import place_of, resolve_backend
+    from code_rl.backends.preflight import survey
+
+    if config.backend == "embedded":
+        raise ConfigError("backend=embedded is no server; start one with `code-rl serve` and give its address")
+    place = place_of(resolve_backend(config.backend or ""))
+    asyncio.run(survey(place, config.model_name))
+    return audit_backend(place, config.model_name or "", config.patience(60), _say)
+
+
+def _audit_grader(config: AuditConfig) -> Scorecard:
     from code_rl.audit.programs import load_corpus
 
-    config = make_settings(AuditConfig, given)
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
     _say_before(config, corpus, grader)
     card = asyncio.run(_run(config, corpus, grader))
-    print()
-    for finding in card.findings() or ["nothing was decided wrongly"]:
-        print(f"- {finding}")
     if card.skipped:
         print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
-    if config.out is not None:
-        _write(card, Path(config.out).expanduser())
-    return 0 if card.clean else 1
+    return card
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 async def _run(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
@@ -132,7 +218,7 @@ async def _run(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard
             config.concurrency,
             config.numbers_at_once,
             config.under_load,
-            lambda line: print(line, flush=True),
+            _say,
         )
     finally:
         await grader.aclose()
@@ -149,7 +235,8 @@ def _say_before(config: AuditConfig, corpus: Corpus, grader: Grader) -> None:
 
 def open_grader(config: AuditConfig) -> Grader:
     """The grader that the settings name. Raises ConfigError."""
-    rest = config.grader.partition(":")[2]
+    rest = (config.grader or "").partition(":")[2]
+    timeout_s = config.patience(120)
     if config.kind == "ours":
         from code_rl.audit.graders.ours import Ours
         from code_rl.sandbox.connect import connect_executor
@@ -160,11 +247,11 @@ def open_grader(config: AuditConfig) -> Grader:
 
         if not rest.startswith(("http://", "https://")):
             raise ConfigError(f"grader={config.grader} needs an address: fusion:http://HOST:PORT")
-        return Fusion(rest, config.style, config.timeout)
+        return Fusion(rest, config.style, timeout_s)
     if config.kind == "http":
         from code_rl.audit.graders.http import Http, read_description
 
-        return Http(read_description(rest, config.url), config.timeout)
+        return Http(read_description(rest, config.url), timeout_s)
     from code_rl.audit.graders.function import Function
 
     if not rest:
@@ -172,18 +259,18 @@ def open_grader(config: AuditConfig) -> Grader:
             f"grader={config.grader} is none; use ours, fusion:URL, http:FILE.toml or package.module:function"
         )
     return Function(
-        config.grader,
+        config.grader or "",
         config.shape,
         config.python or sys.executable,
         config.pays_at,
-        config.timeout,
+        timeout_s,
         max(config.concurrency, *config.numbers_at_once, 1),
         config.confine,
         config.takes,
     )
 
 
-def _write(card: Scorecard, out: Path) -> None:
+def _write(card: Scorecard | Checklist, out: Path) -> None:
     from code_rl.audit.page import render
     from code_rl.runs.files import write_atomically
 

@@ -7,20 +7,16 @@ the next class does not see. Unless told otherwise these processes have no netwo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import secrets
-import sys
 from pathlib import Path
-from typing import Any
 
 from code_rl.audit.graders.base import Outcome, is_plain, shapes
+from code_rl.audit.process import SAID, Process, start
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
 
 SHAPES = ("trl", "verl", "verifiers", "plain")
-SAID = 300
 _START_S = 300.0
 _SHIM = Path(__file__).with_name("shim.py")
 
@@ -43,8 +39,8 @@ class Function:
         self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
         self._takes = takes
         self._python, self._pays_at, self._timeout_s, self._confined = python, pays_at, timeout_s, confined
-        self._free: asyncio.LifoQueue[_Process | None] = asyncio.LifoQueue()
-        self._all: set[_Process] = set()
+        self._free: asyncio.LifoQueue[Process | None] = asyncio.LifoQueue()
+        self._all: set[Process] = set()
         for _ in range(places):
             self._free.put_nowait(None)
 
@@ -89,19 +85,8 @@ class Function:
         """End the processes."""
         await self.renew()
 
-    async def _start(self) -> _Process:
-        command = [self._python, str(_SHIM), json.dumps(self._spec)]
-        if self._confined:
-            command = [sys.executable, "-m", "code_rl.audit.graders.confined", *command]
-        started = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            limit=1 << 24,
-        )
-        process = _Process(started)
+    async def _start(self) -> Process:
+        process = await start([self._python, str(_SHIM), json.dumps(self._spec)], self._confined)
         self._all.add(process)
         try:
             ready = await asyncio.wait_for(process.hear(), _START_S)
@@ -113,56 +98,7 @@ class Function:
             raise ConfigError(f"grader={self._spec['target']}: {ready['failed']}")
         return process
 
-    async def _end(self, process: _Process | None) -> None:
+    async def _end(self, process: Process | None) -> None:
         if process is not None:
             self._all.discard(process)
             await process.end()
-
-
-class _Process:
-    """One shim: a line of JSON in, a line out."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._last = b""
-        self._draining = asyncio.create_task(self._drain())
-
-    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        nonce = secrets.token_hex(8)
-        try:
-            self._process.stdin.write(json.dumps({**question, "nonce": nonce}).encode() + b"\n")
-            await self._process.stdin.drain()
-        except (ConnectionError, OSError):
-            raise EOFError("the grader's process has ended") from None
-        return await self.hear(nonce)
-
-    async def hear(self, nonce: str | None = None) -> dict[str, Any]:
-        """The answer that carries `nonce`; what a program wrote there is passed over."""
-        assert self._process.stdout is not None
-        while True:
-            try:
-                line = await self._process.stdout.readline()
-            except ValueError:
-                raise EOFError("a program has flooded the line to the grader") from None
-            if not line:
-                break
-            with contextlib.suppress(ValueError):
-                answer = json.loads(line)
-                if isinstance(answer, dict) and answer.get("nonce") == nonce:
-                    return answer
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._draining), 1)
-        words = self._last.decode("utf-8", "replace").strip().splitlines()
-        raise EOFError("the grader's process has ended" + (f": {words[-1][:SAID]}" if words else ""))
-
-    async def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, 9)
-        await self._process.wait()
-        await self._draining
-
-    async def _drain(self) -> None:
-        assert self._process.stderr is not None
-        while part := await self._process.stderr.read(1 << 16):
-            self._last = (self._last + part)[-4096:]

@@ -1,0 +1,370 @@
+"""A server of the Tinker protocol, asked by the SDK: numbers against what must hold of any model, order, repeats and losses, refusals.
+
+No weights are known here. What is compared are two ways to one number, and a step with the same step taken otherwise: how far the two end from each
+other, as a share of how far the step went.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from code_rl.audit.checklist import Check, Checklist, found
+from code_rl.audit.proxy import Fault, FaultyProxy
+from code_rl.backends.places import Place
+
+Array = npt.NDArray[np.float64]
+MEAN_GAP = 0.02
+"""In nats: engines that sample and that train differ in the last bits, in low precision by as much as this on average."""
+SHARE = 0.1
+_TOO_LONG = 1 << 24
+_RATE, _RANK = 0.01, 4
+_CLIENTS = 4
+"""First digit of a status that says whose mistake it was."""
+
+
+class _MissingError(Exception):
+    """The server does not have what an optional check needs."""
+
+
+class _WrongError(Exception):
+    """A check that failed: the mistake, what was expected and what came."""
+
+
+def tokens(seed: int, length: int) -> list[int]:
+    """Ids that are inside every vocabulary."""
+    return [int(token) for token in np.random.default_rng(seed).integers(20, 600, length)]
+
+
+A, B, PROBE, PROMPT = tokens(1, 24), tokens(2, 17), tokens(4, 20), tokens(0, 12)
+
+
+class Audited:
+    """A server, by its address or a proxy's, and the requests that checks are made of. Each waits `timeout_s` at most."""
+
+    def __init__(self, place: Place, model: str, timeout_s: float, url: str | None = None) -> None:
+        import tinker
+
+        self.place, self.model, self.timeout_s = place, model, timeout_s
+        self._service: Any = tinker.ServiceClient(base_url=url or place.url, api_key=place.key)
+
+    def wait(self, value: Any) -> Any:
+        """The result of a future, or what is none."""
+        return value.result(timeout=self.timeout_s) if hasattr(value, "result") else value
+
+    def trainer(self, model: str | None = None, seed: int = 0) -> Any:
+        """A fresh adapter."""
+        return self.wait(self._service.create_lora_training_client(model or self.model, rank=_RANK, seed=seed))
+
+    def sampler(self, trainer: Any = None) -> Any:
+        """Of a training client's weights, or of the base model."""
+        made = trainer.save_weights_and_get_sampling_client() if trainer is not None else None
+        return self.wait(made or self._service.create_sampling_client(base_model=self.model))
+
+    def restored(self, path: str) -> Any:
+        """A training client from a saved state."""
+        return self.wait(self._service.create_training_client_from_state_with_optimizer(path))
+
+    def logprobs(self, trainer: Any, *sequences: list[int]) -> list[Array]:
+        """Of each sequence's tokens but the first, by a forward pass."""
+        return _logprobs(self.wait(trainer.forward([datum(ids) for ids in sequences], "cross_entropy")))
+
+    def scored(self, sampler: Any, ids: list[int]) -> Array:
+        """The same, by the engine that samples."""
+        return np.asarray(self.wait(sampler.compute_logprobs(_text(ids)))[1:], dtype=np.float64)
+
+    def drawn(self, sampler: Any, prompt: list[int] = PROMPT, **params: Any) -> Any:
+        """Three samples of eight tokens."""
+        from tinker import types
+
+        given = types.SamplingParams(**{"max_tokens": 8, "seed": 1, "temperature": 1.0, **params})
+        return self.wait(sampler.sample(_text(prompt), 3, given)).sequences
+
+    def train(self, trainer: Any, *passes: Sequence[Any], **adam: float) -> Any:
+        """Passes and a step, submitted before any is waited for; the step's answer."""
+        from tinker import types
+
+        futures = [trainer.forward_backward(list(data), _loss_of(data[0])) for data in passes]
+        futures.append(trainer.optim_step(types.AdamParams(**{"learning_rate": _RATE, **adam})))
+        return [self.wait(future) for future in futures][-1]
+
+    def after(self, *passes: Sequence[Any]) -> Array:
+        """PROBE's log-probabilities after one step on these passes."""
+        trainer = self.trainer()
+        self.train(trainer, *passes)
+        return self.logprobs(trainer, PROBE)[0]
+
+
+def _text(ids: Sequence[int]) -> Any:
+    from tinker import types
+
+    return types.ModelInput.from_ints(list(ids))
+
+
+def datum(ids: list[int], **fields: Any) -> Any:
+    """For cross-entropy with weights of 1, or for the policy losses where `logprobs` and `advantages` are given."""
+    from tinker import types
+
+    targets: Any = np.asarray(ids[1:])
+    given: dict[str, Any] = {
+        name: np.asarray(value, dtype=np.float32)
+        for name, value in (fields or {"weights": np.ones(len(ids) - 1)}).items()
+    }
+    return types.Datum(model_input=_text(ids[:-1]), loss_fn_inputs={"target_tokens": targets, **given})
+
+
+def _loss_of(one: Any) -> str:
+    return "importance_sampling" if "advantages" in one.loss_fn_inputs else "cross_entropy"
+
+
+def _logprobs(output: Any) -> list[Array]:
+    return [np.asarray(each["logprobs"].data, dtype=np.float64) for each in output.loss_fn_outputs]
+
+
+def _near(got: Array, wanted: Array, mistake: str, limit: float = MEAN_GAP) -> None:
+    if got.shape != wanted.shape or not np.abs(got - wanted).mean() <= limit:
+        raise _WrongError(mistake, wanted.tolist(), got.tolist())
+
+
+def _same_step(got: Array, wanted: Array, before: Array, mistake: str) -> None:
+    """Whether two steps from `before` end at one place."""
+    apart, step = float(np.linalg.norm(got - wanted)), float(np.linalg.norm(wanted - before))
+    share = apart / max(step, 1e-9)
+    if not share <= SHARE:
+        raise _WrongError(mistake, "the same weights", f"they differ by {share:.0%} of the step")
+
+
+def sampled_logprobs(server: Audited) -> None:
+    """What is sampled, scored by training's engine."""
+    trainer = server.trainer()
+    server.train(trainer, [datum(A)])
+    for sequence in server.drawn(server.sampler(trainer)):
+        again = server.logprobs(trainer, [*PROMPT, *sequence.tokens])[0][len(PROMPT) - 1 :]
+        got = np.asarray(sequence.logprobs, dtype=np.float64)
+        moved = (got[1:], again[:-1]), (got[:-1], again[1:])
+        shifted = len(got) > 1 and any(np.abs(a - b).mean() <= MEAN_GAP for a, b in moved)
+        _near(got, again, "logprobs_shifted" if shifted else "sampled_logprobs")
+
+
+def scored_logprobs(server: Audited) -> None:
+    """Two engines, one model."""
+    _near(server.scored(server.sampler(), PROBE), server.logprobs(server.trainer(), PROBE)[0], "computed_logprobs")
+
+
+def loss_values(server: Audited) -> None:
+    """`loss:sum` against log-probabilities that the server gave before."""
+    trainer, rng = server.trainer(), np.random.default_rng(0)
+    now = server.logprobs(trainer, A)[0]
+    old, advantages = now + rng.normal(0, 0.4, len(now)), rng.normal(0, 1, len(now))
+    ratio, data = np.exp(now - old), datum(A, logprobs=old, advantages=advantages)
+    for name, given, losses in (
+        ("cross_entropy", datum(A), -now),
+        ("importance_sampling", data, -ratio * advantages),
+        ("ppo", data, -np.minimum(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)),
+    ):
+        got = server.wait(trainer.forward([given], name)).metrics.get("loss:sum")
+        if got is None:
+            raise _MissingError("no loss:sum among the metrics")
+        wanted = float(losses.sum())
+        if not abs(got - wanted) <= 0.01 * max(1.0, abs(wanted)):
+            raise _WrongError(f"loss_{name}", wanted, got)
+
+
+def step_moves(server: Audited) -> None:
+    """A step on cross-entropy."""
+    trainer = server.trainer()
+    before = server.logprobs(trainer, A)[0].sum()
+    server.train(trainer, [datum(A)])
+    risen = float(server.logprobs(trainer, A)[0].sum() - before)
+    if not risen >= 1e-4 * abs(before):
+        still = abs(risen) < 1e-4 * abs(before)
+        raise _WrongError("step_dropped" if still else "step_reversed", "likelier tokens", f"a change by {risen:.4g}")
+
+
+def step_size(server: Audited) -> None:
+    """With a large epsilon Adam is plain descent by rate / epsilon times the gradient: the loss falls by that times the norm squared."""
+    norms = getattr(server.train(server.trainer(), [datum(A)]), "metrics", None) or {}
+    norm = next((float(value) for name, value in norms.items() if name.startswith("grad_norm")), 0.0)
+    if not norm > 0:
+        raise _MissingError("optim_step reports no grad_norm")
+    trainer, wanted, epsilon = server.trainer(), 0.5, 1e4 * norm
+    before = server.logprobs(trainer, A)[0].sum()
+    server.train(trainer, [datum(A)], learning_rate=wanted * epsilon / norm**2, eps=epsilon)
+    risen = float(server.logprobs(trainer, A)[0].sum() - before)
+    if not abs(risen - wanted) <= 0.2 * wanted:
+        raise _WrongError("gradient", wanted, risen)
+
+
+def fresh_sampler(server: Audited) -> None:
+    """Samplers from before and after a step."""
+    trainer = server.trainer()
+    first = server.sampler(trainer)
+    before = server.scored(first, A)
+    server.train(trainer, [datum(A)])
+    now, got = server.logprobs(trainer, A)[0], server.scored(server.sampler(trainer), A)
+    stale = np.abs(got - before).mean() < SHARE * np.abs(now - before).mean()
+    _near(got, now, "stale_sampler" if stale else "sampler_weights")
+    _near(server.scored(first, A), before, "snapshot_moves", MEAN_GAP / 2)
+
+
+def answers_in_order(server: Audited) -> None:
+    """Three sequences of different lengths, in one request and in three."""
+    trainer = server.trainer()
+    alone = [server.logprobs(trainer, ids)[0] for ids in (A, B, PROBE)]
+    together = server.logprobs(trainer, A, B, PROBE)
+    requests = [trainer.forward([datum(ids)], "cross_entropy") for ids in (A, B, PROBE)]
+    apart = [_logprobs(server.wait(request))[0] for request in requests]
+    for number, wanted in enumerate(alone):
+        _near(together[number], wanted, "datums_out_of_order")
+        _near(apart[number], wanted, "answers_swapped")
+
+
+def steps_in_order(server: Audited) -> None:
+    """Two passes and two steps."""
+    from tinker import types
+
+    waiting, piped = server.trainer(), server.trainer()
+    before, futures = server.logprobs(waiting, PROBE)[0], []
+    for ids in (A, B):
+        server.train(waiting, [datum(ids)])
+        futures.append(piped.forward_backward([datum(ids)], "cross_entropy"))
+        futures.append(piped.optim_step(types.AdamParams(learning_rate=_RATE)))
+    for future in futures:
+        server.wait(future)
+    _same_step(server.logprobs(piped, PROBE)[0], server.logprobs(waiting, PROBE)[0], before, "pipelined")
+
+
+def accumulation(server: Audited) -> None:
+    """Two passes and one step."""
+    before = server.logprobs(server.trainer(), PROBE)[0]
+    _same_step(server.after([datum(A)], [datum(B)]), server.after([datum(A), datum(B)]), before, "accumulation")
+
+
+def forward_is_pure(server: Audited) -> None:
+    """A forward pass, then a step on something else."""
+    trainer = server.trainer()
+    before = server.logprobs(trainer, PROBE, A)[0]
+    server.train(trainer, [datum(B)])
+    _same_step(server.logprobs(trainer, PROBE)[0], server.after([datum(B)]), before, "forward_has_gradient")
+
+
+def seeds(server: Audited) -> None:
+    """Samples by seed."""
+    sampler = server.sampler()
+    first, again, other = ([list(s.tokens) for s in server.drawn(sampler, seed=seed)] for seed in (5, 5, 6))
+    if first != again:
+        raise _WrongError("seed_ignored", first, again)
+    if first == other or first[0] == first[1] == first[2]:
+        raise _WrongError("samples_alike", "different samples", other)
+
+
+def checkpoints(server: Audited) -> None:
+    """Save, load, and one step more."""
+    trainer = server.trainer()
+    server.train(trainer, [datum(A)])
+    path = server.wait(trainer.save_state(f"audit-{time.time_ns()}")).path
+    before, copy = server.logprobs(trainer, PROBE)[0], server.restored(path)
+    _near(server.logprobs(copy, PROBE)[0], before, "checkpoint")
+    for each in (trainer, copy):
+        server.train(each, [datum(B)])
+    _same_step(server.logprobs(copy, PROBE)[0], server.logprobs(trainer, PROBE)[0], before, "optimizer_state")
+
+
+def spoiled(path: str, faults: Sequence[Fault], mistake: str) -> Callable[[Audited], None]:
+    """A step of two passes through a proxy that spoils some requests; it must end where the same ends without."""
+
+    def check(server: Audited) -> None:
+        before, now = server.logprobs(server.trainer(), PROBE, A)
+        # The second pass takes back more of A than the first gave: twice the first, or none of it, is another direction, whatever Adam makes of sizes.
+        passes = [datum(A), datum(B)], [datum(A, logprobs=now, advantages=np.full(len(now), -1.5))]
+        wanted = server.after(*passes)
+        with FaultyProxy(server.place.url, {path: faults}) as proxy:
+            got = Audited(server.place, server.model, server.timeout_s, proxy.url).after(*passes)
+            if not proxy.injected:
+                raise _MissingError(f"the SDK sent no {path}")
+        _same_step(got, wanted, before, mistake)
+
+    return check
+
+
+def refused(mistake: str, ask: Callable[[Audited], Any]) -> Callable[[Audited], None]:
+    """A request that cannot be honoured: an answer of the 4xx kind (or a failure of the category user), and the server goes on."""
+
+    def check(server: Audited) -> None:
+        import tinker
+
+        got = "it was accepted"
+        try:
+            ask(server)
+        except TimeoutError:
+            got = f"no answer within {server.timeout_s:g} s; the SDK goes on asking after a 5xx"
+        except (tinker.TinkerError, OSError) as error:
+            status, category = getattr(error, "status_code", 0), getattr(error, "category", None)
+            theirs = status // 100 == _CLIENTS or str(getattr(category, "value", category)).lower() == "user"
+            got = "" if theirs else f"{status or category or type(error).__name__}: {error}"[:300]
+        if got:
+            raise _WrongError(mistake, "a status of 4xx", got)
+        server.logprobs(server.trainer(), PROBE)
+
+    return check
+
+
+CHECKS: tuple[tuple[str, str, Callable[[Audited], None]], ...] = (
+    ("numbers", "a fresh adapter scores as the base model", scored_logprobs),
+    ("numbers", "losses are what their formulas give", loss_values),
+    ("numbers", "a step makes its own tokens likelier", step_moves),
+    ("numbers", "a step along the gradient changes the loss by its size", step_size),
+    ("numbers", "sampled log-probabilities are those of a forward pass", sampled_logprobs),
+    ("numbers", "gradients add up until the step", accumulation),
+    ("numbers", "forward leaves no gradient", forward_is_pure),
+    ("sampling", "a new sampling client has the new weights, an old one the old", fresh_sampler),
+    ("sampling", "a seed fixes the samples", seeds),
+    ("order", "each datum and each request gets its own answer", answers_in_order),
+    ("order", "requests that are submitted at once run in their order", steps_in_order),
+    ("repeats", "forward_backward that comes twice counts once", spoiled("/forward_backward", ["twice"], "pass_repeated")),
+    ("repeats", "optim_step that comes twice counts once", spoiled("/optim_step", ["twice"], "step_repeated")),
+    ("repeats", "a lost answer to forward_backward", spoiled("/forward_backward", ["lost"], "pass_lost")),
+    ("repeats", "a lost answer to optim_step", spoiled("/optim_step", ["lost"], "step_lost")),
+    ("repeats", "half of an answer with results", spoiled("/retrieve_future", [None, "cut"], "result_lost")),
+    ("checkpoints", "a saved state comes back, optimizer included", checkpoints),
+    ("refusals", "an unknown model", refused("unknown_model", lambda s: s.trainer("no/such-model"))),
+    ("refusals", "an unknown loss", refused("unknown_loss", lambda s: s.wait(s.trainer().forward([datum(A)], "no_such_loss")))),
+    ("refusals", "a token outside the vocabulary", refused("unknown_token", lambda s: s.logprobs(s.trainer(), [5, 10**7, 7]))),
+    ("refusals", "more tokens than the context holds", refused("too_long", lambda s: s.drawn(s.sampler(), max_tokens=_TOO_LONG))),
+    ("refusals", "a prompt without tokens", refused("empty_prompt", lambda s: s.drawn(s.sampler(), prompt=[]))),
+    ("refusals", "a temperature below zero", refused("bad_temperature", lambda s: s.drawn(s.sampler(), temperature=-1.0))),
+)  # fmt: skip
+_SILENT = 2
+
+
+def audit_backend(
+    place: Place, model: str, timeout_s: float, say: Callable[[str], None], only: frozenset[str] = frozenset()
+) -> Checklist:
+    """Every check, or those of the parts `only`; ends early where a second one gets no answer."""
+    logging.getLogger("tinker").setLevel(logging.CRITICAL)  # what fails stands on the card
+    card, silent = Checklist("backend", place.url, say), 0
+    server = Audited(place, model, timeout_s)
+    for part, name, check in CHECKS:
+        if only and part not in only:
+            continue
+        try:
+            if silent == _SILENT:
+                raise _MissingError("not tried: the server does not answer")
+            check(server)
+            result = Check(part, name)
+        except _MissingError as error:
+            result = found(part, name, "not_there", status="missing", words={"why": error})
+        except _WrongError as error:
+            result = found(part, name, error.args[0], "", *error.args[1:])
+        except TimeoutError:
+            silent += 1
+            result = found(part, name, "no_answer", words={"seconds": timeout_s})
+        except Exception as error:  # noqa: BLE001 - whatever the SDK makes of what it got
+            result = found(part, name, "error", "", "", f"{type(error).__name__}: {error}"[:300])
+        card.add([result])
+    return card

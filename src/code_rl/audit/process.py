@@ -1,0 +1,77 @@
+"""A process of somebody's code that answers a line of JSON with a line of JSON, confined unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+SAID = 300
+_LONGEST = 1 << 24
+
+
+async def start(command: Sequence[str], confined: bool) -> Process:
+    """Start `command`; in namespaces without network, on file systems that it cannot write, where it is `confined`."""
+    if confined:
+        command = [sys.executable, "-m", "code_rl.audit.graders.confined", *command]
+    pipe = asyncio.subprocess.PIPE
+    started = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
+    )
+    return Process(started)
+
+
+class Process:
+    """One shim: a line of JSON in, a line out."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._last = b""
+        self._draining = asyncio.create_task(self._drain())
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one line. Raises EOFError where none comes."""
+        assert self._process.stdin is not None
+        nonce = secrets.token_hex(8)
+        try:
+            self._process.stdin.write(json.dumps({**question, "nonce": nonce}).encode() + b"\n")
+            await self._process.stdin.drain()
+        except (ConnectionError, OSError):
+            raise EOFError("the process has ended") from None
+        return await self.hear(nonce)
+
+    async def hear(self, nonce: str | None = None) -> dict[str, Any]:
+        """The next line that carries `nonce`: what a program wrote there is passed over. Raises EOFError, with the last that it wrote on stderr."""
+        assert self._process.stdout is not None
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:
+                raise EOFError(f"a line of more than {_LONGEST >> 20} MiB came back") from None
+            if not line:
+                break
+            with contextlib.suppress(ValueError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and answer.get("nonce") == nonce:
+                    return answer
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._draining), 1)
+        words = self._last.decode("utf-8", "replace").strip().splitlines()
+        raise EOFError("the process has ended" + (f": {words[-1][:SAID]}" if words else ""))
+
+    async def end(self) -> None:
+        """Kill it, and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
+        await self._process.wait()
+        await self._draining
+
+    async def _drain(self) -> None:
+        assert self._process.stderr is not None
+        while part := await self._process.stderr.read(1 << 16):
+            self._last = (self._last + part)[-4096:]

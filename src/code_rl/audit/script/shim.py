@@ -1,0 +1,167 @@
+"""Calls the functions of a student's file: a line of JSON in, a line out. Standard library and what the file itself imports; nothing is judged here.
+
+Usage: python shim.py train.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Generator
+from types import ModuleType
+from typing import Any
+
+
+class Future:
+    """What a service would answer, at once; that it was waited for is recorded."""
+
+    def __init__(self, events: list[list[Any]], number: int, value: Any) -> None:
+        self._events, self._number, self._value = events, number, value
+
+    def result(self, timeout: float | None = None) -> Any:
+        """As in the SDK."""
+        del timeout
+        self._events.append(["wait", self._number])
+        return self._value
+
+    async def result_async(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        """As in the SDK."""
+        return self.result(timeout)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.result_async().__await__()
+
+
+class RecordingClient:
+    """A training client that does nothing but record. Requests: ["submit", name, content]."""
+
+    def __init__(self) -> None:
+        self.events: list[list[Any]] = []
+        self._submitted = 0
+
+    def forward_backward(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
+        """As in the SDK; the log-probabilities that come back are those that were sent."""
+        from tinker import types
+
+        data = list(data)
+        outputs = [
+            {"logprobs": datum.loss_fn_inputs["logprobs"]} for datum in data if "logprobs" in datum.loss_fn_inputs
+        ]
+        answer = types.ForwardBackwardOutput(
+            loss_fn_output_type="TensorData", loss_fn_outputs=outputs, metrics={"loss:sum": 0.0}
+        )
+        content = {"datums": [plain(datum) for datum in data], "loss": plain(loss_fn), "config": plain(loss_fn_config)}
+        return self._submit("forward_backward", content, answer)
+
+    def optim_step(self, adam_params: Any) -> Future:
+        """As in the SDK."""
+        from tinker import types
+
+        content = adam_params.model_dump() if hasattr(adam_params, "model_dump") else plain(adam_params)
+        return self._submit("optim_step", content, types.OptimStepResponse(metrics={}))
+
+    async def forward_backward_async(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
+        """As in the SDK."""
+        return self.forward_backward(data, loss_fn, loss_fn_config)
+
+    async def optim_step_async(self, adam_params: Any) -> Future:
+        """As in the SDK."""
+        return self.optim_step(adam_params)
+
+    def _submit(self, name: str, content: Any, answer: Any) -> Future:
+        self._submitted += 1
+        self.events.append(["submit", name, content])
+        return Future(self.events, self._submitted - 1, answer)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: arrays as lists, datums as tokens and named fields, what is neither as what it is called."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "model_input"):
+        fields = {
+            str(name): {"data": plain(field.data), "dtype": str(getattr(field, "dtype", "?"))}
+            for name, field in value.loss_fn_inputs.items()
+        }
+        return {"tokens": [int(token) for token in value.model_input.to_ints()], "fields": fields}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return {"type": type(value).__name__, "shown": repr(value)[:200]}
+
+
+def datum_of(given: Any) -> Any:
+    """A datum of what `plain` made of one."""
+    from tinker import types
+
+    fields = {
+        name: types.TensorData(data=field["data"], dtype=field["dtype"], shape=[len(field["data"])])
+        for name, field in given["fields"].items()
+    }
+    return types.Datum(model_input=types.ModelInput.from_ints(given["tokens"]), loss_fn_inputs=fields)
+
+
+def answer(module: ModuleType, question: dict[str, Any]) -> dict[str, Any]:
+    """Call one function; what it returned, its arguments afterwards, and what a training client was told."""
+    arguments = question["arguments"]
+    client = RecordingClient()
+    if question["function"] == "train_step":
+        from tinker import types
+
+        arguments = [client, [datum_of(each) for each in arguments[0]], types.AdamParams(**arguments[1])]
+    value = getattr(module, question["function"])(*arguments)
+    if inspect.isawaitable(value):
+        value = asyncio.run(_awaited(value))
+    kept = arguments[1:2] if question["function"] == "train_step" else arguments
+    return {"value": plain(value), "after": plain(kept), "events": client.events}
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def told(error: BaseException, file: str) -> dict[str, str]:
+    """An exception, with the line of the student's file where it rose."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    return {"failed": (f"line {line}: " if line else "") + f"{type(error).__name__}: {error}"[:300]}
+
+
+def main() -> None:
+    """Until stdin ends."""
+    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what the file reads is no question, and what it prints no answer
+    os.dup2(2, 1)
+    file = sys.argv[1]
+    sys.path.insert(0, os.path.dirname(file))
+    sys.argv = [file]
+    try:
+        spec = importlib.util.spec_from_file_location("student", file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is no Python file")
+        module = sys.modules["student"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        importlib.import_module("tinker")  # takes seconds, which are not the first function's
+    except BaseException as error:  # noqa: BLE001 - whatever an import raises
+        answers.write(json.dumps(told(error, file)) + "\n")
+        return
+    answers.write(json.dumps({"has": [name for name in dir(module) if callable(getattr(module, name))]}) + "\n")
+    for line in questions:
+        question = json.loads(line)
+        signed = {"nonce": question["nonce"]}
+        try:
+            said = answer(module, question)
+        except BaseException as error:  # noqa: BLE001 - the student's failure is what is asked for
+            said = told(error, file)
+        answers.write("\n" + json.dumps({**said, **signed}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
