@@ -109,7 +109,7 @@ def main() -> None:
         given = json.loads(line)
         signed = {"nonce": given.pop("nonce")}  # a hostile program may write to every descriptor that it inherits
         try:
-            answer = {"score": score_of(ask(function, spec["shape"], given))}
+            answer: dict[str, Any] = {"score": score_of(ask(function, spec["shape"], given))}
         except BaseException as error:  # noqa: BLE001 - the grader's failure is what is asked for
             answer = {"failed": f"{type(error).__name__}: {error}"}
         answers.write("\n" + json.dumps({**answer, **signed}) + "\n")
