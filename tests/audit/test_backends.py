@@ -32,6 +32,7 @@ def _audit(url: str, *parts: str, timeout_s: float = 60.0) -> Checklist:
     return audit_backend(place_of(url, {}), "tiny", timeout_s, lambda line: None, frozenset(parts))
 
 
+@pytest.mark.slow
 def test_our_own_server_is_clean_and_the_card_says_of_what(
     server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,10 +15,15 @@ SAID = 300
 _LONGEST = 1 << 24
 
 
-async def start(command: Sequence[str], confined: bool) -> Process:
-    """Start `command`; in namespaces without network, on file systems that it cannot write, where it is `confined`."""
+async def start(command: Sequence[str], confined: bool, folder: str) -> Process:
+    """Start `command`, an interpreter and a file; in namespaces without network, on file systems that it cannot write, where it is `confined`.
+
+    It sees `folder` wherever that lies, the folder in which we were started, and those of the interpreter and the file.
+    """
     if confined:
-        command = [sys.executable, "-m", "code_rl.audit.graders.confined", *command]
+        python, file, *_ = command
+        seen = [folder, os.getcwd(), os.path.dirname(os.path.dirname(os.path.abspath(python))), os.path.dirname(file)]
+        command = [sys.executable, "-m", "code_rl.audit.graders.confined", json.dumps(sorted(set(seen))), *command]
     pipe = asyncio.subprocess.PIPE
     started = await asyncio.create_subprocess_exec(
         *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST

@@ -38,6 +38,7 @@ class Function:
         self.name = f"{target} ({shape})"
         self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
         self._takes = takes
+        self._folder = os.path.dirname(os.path.abspath(target.rpartition(":")[0])) if ".py:" in target else os.getcwd()
         self._python, self._pays_at, self._timeout_s, self._confined = python, pays_at, timeout_s, confined
         self._free: asyncio.LifoQueue[Process | None] = asyncio.LifoQueue()
         self._all: set[Process] = set()
@@ -86,7 +87,7 @@ class Function:
         await self.renew()
 
     async def _start(self) -> Process:
-        process = await start([self._python, str(_SHIM), json.dumps(self._spec)], self._confined)
+        process = await start([self._python, str(_SHIM), json.dumps(self._spec)], self._confined, self._folder)
         self._all.add(process)
         try:
             ready = await asyncio.wait_for(process.hear(), _START_S)

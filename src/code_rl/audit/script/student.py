@@ -57,7 +57,9 @@ class Student:
 
     async def load(self) -> Process:
         """Import the file. Raises SilentError, ConfigError."""
-        self._process = process = await start([self._python, str(_SHIM), str(self.file)], self._confined)
+        self._process = process = await start(
+            [self._python, str(_SHIM), str(self.file)], self._confined, str(self.file.parent)
+        )
         try:
             ready = await asyncio.wait_for(process.hear(), _START_S)
         except (TimeoutError, EOFError) as error:
