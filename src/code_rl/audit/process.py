@@ -21,14 +21,18 @@ async def start(command: Sequence[str], confined: bool, folder: str) -> Process:
     It sees `folder` wherever that lies, the folder in which we were started, and those of the interpreter and the file.
     """
     if confined:
-        python, file, *_ = command
-        seen = [folder, os.getcwd(), os.path.dirname(os.path.dirname(os.path.abspath(python))), os.path.dirname(file)]
-        command = [sys.executable, "-m", "code_rl.audit.graders.confined", json.dumps(sorted(set(seen))), *command]
+        seen = json.dumps(_seen(folder, *command[:2]))
+        command = [sys.executable, "-m", "code_rl.audit.graders.confined", seen, *command]
     pipe = asyncio.subprocess.PIPE
     started = await asyncio.create_subprocess_exec(
         *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
     )
     return Process(started)
+
+
+def _seen(folder: str, python: str, file: str) -> list[str]:
+    home = os.path.dirname(os.path.dirname(os.path.abspath(python)))
+    return sorted({folder, os.getcwd(), home, os.path.dirname(file)})
 
 
 class Process:
