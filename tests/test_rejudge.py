@@ -93,6 +93,7 @@ def test_problems_that_are_not_among_those_given_are_named(
     assert {row["verdict"] for row in rows if row["problem_id"] == gone} == {None}
 
 
+@pytest.mark.slow
 def test_the_built_in_set_is_found_by_its_ids(weak: Path, tmp_path: Path) -> None:
     rows = rejudged(weak, tmp_path / "out.jsonl", "builtin")
     assert [row["verdict"] for row in rows] == [row["verdict"] for row in rejudged(weak, tmp_path / "same.jsonl", str(weak / "strong.jsonl"))]  # fmt: skip

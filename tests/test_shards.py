@@ -129,6 +129,7 @@ def test_a_merged_prepare_has_the_bytes_of_a_whole_one(preparing, tmp_path, monk
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_shards_of_a_prepare_that_do_not_belong_together_are_refused_by_name(preparing, tmp_path, capsys):
     def refused(*words: str) -> str:
         assert preparing("parts", *words) == 2

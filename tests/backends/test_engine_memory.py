@@ -18,7 +18,9 @@ MIDDLE |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
 
 
 @pytest.mark.parametrize(
-    ("size", "prompt"), [(1, 256), (2, 256), (16, 256), (4, 3950)], ids=["alone", "two", "sixteen", "long-prompt"]
+    ("size", "prompt"),
+    [(1, 256), (2, 256), (16, 256), pytest.param(4, 3950, marks=pytest.mark.slow)],
+    ids=["alone", "two", "sixteen", "long-prompt"],
 )
 def test_peak_memory_of_training_is_linear_in_tokens(monkeypatch, size, prompt):
     monkeypatch.setitem(SHAPES, "middle", MIDDLE)
@@ -38,7 +40,7 @@ def long_group(prompt, lengths, seed=0):
     ]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", pytest.param("llama", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("prompt", "lengths"), [(60, (5, 9, 9, 20, 31)), (10, (5, 40, 60)), (60, (60, 60, 9, 8, 8))])
 @pytest.mark.parametrize("budget", [2048, 100])
 def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, family, prompt, lengths, budget):
@@ -75,9 +77,10 @@ def test_long_examples_keep_a_stem_where_it_saves_and_never_pad_beyond_the_room(
         assert cells <= 100 * 9 / 8
 
 
-def test_sampling_stays_within_its_budget():
+@pytest.mark.parametrize(("rows", "most"), [(8, 140), pytest.param(16, 400, marks=pytest.mark.slow)])
+def test_sampling_stays_within_its_budget(rows, most):
     """All tensors of the run counted, the copies while caches grow too."""
-    peak, budget, _ = measure_sampling(16, 400, 64, 0.4)
+    peak, budget, _ = measure_sampling(rows, most, 64, 0.4)
     assert peak <= budget
 
 

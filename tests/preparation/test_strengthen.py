@@ -240,6 +240,7 @@ def test_a_setting_that_would_do_nothing_is_refused(word: str, capsys: pytest.Ca
     assert "does nothing without strengthen=" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_the_stage_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     words = prepared(tmp_path, "strengthen=true")
     whole = finish(words, tmp_path / "whole")

@@ -39,6 +39,7 @@ def test_every_step_draws_from_an_adapter_of_its_own_with_log_probabilities_that
     assert lines[1]["ratio_max"] < 1e-3  # it was drawn from the weights after the first step
 
 
+@pytest.mark.slow
 def test_each_completion_is_a_request_of_its_own_with_a_seed_of_its_own(vllm, tmp_path):
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
     asked = vllm.bodies[1:]
@@ -153,6 +154,7 @@ def test_a_temperature_needs_log_probabilities_that_are_scaled_by_it(vllm, tmp_p
         train_command(given(vllm.url, tmp_path / "both", top_p="0.9", temperature="0.7"))
 
 
+@pytest.mark.slow
 def test_a_server_that_drifts_from_the_trainer_ends_the_run_before_its_answers_are_trained_on(vllm, tmp_path):
     complete = vllm._complete
 
@@ -184,6 +186,7 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
 
 
+@pytest.mark.slow
 def test_an_outage_that_is_over_does_not_count_towards_the_next(vllm, tmp_path):
     log = tmp_path / "run" / "logs.log"
     with FaultyProxy(vllm.url, {}) as proxy:
