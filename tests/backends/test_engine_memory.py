@@ -77,10 +77,10 @@ def test_long_examples_keep_a_stem_where_it_saves_and_never_pad_beyond_the_room(
         assert cells <= 100 * 9 / 8
 
 
-@pytest.mark.parametrize(("rows", "most"), [(8, 140), pytest.param(16, 400, marks=pytest.mark.slow)])
-def test_sampling_stays_within_its_budget(rows, most):
-    """All tensors of the run counted, the copies while caches grow too."""
-    peak, budget, _ = measure_sampling(rows, most, 64, 0.4)
+@pytest.mark.slow
+def test_sampling_stays_within_its_budget():
+    """All tensors of the run counted, the copies while caches grow too; caches that outweigh the rest."""
+    peak, budget, _ = measure_sampling(16, 400, 64, 0.4)
     assert peak <= budget
 
 
