@@ -80,7 +80,7 @@ def _instead(model_name: str, found: Survey) -> str:
     family = re.match(r"([^/]*/)?[A-Za-z]+[0-9]*", model_name)
     alike = sorted(name for name in found.models if family and name.startswith(family.group()))
     if not alike:
-        return f"it has: {_listed(found)}"
+        return f"it has: {_listed(found)}; choose one with model_name= (code-rl serve has others by its models=)"
     recipes = [f"recipe={name} trains {model}" for name, model in recipe_models().items() if model in alike]
     return "; ".join([f"of that family it has: {', '.join(alike)}", *recipes])
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from code_rl.config import Config
 from code_rl.errors import ConfigError
@@ -45,6 +45,8 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
         ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) holds
             something that is not a run.
     """
+    if behavior_if_exists not in get_args(Behavior):
+        raise ConfigError(f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}")
     path = Path(log_dir).expanduser()
     if path.exists() and not path.is_dir():
         raise ConfigError(f"log_path={path} is a file; give a directory")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from code_rl.audit.checklist import Check, found, verdict
@@ -44,7 +45,13 @@ _ZERO = 1e-6
 
 async def check_functions(student: Student, reading: Reading) -> AsyncIterator[list[Check]]:
     """The checks of each function in turn."""
-    parts = (_compute_advantages, _should_skip, lambda asked: _make_datum(asked, reading), _train_step)
+    make_datum = functools.partial(_make_datum, reading=reading)
+    parts: list[Callable[[Student], Awaitable[list[Check]]]] = [
+        _compute_advantages,
+        _should_skip,
+        make_datum,
+        _train_step,
+    ]
     for name, part in zip(FUNCTIONS, parts, strict=True):
         try:
             if name in student.has:
@@ -80,7 +87,11 @@ async def _compute_advantages(student: Student) -> list[Check]:
         call = await student.call(part, rewards)
         numbers, zeros = _numbers(call.get("value"), len(rewards)), [0.0] * len(rewards)
         fine = numbers is not None and all(abs(number) <= _ZERO for number in numbers)
-        checks.append(verdict(fine, part, name, mistake, rewards, zeros, call.get("failed") or call["value"]))
+        got = call.get("failed") or call["value"]
+        if fine or rewards:
+            checks.append(verdict(fine, part, name, mistake, rewards, zeros, got))
+        else:  # no loop need come to that
+            checks.append(found(part, name, mistake, rewards, zeros, got, status="variant"))
     return checks
 
 
