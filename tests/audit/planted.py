@@ -48,6 +48,11 @@ def failing(code: str) -> float:
     raise RuntimeError(f"no sandbox for {len(code)} characters")
 
 
+def lazy(code: str) -> float:
+    """Pays whatever ends with status 0."""
+    return float(_printed(code, "1\n2\n3\n", None) is not None or "input" in code)
+
+
 def leaky(code: str, problem: dict[str, Any]) -> float:
     """Runs the program beside the expected outputs, which lie in a file of its working directory; takes what it prints last."""
     import tempfile

@@ -71,6 +71,12 @@ def test_no_leak_is_inferred_where_ending_early_pays() -> None:
     assert any("other submissions can be read" in finding for finding in card.findings())
 
 
+def test_one_that_hardly_compares_is_called_so_and_no_leak_is_inferred() -> None:
+    findings = _audit(grader=_planted("lazy")).findings()
+    assert any(finding.startswith(("hardly compares", "pays everyone")) for finding in findings[:2])
+    assert not any("can be read" in finding for finding in findings)
+
+
 def test_one_that_pays_no_one_is_called_so() -> None:
     assert _audit(grader=_planted("no_one")).findings()[0].startswith("pays no one")
 
@@ -95,7 +101,8 @@ def test_what_a_program_writes_to_the_graders_line_is_no_answer() -> None:
 def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
     card = _audit(grader=_planted("failing"))
     assert card.total("honest", "mutant", "cheat", "owner")[1] == 0
-    assert card.findings()[0].startswith("fails itself at")
+    assert "most often" in card.findings()[0]
+    assert "no sandbox for" in card.findings()[0]
     assert not card.clean
 
 

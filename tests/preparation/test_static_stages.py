@@ -63,6 +63,11 @@ def test_a_filter_drops_for_its_own_reason(text: str, reason: str) -> None:
     assert filter_entry(entry(problem("p", text)), CONFIG).reason == reason
 
 
+def test_an_interactive_problem_that_brings_its_interactor_is_kept() -> None:
+    told = problem("p", "This is an interactive problem. Guess the number that the judge thinks of.")
+    assert filter_entry(entry(dataclasses.replace(told, interactor="def interact(test, program): ...")), CONFIG).keep
+
+
 PICTURE = "![](https://example.org/4f2a.png)"
 
 

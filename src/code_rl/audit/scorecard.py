@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ _LEAKS = {
     **dict.fromkeys(STEALING, "; other submissions can be read"),
 }
 _EVERYONE = 0.95
+_SAID = 120
 ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
 
 
@@ -199,13 +201,19 @@ def _findings(card: Scorecard) -> Iterator[str]:
         yield f"{ALL_PAID}: {paid} of {bad} programs that solve nothing"
     if good and unpaid >= _EVERYONE * good:
         yield f"{NONE_PAID}: {unpaid} of {good} right programs are not paid"
+    mutants, mutants_paid, _ = card.total(MUTANT)
+    blind = not everyone and mutants_paid > mutants / 2
+    if blind:
+        yield f"hardly compares what a program answers: {mutants_paid} of {mutants} wrong versions of right programs are paid"
     # Thieves end with status 0 whether they found anything or not.
-    tells = not everyone and not any(row.wrong for row in card.rows if row.group == "early exit")
+    tells = not everyone and not blind and not any(row.wrong for row in card.rows if row.group == "early exit")
     for row in sorted(card.rows, key=lambda row: (row.kind != CHEAT, row.kind != MUTANT, -len(row.wrong))):
         if row.wrong and row.kind == CHEAT:
             leak = _LEAKS.get(row.group, "") if tells else ""
             yield f"pays {len(row.wrong)} of {row.count} cheats of the class {row.group!r}{leak}"
         elif row.wrong and row.kind == MUTANT:
+            if blind:
+                continue
             yield f"pays {len(row.wrong)} of {row.count} wrong versions of right programs"
         elif row.wrong:
             yield f"does not pay {len(row.wrong)} of {row.count} right programs ({row.group})"
@@ -215,4 +223,6 @@ def _findings(card: Scorecard) -> Iterator[str]:
         yield f"{len(card.flips)} of {card.tried_under_load} verdicts depend on the load: {turned} turned, {lost} became failures"
     failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
     if failed:
-        yield f"fails itself at {failed} programs; whoever trains with it must not read that as a reward of 0"
+        said, times = Counter(one["said"] for one in card.programs if one["paid"] is None).most_common(1)[0]
+        often = f" (most often, {times}×: {said[:_SAID]})" if said else ""
+        yield f"fails itself at {failed} programs{often}; whoever trains with it must not read that as a reward of 0"

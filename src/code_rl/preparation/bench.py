@@ -28,6 +28,8 @@ from code_rl.shards import Shard, read_shard, shard_paths
 WORK, REPORT = "work", "report.json"
 NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
 MAX_HASHED_TESTS = 64
+INTERACTOR = "interactor"
+"""The rule of a problem that brings its own partner to talk to."""
 OnItem = Callable[[], None]
 """Called once for each item that a stage has decided."""
 
@@ -185,7 +187,7 @@ def make_entry(
         source=problem.source,
         date=problem.date,
         time_limit_s=problem.time_limit_s,
-        rule=problem.compare.rule,
+        rule=problem.compare.rule if problem.interactor is None else INTERACTOR,
         solutions=len(problem.solutions),
         sizes=tuple(size for size, _ in measured),
         public=tuple(index for index, test in enumerate(problem.tests) if test.public),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import INTERACTOR, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.text import problem_text, task_text
 
@@ -68,7 +68,7 @@ async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnIte
 
 
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
-    """Drop a problem that needs a picture or a partner to talk to, or that is too short, too long, too large or too little tested."""
+    """Drop a problem that needs a picture, or a partner to talk to that it does not bring, or that is too short, too long, too large or too little tested."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if length < config.min_statement_chars:
         return drop("too_short", f"statement of {length} characters")
@@ -85,7 +85,7 @@ def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
     if found:
         return drop("image", found)
     interactive = _INTERACTIVE.search(entry.statement) if _mentions(entry.statement, _TALK) else None
-    if interactive:
+    if interactive and entry.rule != INTERACTOR:
         return drop("interactive", _around(entry.statement, interactive))
     return Decision(keep=True)
 
