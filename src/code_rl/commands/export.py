@@ -33,7 +33,7 @@ class ExportConfig:
     """Hand a trained model over: a LoRA adapter as peft reads it, or a Hugging Face folder with the adapter merged in."""
 
     checkpoint: str = chz.field(
-        doc="A run directory (its last checkpoint), a checkpoint file of the embedded engine, or a tinker:// path."
+        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path."
     )
     out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
     format: Literal["peft", "merged"] = chz.field(
@@ -93,16 +93,21 @@ def export_command(given: Mapping[str, Any]) -> int:
 
 
 def _origin(config: ExportConfig) -> _Origin:
+    from code_rl.evaluation.ask import checkpoint_record
+
     if config.checkpoint.startswith(REMOTE):
         return _Origin(config.checkpoint, None, resolve_backend(config.backend), config.base_model, None)
     path = Path(config.checkpoint).expanduser()
     if path.is_file():
         return _Origin(str(path), None, "embedded", config.base_model, None)
-    if not is_run(path):
+    if is_run(path):
+        last = get_last_checkpoint(path)
+    elif is_run(path.parent):
+        path, last = checkpoint_record(config.checkpoint)
+    else:
         raise ConfigError(
-            f"checkpoint={config.checkpoint} is neither a run directory, nor a checkpoint file, nor a tinker:// path"
+            f"checkpoint={config.checkpoint} is neither a run directory, nor RUN/NAME, nor a checkpoint file, nor a tinker:// path"
         )
-    last = get_last_checkpoint(path)
     if last is None:
         raise CheckpointError(f"{path} holds no checkpoint; train with save_every above 0")
     settings = read_config(path)
