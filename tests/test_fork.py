@@ -63,6 +63,7 @@ def test_a_fork_with_other_data_keeps_what_was_before_and_names_what_differs(
     assert "max_tests=1 (was None)" in facts["Fork of"]
 
 
+@pytest.mark.slow
 def test_a_fork_is_resumed_like_any_run_and_remembers_where_it_came_from(run: Path, tmp_path: Path) -> None:
     words = {"fork": str(run / "000002"), "log_path": str(tmp_path / "fork"), "max_tests": "1", "eval_every": "-1"}
     assert train_command(words | {"max_steps": "3"}) == 0

@@ -41,7 +41,10 @@ def long_group(prompt, lengths, seed=0):
 
 
 @pytest.mark.parametrize("family", ["qwen3", pytest.param("llama", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("prompt", "lengths"), [(60, (5, 9, 9, 20, 31)), (10, (5, 40, 60)), (60, (60, 60, 9, 8, 8))])
+@pytest.mark.parametrize(
+    ("prompt", "lengths"),
+    [(60, (5, 9, 9, 20, 31)), (10, (5, 40, 60)), pytest.param(60, (60, 60, 9, 8, 8), marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("budget", [2048, 100])
 def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, family, prompt, lengths, budget):
     """Log-probabilities and gradients, whether stems are kept and met a few queries at a time, or dropped."""

@@ -153,7 +153,10 @@ def test_folder_that_is_not_empty_is_not_touched(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"checkpoint": "/nowhere"}, "neither a run directory, nor RUN/NAME, nor a checkpoint file, nor a tinker:// path"),
+        (
+            {"checkpoint": "/nowhere"},
+            "neither a run directory, nor RUN/NAME, nor a checkpoint file, nor a tinker:// path",
+        ),
         ({"checkpoint": "tinker://run/weights/1", "backend": "embedded"}, "lives on a server; give backend=tinker"),
     ],
 )

@@ -331,7 +331,7 @@ def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], 
     assert all(found.find(one) for one in entries)
 
 
-@pytest.mark.parametrize("times", [1, 3, 6])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow), 6])
 def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
     problems = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")
     prompts = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
