@@ -16,15 +16,15 @@ that holds `share` of them at once; the peak counts every tensor of the run but 
 from __future__ import annotations
 
 import gc
-import sys
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
+import chz
 import numpy as np
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ from code_rl.backends.embedded.passes import read_pass
 from code_rl.backends.embedded.picking import Choice
 from code_rl.backends.embedded.prefill import Prompt
 from code_rl.backends.embedded.weights import Source, Weights, fuse
+from code_rl.cli import run_script
+from code_rl.errors import ConfigError
 
 SHAPES: dict[str, dict[str, int]] = {
     "small": {"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -56,34 +58,25 @@ SHAPES: dict[str, dict[str, int]] = {
 GIB = 2**30
 
 
-@dataclass
+@chz.chz
 class Options:
-    """Settings of the command line."""
+    """Which part, and how large."""
 
-    part: str = "all"
-    shapes: str = "qwen3-0.6b,qwen3-4b"
-    tokens: str = "8192,16384,24576"
-    groups: str = "1,2,16"
-    prompt: int = 512
-    budget: int = 8192
-    rows: int = 16
-    new_tokens: int = 8192
-    share: float = 0.5
+    part: Literal["all", "train", "sample"] = chz.field(default="all", doc="What is measured.")
+    shapes: str = chz.field(default="qwen3-0.6b,qwen3-4b", doc="train: which, comma-separated.")
+    tokens: str = chz.field(default="8192,16384,24576", doc="train: tokens of an example, comma-separated.")
+    groups: str = chz.field(default="1,2,16", doc="train: completions of one prompt, comma-separated.")
+    prompt: int = chz.field(default=512, doc="train: tokens of the prompt.")
+    budget: int = chz.field(default=8192, doc="train: tokens of a micro-batch.")
+    rows: int = chz.field(default=16, doc="sample: completions.")
+    new_tokens: int = chz.field(default=8192, doc="sample: tokens of each.")
+    share: float = chz.field(default=0.5, doc="sample: the budget, as a part of what all rows at once would take.")
 
-
-def read_options(arguments: list[str]) -> Options:
-    known = {f.name: type(f.default) for f in fields(Options)}
-    values: dict[str, Any] = {}
-    for argument in arguments:
-        name, _, value = argument.lstrip("-").partition("=")
-        if name not in known:
-            sys.exit(f"unknown setting {name!r}; known: {', '.join(known)}")
-        values[name] = known[name](value)
-    options = Options(**values)
-    unknown = [shape for shape in options.shapes.split(",") if shape not in SHAPES]
-    if unknown or options.part not in ("all", "train", "sample"):
-        sys.exit(f"shapes must be of {', '.join(SHAPES)}; part one of all, train, sample")
-    return options
+    @chz.validate
+    def _known(self) -> None:
+        for shape in self.shapes.split(","):
+            if shape not in SHAPES:
+                raise ConfigError(f"shapes={self.shapes}: {shape!r} is none of {', '.join(SHAPES)}")
 
 
 class Allocations(TorchDispatchMode):
@@ -247,13 +240,13 @@ def sample_part(options: Options) -> None:
     print(f"  budget {budget / 2**20:8.1f} MiB   peak {peak / 2**20:8.1f} MiB   {peak / budget:5.2f}   {took:6.1f} s")
 
 
-def main() -> None:
-    options = read_options(sys.argv[1:])
+def main(options: Options) -> int:
     if options.part in ("all", "train"):
         train_part(options)
     if options.part in ("all", "sample"):
         sample_part(options)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_script(Options, main, __doc__ or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from typing import Literal
@@ -70,7 +71,7 @@ class Fusion:
             files={
                 "test_cases.txt": json.dumps(tests).encode(),
                 "code.py": code.encode("utf-8", "surrogatepass"),
-                _HARNESS: _harness().encode(),
+                _HARNESS: inspect.getsource(course).encode(),
             },
         )
         answer = await self._run(request)
@@ -90,9 +91,3 @@ class Fusion:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
-
-
-def _harness() -> str:
-    import inspect
-
-    return inspect.getsource(course)
