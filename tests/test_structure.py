@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src"
 ABOVE_THE_PAGE = ("code_rl.commands.train", "code_rl.replaying", "code_rl.library")
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     found = {}
     for path in SOURCE.rglob("*.py"):
@@ -43,6 +45,7 @@ def imported(name: str, tree: ast.Module, known: set[str], package: bool) -> set
     return (found & known) - {name}
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     trees = modules()
     packages = {name for name in trees if any(other.startswith(name + ".") for other in trees)}

@@ -236,7 +236,7 @@ def test_a_server_that_is_out_and_back_is_named_once_each(server: ServerProcess,
     said = [
         record.getMessage()
         for record in caplog.records
-        if record.name == "code_rl.outages" and url in record.getMessage()
+        if record.name == "code_rl.outages" and record.getMessage().startswith(f"sandbox {url}")
     ]
     assert len(said) == 2, said
     assert "is out" in said[0]
