@@ -1,5 +1,9 @@
 """Shared by all tests."""
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers share the cores; set before torch is imported
+
 import pytest
 from hypothesis import settings
 

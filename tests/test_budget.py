@@ -136,7 +136,7 @@ def test_what_is_begun_only_when_it_fits_never_passes_the_cap(worsts, cap):
         assert budget.spent.total + sum(t.total for t in budget.reserved.values()) <= cap
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_capped_run_stops_with_a_checkpoint_below_the_cap_and_goes_on_when_it_is_raised(tmp_path, lag, capsys):
     cap = 12000
     changes = {"max_tokens": 32, "max_steps": 8, "save_every": 100, "max_steps_off_policy": lag}
@@ -192,6 +192,7 @@ def test_the_price_table_is_read_before_a_run_begins(tmp_path):
         train_command(small(tmp_path / "run", prices=Path("/nonexistent.toml")))
 
 
+@pytest.mark.slow
 def test_an_open_ended_run_that_a_cap_stops_has_a_closing_evaluation_within_it(tmp_path):
     cap = 30_000
     settings = small(

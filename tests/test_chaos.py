@@ -174,10 +174,7 @@ def survives(log_path: Path, seed: int) -> Counter[str]:
 
 
 def test_runs_in_trouble_stop_with_one_clear_error_and_end_whole_when_resumed(tmp_path):
-    struck: Counter[str] = Counter()
-    for seed in range(2):
-        struck += survives(tmp_path / str(seed), seed)
-    assert struck
+    assert survives(tmp_path / "run", seed=0)
 
 
 @pytest.mark.slow

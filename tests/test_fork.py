@@ -38,6 +38,7 @@ def test_a_fork_with_the_same_settings_goes_on_as_the_run_did_to_the_digit(run: 
     assert [record["name"] for record in read_checkpoints(fork)] == ["000002", "000004"]
 
 
+@pytest.mark.slow
 def test_a_fork_of_an_overlapped_run_is_exact_too(tmp_path: Path) -> None:
     run = tmp_path / "first"
     assert train_command(small(run, max_steps_off_policy=1)) == 0
@@ -72,6 +73,7 @@ def test_a_fork_is_resumed_like_any_run_and_remembers_where_it_came_from(run: Pa
     assert "forked" in json.loads((tmp_path / "fork" / "config.json").read_text())["resolved"]
 
 
+@pytest.mark.slow
 def test_a_fork_that_forgets_checkpoints_leaves_those_of_its_run(run: Path, tmp_path: Path) -> None:
     forked(run, tmp_path / "fork", save_every=1, max_steps=6, keep_checkpoints=2)
     assert all(Path(record["state_path"]).is_file() for record in read_checkpoints(run))

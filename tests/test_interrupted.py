@@ -52,6 +52,7 @@ def words_of(given: dict[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in given.items()]
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_evaluation_before_training_leaves_it_at_once_and_a_resume_goes_on_there(tmp_path):
     given = small(tmp_path / "run", eval_every="0", eval_samples="64", eval_limit="-1", max_steps="1", save_every="1")
     kept = tmp_path / "run" / "inflight" / "evaluations" / "000000.jsonl"

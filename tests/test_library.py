@@ -134,6 +134,7 @@ def test_load_problems_takes_the_words_of_dataset(tmp_path, monkeypatch):
         code_rl.load_problems("builtin", limit=0)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cancelled_goes_on_when_it_is_trained_again(tmp_path):
     given = {**SMALL, "max_steps": 3, "save_every": 1, "log_path": tmp_path / "run"}
 

@@ -97,6 +97,7 @@ def test_same_seed_gives_the_same_metrics(finished, tmp_path):
     assert untimed(tmp_path / "again") == untimed(finished)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(finished, tmp_path):
     assert train_command(small(tmp_path / "other", seed="1", eval_every="-1", max_steps="1")) == 0
     other = untimed(tmp_path / "other")

@@ -131,6 +131,7 @@ def test_places_without_variance_are_filled_again_with_other_problems_within_the
     assert sum(record["groups_refilled"] for record in records) == len(groups) - len(by_place)
 
 
+@pytest.mark.slow
 def test_minibatches_and_substeps_train_on_the_same_completions(tmp_path):
     first = {}
     for name, parts in {"whole": (1, 1), "minibatches": (1, 4), "substeps": (2, 2)}.items():

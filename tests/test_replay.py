@@ -195,6 +195,7 @@ def test_settings_of_a_replay_without_one_are_refused(words, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_old_form_does_the_same_and_says_what_to_write_now(plain, tmp_path, capsys):
     now = replayed(plain, tmp_path / "now", "advantage=mean_std")
     expected = capsys.readouterr().out

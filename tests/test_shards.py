@@ -114,6 +114,7 @@ def preparing(tmp_path):
     return prepare
 
 
+@pytest.mark.slow
 def test_a_merged_prepare_has_the_bytes_of_a_whole_one(preparing, tmp_path, monkeypatch):
     assert preparing("whole") == 0
     assert preparing("parts", "stop_after=decontaminate") == 0

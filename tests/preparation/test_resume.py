@@ -61,6 +61,7 @@ def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_each_stage_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     words = noisy(tmp_path)
     whole = finish(words, tmp_path / "whole")

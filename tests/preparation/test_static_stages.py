@@ -214,6 +214,7 @@ def test_a_number_in_the_place_of_another_makes_another_problem_whatever_is_adde
     assert kept(problem("a", one), problem("b", other)) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_copy_is_found_in_a_family_of_thousands() -> None:
     family = [
         problem(f"p{most}", TASK.format(most=most), [(f"{most}\n", "1\n"), ("1\n2\n", "2\n")])
@@ -331,7 +332,7 @@ def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], 
     assert all(found.find(one) for one in entries)
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow), 6])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
     problems = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")
     prompts = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")

@@ -14,6 +14,7 @@ from serve_support import ServerThread
 from code_rl.commands.train import train_command
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_that_is_the_servers_trains_alike(tmp_path):
     with ServerThread(tmp_path / "server") as server:
         for name, loss in (("own", "newcomer:SAME_AS_BUILT_IN"), ("theirs", "importance_sampling")):

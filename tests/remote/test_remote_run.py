@@ -99,7 +99,9 @@ PLANS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan", ["lost answers", *(pytest.param(plan, marks=pytest.mark.slow) for plan in PLANS if plan != "lost answers")]
+)
 def test_faults_on_the_wire_change_nothing_and_no_step_is_taken_twice(server, whole, tmp_path, plan):
     with FaultyProxy(server.url, PLANS[plan]) as proxy:
         assert train_command(settings(proxy.url, tmp_path, max_steps="2")) == 0

@@ -62,6 +62,7 @@ def test_faults_change_nothing_of_what_a_run_draws(vllm, tmp_path):
     assert sampled(tmp_path / "rough") == sampled(tmp_path / "calm")
 
 
+@pytest.mark.slow
 def test_a_server_that_was_started_anew_gets_the_adapters_again(vllm, tmp_path):
     assert train_command(given(vllm.url, tmp_path / "calm", max_steps_off_policy="1")) == 0
     vllm.bodies.clear()
