@@ -1,13 +1,15 @@
-"""Model names: the built-in one, local folders and hub ids, without loading anything."""
+"""Model names: the built-in one, `smollm2`, local folders, .gguf files and hub ids, without loading anything into memory."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from code_rl.backends.gguf import folder_of, smollm2_source
 from code_rl.errors import ConfigError
 
 BUILT_IN = "tiny"
+SMOLLM2 = "smollm2"
 BUILT_IN_FOLDER = Path(__file__).parent / "embedded" / BUILT_IN
 
 
@@ -17,14 +19,18 @@ def source_of(name: str) -> str:
         if built_in_context() is None:
             raise ConfigError(f"model {name!r}: this installation lacks the built-in model's files ({BUILT_IN_FOLDER})")
         return str(BUILT_IN_FOLDER)
+    if name == SMOLLM2:
+        return smollm2_source()
     folder = Path(name).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return str(folder_of(folder))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(f"model {name!r} is a folder without config.json")
         return str(folder)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ConfigError(
-            f"model {name!r} is unknown: neither {BUILT_IN!r}, nor a local folder, nor a hub id like org/name"
+            f"model {name!r} is unknown: neither {BUILT_IN!r} nor {SMOLLM2!r}, a local folder, a .gguf file, or a hub id like org/name"
         )
     return name
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 DEEPCODER = "agentica-org/DeepCoder-Preview-Dataset"
 
@@ -68,8 +69,10 @@ MIXTURES: dict[str, Mixture] = {
 }
 
 BUILTIN = "builtin"
+SHIPPED = {"functions": Path(__file__).parent / "functions"}
+"""Prepared folders that come with this package (scripts/write_functions.py)."""
 
 
 def known_names() -> list[str]:
     """Every name that `dataset=` knows."""
-    return [BUILTIN, *MIXTURES, *CATALOGUE]
+    return [BUILTIN, *SHIPPED, *MIXTURES, *CATALOGUE]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from code_rl import __version__
 from code_rl.errors import ConfigError, DataError
-from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, Entry, known_names
+from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, SHIPPED, Entry, known_names
 from code_rl.problems.fetch import Repository, open_repository, select_files
 from code_rl.problems.files import count_rows, file_sha256, is_data_file, stream_rows
 from code_rl.problems.sources.livecodebench import release_shards
@@ -189,7 +189,7 @@ def own_test_setting(setting: str) -> str | None:
         return f"{name}{at}"
     if name in CATALOGUE:
         return f"{name}{at}:test" if CATALOGUE[name].test_split else None
-    manifest = _manifest(Path(name).expanduser())
+    manifest = _manifest(SHIPPED.get(name, Path(name).expanduser()))
     return f"{name}:test" if manifest is not None and "test" in manifest["splits"] else None
 
 
@@ -214,7 +214,7 @@ def _sources(part: str, role: Role) -> list[Source]:
         return [source for each in chosen for source in _sources(_at(each, revision, name), role)]
     if name in CATALOGUE:
         return [_named(name, CATALOGUE[name], revision, split, role)]
-    local = _local(part)
+    local = (SHIPPED[name], split) if name in SHIPPED else _local(part)
     if local is not None:
         return [_from_path(*local, role, part)]
     if _is_hub_id(name):
@@ -266,7 +266,7 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
         if split not in splits:
             raise ConfigError(f"{path}:{split}: the splits of this prepared folder are {', '.join(splits)}")
         file = path / str(splits[split]["file"])
-        return Source(path.resolve().name, split, (file,), given=f"{path}:{split}")
+        return Source(path.resolve().name, split, (file,), given=f"{_split_name(given)[0]}:{split}")
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
     chosen = select_files(names, None, split or role, str(path), required=split is not None)
     return Source(path.resolve().name, split, tuple(path / name for name in chosen), given=given)
