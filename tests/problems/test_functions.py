@@ -1,0 +1,48 @@
+"""The short functions for small pretrained models: as written by their script, solved by their solutions, held out as said."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from code_rl.problems.dataset import open_dataset, own_test_setting
+from code_rl.reward.judge import judge
+from code_rl.sandbox.connect import connect_executor
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_files_are_what_the_script_writes():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "write_functions.py", "check"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "all as written\n"), done.stderr
+
+
+def test_solutions_pass_and_no_constant_answer_does():
+    async def go():
+        executor = connect_executor("embedded")
+        try:
+            for split, every in (("train", 16), ("test", 4)):
+                for problem in list(open_dataset(f"functions:{split}"))[::every]:
+                    right = await judge(problem, problem.solutions[0], executor)
+                    assert right.kind == "passed", (problem.id, right)
+                    for answer in {repr(test.expected) for test in problem.tests}:
+                        wrong = await judge(problem, f"def {problem.fn_name}(x):\n    return {answer}", executor)
+                        assert wrong.kind != "passed", (problem.id, answer)
+        finally:
+            await executor.aclose()
+
+    asyncio.run(go())
+
+
+def test_held_out_problems_have_other_names_constants_or_pairs():
+    train, held_out = (list(open_dataset(f"functions:{split}")) for split in ("train", "test"))
+    assert (len(train), len(held_out)) == (512, 128)
+    assert own_test_setting("functions") == "functions:test"
+    assert not {problem.id for problem in train} & {problem.id for problem in held_out}
+    assert {problem.meta["split"] for problem in held_out} == {"constants", "compositions"}
+    numbers = {int(part) for problem in train for part in problem.fn_name.split("_") if part.isdigit()}
+    assert not {n for n in numbers if n % 7 == 3}
