@@ -17,7 +17,7 @@ import chz
 from code_rl.errors import ConfigError
 from code_rl.evaluation.ask import Asked, connect_asked, read_samples_file
 from code_rl.evaluation.benchmarks import BENCHMARKS, Benchmark, check_choice, check_name, load_benchmark, reworded
-from code_rl.evaluation.compare import compare, comparison_json
+from code_rl.evaluation.compare import SUMMARY, compare, comparison_json, summary, summary_table
 from code_rl.evaluation.manifest import MANIFEST, check_same, code_version, measure, read_manifest, write_manifest
 from code_rl.evaluation.results import RESULTS, Rating, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
@@ -31,7 +31,6 @@ from code_rl.evaluation.settings import (
     sweep_limits,
     wanted_ks,
 )
-from code_rl.evaluation.summary import SUMMARY, summary, summary_table
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor

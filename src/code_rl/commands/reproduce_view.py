@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import chz
 
 from code_rl.budget import Tokens, read_prices
-from code_rl.evaluation.compare import compare
+from code_rl.evaluation.compare import average, compare, figure, read_results
 from code_rl.evaluation.settings import EvalConfig, make_eval_config, sample_count, sweep_limits
-from code_rl.evaluation.summary import average, figure, read_results
 from code_rl.forecast import assumptions, forecast, report
 from code_rl.runs.files import write_atomically
 

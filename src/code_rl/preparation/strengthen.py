@@ -54,9 +54,7 @@ async def run_strengthen(bench: Bench, survivors: Sequence[Survivor], on_item: O
     """One decision a survivor: a problem that a known wrong solution passes even then, or whose tests stay weak, goes."""
     if not bench.config.strengthen:
         return [KEEP] * len(survivors)
-    settings = bench.settings(
-        "strengthen", "strengthen", "inputs", "mutation", "trials", "verify", "deduplicate", "code_rl.reward"
-    )
+    settings = bench.settings("strengthen", "strengthen", "inputs", "trials", "verify", "deduplicate", "code_rl.reward")
     keys = [content_key(settings, one.entry.digest, one.card.get("reference"), one.notes) for one in survivors]
     with bench.ledger("strengthen", keys) as ledger:
         flight = Flight(survivors, keys, ledger, on_item)

@@ -16,9 +16,8 @@ from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
 from code_rl.preparation.diagnosis import diagnose
 from code_rl.preparation.flight import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Flight
-from code_rl.preparation.mutation import mutants
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import Trial, attempt, is_unsteady, outside_imports, reseeded, trivial_pass
+from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, outside_imports, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
@@ -31,7 +30,7 @@ IMPOSSIBLE_FACTOR = 4.0
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
-    settings = bench.settings("verify", "verify", "trials", "diagnosis", "mutation", "code_rl.reward")
+    settings = bench.settings("verify", "verify", "trials", "diagnosis", "code_rl.reward")
     keys = [content_key(settings, survivor.entry.digest, survivor.entry.stated_checker) for survivor in survivors]
     with bench.ledger("verify", keys) as ledger:
         flight = Flight(survivors, keys, ledger, on_item)

@@ -16,8 +16,8 @@ from code_rl.errors import SandboxError
 from code_rl.problems import values
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.sources.asserts import expected_rule
-from code_rl.problems.sources.readings import DOCUMENTED
 from code_rl.problems.sources.records import Draft, Item, Reading, Skipped, Unsettled, item_id
+from code_rl.problems.sources.testcases import DOCUMENTED
 from code_rl.reward.compare import compare_returned
 from code_rl.sandbox.executor import CallInput, Executor, Job, Limits, Status, closing
 

@@ -22,8 +22,7 @@ from typing import IO, Any, overload
 from code_rl.errors import DataError
 from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.native import format_problem, parse_problem
-from code_rl.problems.order import Selected
-from code_rl.problems.overlap import keys_of
+from code_rl.problems.order import Selected, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 

@@ -14,13 +14,13 @@ from code_rl.problems.prompts import REQUEST
 from code_rl.problems.sources.asserts import (
     AssertReader,
     CallAssert,
+    Folder,
     call_tests,
     check_body,
     common_view,
     holds_float,
     read_asserts,
 )
-from code_rl.problems.sources.literals import Folder
 from code_rl.problems.sources.records import Origin, Row, RowError, field
 from code_rl.problems.values import BinaryTree, LinkedList
 

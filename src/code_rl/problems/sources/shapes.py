@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from code_rl.problems.native import read_native
-from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, unittests, verl
+from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
 
 ReadRow = Callable[[Row, Origin], Item]
@@ -82,7 +82,7 @@ SHAPES = (
     _shape("mbppplus", "task_id canonical_solution base_input assertion", mbpp.read_mbpp_plus),
     _shape("humanevalplus-origin", "task_id canonical_solution prompt test", humaneval.read_humaneval_plus_origin, _TABLES),
     _shape("evoeval", "task_id canonical_solution prompt inputs", humaneval.read_evoeval),
-    _shape("bigcodebench", "task_id complete_prompt canonical_solution entry_point test", unittests.read_bigcodebench),
+    _shape("bigcodebench", "task_id complete_prompt canonical_solution entry_point test", humaneval.read_bigcodebench),
     _shape("humaneval", "task_id canonical_solution prompt test", humaneval.read_humaneval),
     _shape("mbppplus-origin", "task_id code test_list test", mbpp.read_mbpp_plus_origin),
     _shape("mbpp", "task_id code test_list", mbpp.read_mbpp),
@@ -94,7 +94,7 @@ SHAPES = (
     _shape("nemo_gym", "responses_create_params verifier_metadata", competition.read_nemo_gym, _unit_tests),
     _shape("sandboxfusion-mbpp", "content canonical_solution test_list", competition.read_sandbox_mbpp),
     _shape("sandboxfusion-evoeval", "content labels test canonical_solution", humaneval.read_sandbox_evoeval, _TABLES),
-    _shape("sandboxfusion-unittest", "content labels test canonical_solution", unittests.read_sandbox_unittest, _text_holds("test", "unittest")),
+    _shape("sandboxfusion-unittest", "content labels test canonical_solution", humaneval.read_sandbox_unittest, _text_holds("test", "unittest")),
     _shape("sandboxfusion-packed", "content labels test canonical_solution", competition.read_packed_tests, _text_holds("content", "### Format:")),
     _shape("sandboxfusion-stdin", "content labels test", competition.read_stdin_pairs, _text_holds("test", '"stdin"')),
 )  # fmt: skip
