@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.errors import DataError
-from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.text import (
     Hashes,
@@ -223,19 +224,15 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
     sets = bench.config.evaluation_sets
     if not sets:
         return [KEEP] * len(survivors)
-    settings = bench.settings("decontaminate", "decontaminate", "deduplicate", "text")
-    everything = [survivor.entry.digest for survivor in survivors]
-    base = content_key(settings, sets, [exams_fingerprint(name) for name in sets], everything)
-    keys = [content_key(base, survivor.entry.digest) for survivor in survivors]
-    found: list[Decontaminator] = []
-
-    def decide_one(survivor: Survivor) -> Decision:
-        if not found:
+    entries = [survivor.entry for survivor in survivors]
+    rest = content_key(sets, [exams_fingerprint(name) for name in sets], [entry.digest for entry in entries])
+    modules = ("deduplicate", "text")
+    with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
+        if decisions.waiting:
             exams = [exam for name in sets for exam in read_exams(name)]
-            found.append(Decontaminator(exams, [one.entry for one in survivors], bench.config.containment))
-        return decide(found[0].find(survivor.entry))
-
-    return bench.item_by_item("decontaminate", survivors, keys, decide_one, on_item)
+            found = Decontaminator(exams, entries, bench.config.containment)
+            decisions.one_by_one(lambda one: decide(found.find(one.entry)))
+        return decisions.made
 
 
 def decide(pair: Pair | None) -> Decision:

@@ -16,7 +16,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Entry, Survivor
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.text import (
     SMALL_WORDS,
     Hashes,
@@ -47,25 +48,20 @@ LEAST_TOKENS = 12
 
 async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Duplicates of earlier problems go. A decision depends on every entry before it: it holds only as long as nothing before it changed."""
-    key, keys = content_key(bench.settings("deduplicate", "deduplicate", "text")), []
-    for survivor in survivors:
-        key = content_key(key, survivor.entry.digest)
-        keys.append(key)
-    found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
+    until = hashlib.blake2b(digest_size=16)
 
-    kept: list[Entry] = []
+    def about(survivor: Survivor) -> Sequence[object]:
+        until.update(survivor.entry.digest.encode())
+        return (until.hexdigest(),)
 
-    def known(survivor: Survivor, decision: Decision) -> None:
-        if decision.keep:
-            kept.append(survivor.entry)
-
-    def decide(survivor: Survivor) -> Decision:
-        for entry in kept:
-            found.keep(entry)
-        kept.clear()
-        return found.decide(survivor.entry)
-
-    return bench.item_by_item("deduplicate", survivors, keys, decide, on_item, known=known)
+    with bench.deciding("deduplicate", ("text",), survivors, on_item, about) as decisions:
+        if decisions.waiting:
+            found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
+            for survivor, decision in zip(survivors, decisions.made, strict=False):  # what is known comes first
+                if decision.keep:
+                    found.keep(survivor.entry)
+            decisions.one_by_one(lambda one: found.decide(one.entry))
+        return decisions.made
 
 
 @dataclass(frozen=True, slots=True)

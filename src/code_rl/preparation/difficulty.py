@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from code_rl.evaluation.figures import wilson
-from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key, drop
-from code_rl.preparation.flight import BROKEN_CHECKER, SANDBOX_ERROR, Flight
+from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.ledger import BROKEN_CHECKER, KEEP, SANDBOX_ERROR, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import Problem
 from code_rl.reward.verdict import VerdictKind
@@ -42,14 +42,14 @@ async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: O
     config = bench.config
     if config.model_name is None:
         return [KEEP] * len(survivors)
-    settings = bench.settings("difficulty", "difficulty", "code_rl.reward")
-    keys = [content_key(settings, survivor.entry.digest, survivor.notes) for survivor in survivors]
-    with bench.ledger("difficulty", keys) as ledger:
-        flight = Flight(survivors, keys, ledger, on_item)
-        if flight.waiting:
+    modules = ("code_rl.reward",)
+    with bench.deciding("difficulty", modules, survivors, on_item, lambda s: (s.entry.digest, s.notes)) as decisions:
+        if decisions.waiting:
             async with _policy(bench) as (policy, sampling):
-                await flight.decide(lambda one: _measured(bench.load(one), config, policy, sampling), PROMPTS_IN_FLIGHT)
-        return flight.decisions
+                await decisions.at_once(
+                    lambda one: _measured(bench.load(one), config, policy, sampling), PROMPTS_IN_FLIGHT
+                )
+        return decisions.made
 
 
 async def _measured(problem: Problem, config: PrepareConfig, policy: Policy, sampling: Sampling) -> Decision:

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import chz
 
 from code_rl.errors import install_command
-from code_rl.preparation.bench import Bench, Decision, OnItem, Survivor
+from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.cap import run_cap
 from code_rl.preparation.decontaminate import run_decontaminate
 from code_rl.preparation.deduplicate import run_deduplicate
 from code_rl.preparation.difficulty import run_difficulty
 from code_rl.preparation.filter import run_filter
-from code_rl.preparation.flight import MISSING_LIBRARY, SANDBOX_ERROR
+from code_rl.preparation.ledger import MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
 from code_rl.preparation.normalise import normalise
 from code_rl.preparation.report import PrepareView, Report, StageReport, dropped_rows, dropped_survivor
 from code_rl.preparation.settings import skip_note

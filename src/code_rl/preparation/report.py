@@ -16,7 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from code_rl import __version__
-from code_rl.preparation.bench import REPORT, Decision, Survivor
+from code_rl.preparation.bench import REPORT, Survivor
+from code_rl.preparation.ledger import Decision
 from code_rl.problems.files import sources_digest
 from code_rl.problems.sources.records import Skipped
 from code_rl.progress import progress

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
-from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.diagnosis import diagnose
-from code_rl.preparation.flight import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Flight
+from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, outside_imports, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
@@ -30,17 +30,19 @@ IMPOSSIBLE_FACTOR = 4.0
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
-    settings = bench.settings("verify", "verify", "trials", "diagnosis", "code_rl.reward")
-    keys = [content_key(settings, survivor.entry.digest, survivor.entry.stated_checker) for survivor in survivors]
-    with bench.ledger("verify", keys) as ledger:
-        flight = Flight(survivors, keys, ledger, on_item)
-        if flight.waiting:
+    modules = ("trials", "diagnosis", "code_rl.reward")
+
+    def about(survivor: Survivor) -> Sequence[object]:
+        return survivor.entry.digest, survivor.entry.stated_checker
+
+    with bench.deciding("verify", modules, survivors, on_item, about) as decisions:
+        if decisions.waiting:
             verify = Verifier(bench.config, bench.executor()).verify
             places = bench.config.concurrency or default_concurrency(bench.executor())
-            await flight.decide(lambda one: verify(one.entry, bench.store[one.entry.place]), places)
+            await decisions.at_once(lambda one: verify(one.entry, bench.store[one.entry.place]), places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
-            await flight.decide(lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few)
-        return flight.decisions
+            await decisions.at_once(lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few)
+        return decisions.made
 
 
 @dataclass(frozen=True, slots=True)

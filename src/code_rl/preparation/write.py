@@ -14,7 +14,8 @@ import chz
 
 from code_rl import __version__
 from code_rl.errors import ConfigError, install_command
-from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key
+from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import NESTED, parse_problem, problem_to_json

@@ -70,13 +70,17 @@ def is_data_file(name: str) -> bool:
 
 
 def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
-    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and ConfigError without zstandard."""
+    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and ConfigError without pyarrow."""
     name = os.fspath(path)
     if name.endswith(".gz"):
         return gzip.open(name, "rb")  # type: ignore[return-value]
     if not name.endswith(".zst"):
         return open(name, "rb")
-    return io.BufferedReader(_ZstdFile(name), 1 << 20)
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ConfigError(f"{name}: reading .zst needs pyarrow; {install_command('data')}") from error
+    return io.BufferedReader(pyarrow.input_stream(name, compression="zstd"), 1 << 20)
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -138,49 +142,6 @@ def short(value: Any) -> str:
     except (TypeError, ValueError):
         text = type(value).__name__
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-class _ZstdFile(io.RawIOBase):
-    """The content of a zstd file, frame after frame; one that ends within a frame is an OSError, as it is for gzip."""
-
-    def __init__(self, name: str) -> None:
-        try:
-            import zstandard
-        except ImportError as error:
-            raise ConfigError(f"{name}: reading .zst needs zstandard; {install_command('data')}") from error
-        self._decoder = zstandard.ZstdDecompressor()
-        self._error: type[Exception] = zstandard.ZstdError
-        self._file = open(name, "rb")  # noqa: SIM115 - closed by close
-        self._frame: Any = None
-        self._ready = memoryview(b"")
-        self._packed = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` as far as the next piece goes; 0 at the end."""
-        while not self._ready:
-            self._packed = self._packed or self._file.read(1 << 16)
-            if not self._packed:
-                if self._frame is not None:
-                    raise OSError("the compressed data ends early")
-                return 0
-            self._frame = self._frame or self._decoder.decompressobj()
-            try:
-                self._ready = memoryview(self._frame.decompress(self._packed))
-            except self._error as error:
-                raise OSError(str(error)) from error
-            self._packed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def _parse(text: bytes, where: str, wanted: str) -> Any:
