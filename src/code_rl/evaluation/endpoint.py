@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from code_rl.errors import BackendError, ConfigError
-from code_rl.evaluation.ask import AskError, Question
+from code_rl.evaluation.ask import Asked, AskError, Question
 from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.rollouts.sample import derive_seed
 
@@ -33,7 +33,7 @@ SHOWN = 200
 RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", "n")
 
 
-class Endpoint:
+class Endpoint(Asked):
     """Chat completions of `model` at `url` (with or without `/v1` and `/chat/completions`)."""
 
     grouped = False
@@ -66,7 +66,7 @@ class Endpoint:
         self._rng = random.Random(0)
         self.at_once, self._places = at_once, asyncio.Semaphore(at_once)
         self.description = f"{model} at {self._url}"
-        self.facts: Mapping[str, Any] = {"endpoint": self._url, "model": model, "extra_body": self._extra}
+        self.facts = {"endpoint": self._url, "model": model, "extra_body": self._extra}
 
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
         """One request for each number, at once."""
@@ -184,8 +184,7 @@ def _read_answer(text: str) -> dict[str, Any]:
         raise _PassingError(f"not a chat completion: {' '.join(text[:SHOWN].split())}") from error
     if content is not None and not isinstance(content, str):
         raise _PassingError("the message's content is not text")
-    result: dict[str, Any] = answer
-    return result
+    return dict(answer)
 
 
 def chat_url(url: str) -> str:

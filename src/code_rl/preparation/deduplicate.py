@@ -209,6 +209,7 @@ def _same_substance(left: str, right: str) -> bool:
 
 
 _KEPT = frozenset(dir(builtins)) | {"Solution", "self"}
+_NAMED = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name", ast.AsyncFunctionDef: "name", ast.ClassDef: "name"}
 
 
 def program_shape(source: str) -> str | None:
@@ -219,11 +220,15 @@ def program_shape(source: str) -> str | None:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    for node in ast.walk(tree):
-        _strip(node)
     names: dict[str, str] = {}
     for node in ast.walk(tree):
-        _rename(node, names)
+        _strip(node)
+    for node in ast.walk(tree):
+        if type(node) in _NAMED:
+            name = _NAMED[type(node)]
+            setattr(node, name, _new(getattr(node, name), names))
+        elif isinstance(node, ast.keyword) and node.arg is not None:
+            node.arg = names.get(node.arg, node.arg)
     return hashlib.blake2b(
         ast.dump(tree, annotate_fields=False).encode("utf-8", "surrogatepass"), digest_size=12
     ).hexdigest()
@@ -239,17 +244,6 @@ def _strip(node: ast.AST) -> None:
         first = node.body[0] if node.body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
             node.body[0] = ast.Pass()
-
-
-def _rename(node: ast.AST, names: dict[str, str]) -> None:
-    if isinstance(node, ast.Name):
-        node.id = _new(node.id, names)
-    elif isinstance(node, ast.arg):
-        node.arg = _new(node.arg, names)
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        node.name = _new(node.name, names)
-    elif isinstance(node, ast.keyword) and node.arg is not None:
-        node.arg = names.get(node.arg, node.arg)
 
 
 def _new(name: str, names: dict[str, str]) -> str:

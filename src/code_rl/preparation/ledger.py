@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from code_rl.errors import SandboxError
-from code_rl.runs.files import sync_directory
+from code_rl.runs.files import write_lines_atomically
 
 if TYPE_CHECKING:
     from code_rl.preparation.bench import Survivor
@@ -82,19 +82,13 @@ class Ledger:
     def put(self, key: str, decision: Decision) -> None:
         """Store a decision; it survives a kill of this process once this returns."""
         self._records[key] = decision
-        self._stream.write(_line(key, decision))
+        self._stream.write(_line(key, decision).encode())
         self._stream.flush()
 
     def close(self, wanted: Iterable[str]) -> None:
         """Keep only the records under the keys `wanted`, in that order, on disk, and close."""
         self._stream.close()
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        with temporary.open("wb") as stream:
-            stream.writelines(_line(key, self._records[key]) for key in wanted if key in self._records)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(self._path)
-        sync_directory(self._path.parent)
+        write_lines_atomically(self._path, (_line(key, self._records[key]) for key in wanted if key in self._records))
 
     def abandon(self) -> None:
         """Close without rewriting: what was stored stays."""
@@ -105,25 +99,19 @@ class Ledger:
         end = 0
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             for line in stream:
-                if not line.endswith(b"\n") or not self._read(line):
+                try:
+                    row = json.loads(line) if line.endswith(b"\n") else {}
+                    self._records[row.pop("key")] = Decision(**row)
+                except (ValueError, TypeError, KeyError, AttributeError):
                     break
                 end += len(line)
         return end
 
-    def _read(self, line: bytes) -> bool:
-        try:
-            row = json.loads(line)
-            key = row.pop("key")
-            self._records[key] = Decision(**row)
-        except (ValueError, TypeError, KeyError):
-            return False
-        return True
 
-
-def _line(key: str, decision: Decision) -> bytes:
+def _line(key: str, decision: Decision) -> str:
     optional = {name: value for name in ("reason", "detail", "card", "notes") if (value := getattr(decision, name))}
     row = {"key": key, "keep": decision.keep, **optional}
-    return json.dumps(row, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"
 
 
 class Decisions:

@@ -99,17 +99,17 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
     """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers and interactors are not asked."""
     if problem.compare.rule == "checker" or problem.interactor is not None:
         return None
-    if _all_accept(problem, lambda _: _nothing(problem)):
-        return "passes_empty", "a program that does nothing passes"
     first = problem.tests[0].expected
-    if _all_accept(problem, lambda _: _encoded(problem, first)):
-        return "passes_constant", f"one answer passes all {len(problem.tests)} tests"
-    if _all_accept(problem, _echo):
-        return "passes_echo", "a program that gives back its input passes"
-    return _sample_table(problem)
-
-
-def _sample_table(problem: Problem) -> tuple[str, str] | None:
+    constant = (dumps(first) if problem.calls else str(first)).encode("utf-8", "surrogatepass")
+    nothing = dumps(None).encode() if problem.calls else b""
+    answers: tuple[tuple[str, str, Callable[[TestCase], bytes]], ...] = (
+        ("passes_empty", "a program that does nothing passes", lambda _: nothing),
+        ("passes_constant", f"one answer passes all {len(problem.tests)} tests", lambda _: constant),
+        ("passes_echo", "a program that gives back its input passes", _echo),
+    )
+    for reason, detail, answer in answers:
+        if all(accepts(test, answer(test), problem.compare) for test in problem.tests):
+            return reason, detail
     known = {_input_key(test) for test in problem.tests if test.public}
     if known and all(test.public or _input_key(test) in known for test in problem.tests):
         return "passes_samples", f"all {len(problem.tests)} tests are public: a program that knows the samples passes"
@@ -121,20 +121,6 @@ def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
     if isinstance(test, StdinTest):
         return compare_printed(answer, test, compare) is None
     return compare_returned(answer, test, compare) is None
-
-
-def _all_accept(problem: Problem, answer: Callable[[TestCase], bytes]) -> bool:
-    return all(accepts(test, answer(test), problem.compare) for test in problem.tests)
-
-
-def _nothing(problem: Problem) -> bytes:
-    return dumps(None).encode() if problem.calls else b""
-
-
-def _encoded(problem: Problem, value: object) -> bytes:
-    if not problem.calls:
-        return str(value).encode("utf-8", "surrogatepass")
-    return dumps(value).encode()
 
 
 def _echo(test: TestCase) -> bytes:

@@ -53,10 +53,6 @@ class Repository:
                     return [name for name in self.files if any(fnmatch.fnmatch(name, each) for each in wanted)]
         return []
 
-    def configs(self) -> list[str]:
-        """The names of the card's configs."""
-        return [str(entry["config_name"]) for entry in _dicts(self.card.get("configs")) if "config_name" in entry]
-
     def get(self, filename: str) -> Path:
         """The local copy of one file, downloaded when it is not there yet."""
         return fetch_file(self.name, filename, self.commit)

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -62,6 +62,11 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Files by name, size and hash, for a manifest: where they lay on this machine is nobody's business."""
+    return [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths]
 
 
 def is_data_file(name: str) -> bool:

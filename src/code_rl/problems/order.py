@@ -4,7 +4,7 @@ and which held-out problems are among those to train on."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar, overload
 
@@ -34,11 +34,14 @@ class ProblemOrder:
 
 
 class Selected(Sequence[T]):
-    """Some items of a sequence, by position, fetched when they are asked for."""
+    """Some items of a sequence, by position, fetched (and with `change` changed) when they are asked for."""
 
-    def __init__(self, items: Sequence[T], positions: Sequence[int]) -> None:
+    def __init__(
+        self, items: Sequence[T], positions: Sequence[int], change: Callable[[T], T] = lambda item: item
+    ) -> None:
         self.items = items
         self.positions = positions
+        self._change = change
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -46,8 +49,8 @@ class Selected(Sequence[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return Selected(self.items, self.positions[index])
-        return self.items[self.positions[index]]
+            return Selected(self.items, self.positions[index], self._change)
+        return self._change(self.items[self.positions[index]])
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -65,11 +65,12 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     for name in ("input_file", "output_file"):
         if row.get(name):
             raise RowError("file_io", f"{name}={str(row[name])[:40]!r}: the program is to use a file")
-    tests = tuple(
-        test
-        for name in ("public_tests", "private_tests", "generated_tests")
-        for test in _columns(row, name, public=name == "public_tests")
-    )
+    tests = []
+    for name in ("public_tests", "private_tests", "generated_tests"):
+        pairs = _pairs(row, name, "input", "output")
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
+            raise RowError("wrong_field_type", f"{name} must hold texts")
+        tests += [StdinTest(given, wanted, name == "public_tests") for given, wanted in pairs]
     if not tests:
         raise RowError("no_tests")
     meta: dict[str, Any] = {name: row[name] for name in ("cf_rating", "cf_tags", "difficulty") if row.get(name)}
@@ -82,7 +83,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     return Problem(
         id=str(row.get("name") or origin.row_id),
         statement=filled(row, "description"),
-        tests=tests,
+        tests=tuple(tests),
         solutions=_in_python(row, "solutions"),
         source=origin.source,
         compare=CODE_CONTESTS,
@@ -192,32 +193,22 @@ def _part(test: Any, name: str) -> Mapping[str, Any]:
     return field(test, name, dict)
 
 
-def _columns(row: Row, name: str, *, public: bool) -> list[StdinTest]:
-    """`{"input": [...], "output": [...]}`, or a list of `{"input", "output"}`."""
-    tests = row.get(name) or {}
-    if isinstance(tests, list):
-        pairs = [(test.get("input"), test.get("output")) for test in tests if isinstance(test, Mapping)]
-        if len(pairs) != len(tests):
+def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]]:
+    """Two columns of a field that is an object of lists, or a list of objects."""
+    found = row.get(name) or {}
+    if isinstance(found, list):
+        if not all(isinstance(one, Mapping) for one in found):
             raise RowError("bad_tests", f"{name} must hold objects")
-    elif isinstance(tests, Mapping):
-        inputs, outputs = tests.get("input") or [], tests.get("output") or []
-        if len(inputs) != len(outputs):
-            raise RowError("bad_tests", f"{name} has {len(inputs)} inputs and {len(outputs)} outputs")
-        pairs = list(zip(inputs, outputs, strict=True))
-    else:
-        raise RowError("wrong_field_type", f"{name} is {type(tests).__name__}")
-    if not all(isinstance(text, str) for pair in pairs for text in pair):
-        raise RowError("wrong_field_type", f"{name} must hold texts")
-    return [StdinTest(str(given), str(wanted), public) for given, wanted in pairs]
+        return [(one.get(first), one.get(second)) for one in found]
+    if not isinstance(found, Mapping):
+        raise RowError("wrong_field_type", f"{name} is {type(found).__name__}")
+    firsts, seconds = found.get(first) or [], found.get(second) or []
+    if len(firsts) != len(seconds):
+        raise RowError("bad_tests", f"{name} has {len(firsts)} {first}s and {len(seconds)} {second}s")
+    return list(zip(firsts, seconds, strict=True))
 
 
 def _in_python(row: Row, name: str) -> tuple[str, ...]:
     """The first solutions in Python 3."""
-    found = row.get(name) or {}
-    if isinstance(found, Mapping):
-        pairs = zip(found.get("language") or [], found.get("solution") or [], strict=False)
-    elif isinstance(found, list):
-        pairs = zip([part.get("language") for part in found], [part.get("solution") for part in found], strict=True)
-    else:
-        raise RowError("wrong_field_type", f"{name} is {type(found).__name__}")
+    pairs = _pairs(row, name, "language", "solution")
     return tuple(code for language, code in pairs if language in PYTHON3 and isinstance(code, str))[:MAX_SOLUTIONS]
