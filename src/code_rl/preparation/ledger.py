@@ -101,7 +101,8 @@ class Ledger:
             for line in stream:
                 try:
                     row = json.loads(line) if line.endswith(b"\n") else {}
-                    self._records[row.pop("key")] = Decision(**row)
+                    key = row.pop("key")
+                    self._records[key] = Decision(**row)
                 except (ValueError, TypeError, KeyError, AttributeError):
                     break
                 end += len(line)

@@ -321,14 +321,23 @@ def read_call_texts(texts: Iterable[str]) -> list[tuple[Any, ...]]:
     return [tuple(fold(body[0].value)) for body in calls if isinstance(body[0], ast.Expr)]
 
 
-def call_tests(asserts: Sequence[CallAssert], public: int = 0) -> tuple[CallTest, ...]:
-    """One CallTest an assert; the first `public` of them public. Raises RowError when there is none."""
+def asserted(
+    problem: Problem, asserts: Sequence[CallAssert], compare: Compare | None = None, public: int = 0
+) -> Problem:
+    """`problem` with one test an assert, the first `public` of them public, the view that all share, and the rule: that of the asserts, or `compare`.
+
+    Raises RowError when there is no assert, or when their views differ.
+    """
     if not asserts:
         raise RowError("no_tests")
-    return tuple(
+    tests = tuple(
         CallTest(found.args, found.expected, found.kwargs, public=index < public, raises=found.raises)
         for index, found in enumerate(asserts)
     )
+    view, meta = common_view(asserts), problem.meta
+    if view is not None:
+        meta = {**meta, "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view)}
+    return dataclasses.replace(problem, tests=tests, compare=compare or assert_rule(asserts), meta=meta)
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:

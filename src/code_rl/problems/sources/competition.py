@@ -12,7 +12,6 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import decode_private_tests
-from code_rl.problems.sources.mbpp import read_mbpp
 from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, filled, from_json
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, finish, solutions
 
@@ -144,18 +143,6 @@ def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
     )
     tests = decode_private_tests(field(row, "test", str))
     return finish(draft, tests, text_calls=True)
-
-
-def read_sandbox_mbpp(row: Row, origin: Origin) -> Problem:
-    """Sandbox Fusion's MBPP: the fields of MBPP under other names."""
-    renamed = {
-        "task_id": row.get("id", origin.row_id),
-        "text": row.get("content"),
-        "code": row.get("canonical_solution"),
-        "test_list": row.get("test_list"),
-        "test_setup_code": from_json(row.get("labels") or {}, "labels", dict).get("test_setup_code"),
-    }
-    return read_mbpp(renamed, origin)
 
 
 def _needed(row: Row, name: str) -> Any:

@@ -12,6 +12,7 @@ refused, `tests_are_a_program`: run beside the program they judge, they could be
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,16 +22,13 @@ from code_rl.problems.sources.asserts import (
     AssertFormError,
     AssertReader,
     CallAssert,
-    assert_rule,
-    call_tests,
+    asserted,
     check_body,
-    common_view,
     read_asserts,
     read_call_texts,
     read_statements,
     read_tables,
     tabled,
-    view_setup,
 )
 from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, from_json, number
 
@@ -54,58 +52,50 @@ CHECKERS = {"find_zero": FIND_ZERO_CHECKER}
 
 def read_humaneval(row: Row, _origin: Origin) -> Problem:
     """A HumanEval row (`test` holds asserts). Raises RowError for tests that are loops, random or computed."""
-    common = _common(row, "humaneval")
-    asserts = list(read_asserts(AssertReader("candidate", common["fn_name"]), check_body(field(row, "test", str))))
-    view = common_view(asserts)
-    if view is not None:
-        common["meta"]["setup"] = view_setup(common["fn_name"], view)
-    return Problem(**common, tests=call_tests(asserts), compare=assert_rule(asserts))
+    problem = _problem(row, "humaneval")
+    return asserted(
+        problem, list(read_asserts(AssertReader("candidate", problem.fn_name), check_body(field(row, "test", str))))
+    )
 
 
 def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
     """A HumanEval+ row, full or mini."""
-    common = _common(row, "humanevalplus")
+    problem = _problem(row, "humanevalplus")
     calls = tuple(_arguments(call) for name in ("base_input", "plus_input") for call in field(row, name, list))
-    checker = CHECKERS.get(common["fn_name"])
-    compare = Compare("checker", checker=checker) if checker else Compare()
-    return Draft(Problem(**common, tests=(), compare=compare), calls, common["solutions"][0], number(row, "atol"))
+    checker = CHECKERS.get(str(problem.fn_name))
+    if checker:
+        problem = dataclasses.replace(problem, compare=Compare("checker", checker=checker))
+    return Draft(problem, calls, problem.solutions[0], number(row, "atol"))
 
 
-def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
+def read_humaneval_plus_origin(row: Row, _origin: Origin, source: str = "humanevalplus-origin") -> Problem | Draft:
     """A HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
-    problem = Problem(**_common(row, "humanevalplus-origin"), tests=())
-    return tabled(problem, *read_tables(check_body(field(row, "test", str))))
+    return tabled(_problem(row, source), *read_tables(check_body(field(row, "test", str))))
 
 
 def read_evoeval(row: Row, _origin: Origin) -> Draft:
     """An EvoEval row: `inputs` are lists of arguments, or texts as they stand between the brackets of a call."""
-    common = _common(row, "evoeval")
+    problem = _problem(row, "evoeval")
     inputs = from_json(row["inputs"], "inputs", list) if str(row["inputs"])[:1] == "[" else row["inputs"]
     if not isinstance(inputs, list) or not inputs:
         raise RowError("no_tests", "inputs must be a list of calls")
     calls = read_call_texts(inputs) if isinstance(inputs[0], str) else map(_arguments, inputs)
-    return Draft(Problem(**common, tests=()), tuple(calls), common["solutions"][0])
+    return Draft(problem, tuple(calls), problem.solutions[0])
 
 
-def read_sandbox_evoeval(row: Row, origin: Origin) -> Problem | Draft:
-    """Sandbox Fusion's EvoEval: the fields of HumanEval under other names, the tests a table."""
-    labels = from_json(row["labels"], "labels", dict)
-    renamed = {**row, "task_id": row.get("id", origin.row_id), "prompt": row["content"], **labels}
-    problem = Problem(**_common(renamed, "evoeval"), tests=())
-    return tabled(problem, *read_tables(check_body(field(row, "test", str))))
-
-
-def _common(row: Row, source: str) -> dict[str, Any]:
+def _problem(row: Row, source: str) -> Problem:
+    """The problem but for its tests."""
     prompt, name = field(row, "prompt", str), field(row, "entry_point", str)
-    return {
-        "id": field(row, "task_id", str),
-        "statement": COMPLETE,
-        "starter_code": prompt.strip("\n"),
-        "fn_name": name,
-        "solutions": (prompt + field(row, "canonical_solution", str),),
-        "source": source,
-        "meta": {"preamble": prompt_preamble(prompt, name)},
-    }
+    return Problem(
+        id=field(row, "task_id", str),
+        statement=COMPLETE,
+        tests=(),
+        starter_code=prompt.strip("\n"),
+        fn_name=name,
+        solutions=(prompt + field(row, "canonical_solution", str),),
+        source=source,
+        meta={"preamble": prompt_preamble(prompt, name)},
+    )
 
 
 def prompt_preamble(prompt: str, entry_point: str) -> str:
@@ -137,28 +127,8 @@ def read_bigcodebench(row: Row, origin: Origin) -> Problem:
         asserts = [found for method in _methods(field(row, "test", str)) for found in _read_method(method, name)]
     except AssertFormError as error:
         raise _program(error.detail) from error
-    meta = {"preamble": prompt_preamble(prompt, name)}
-    view = common_view(asserts)
-    if view is not None:
-        meta["setup"] = view_setup(name, view)
-    return Problem(
-        id=str(row.get("task_id", origin.row_id)),
-        statement=COMPLETE,
-        tests=call_tests(asserts),
-        starter_code=prompt.strip("\n"),
-        fn_name=name,
-        compare=assert_rule(asserts),
-        solutions=(prompt.rstrip("\n") + "\n" + field(row, "canonical_solution", str),),
-        source="bigcodebench",
-        meta=meta,
-    )
-
-
-def read_sandbox_unittest(row: Row, origin: Origin) -> Problem:
-    """Sandbox Fusion's BigCodeBench: the same under other names."""
-    labels = from_json(row["labels"], "labels", dict)
-    renamed = {**row, "task_id": row.get("id", origin.row_id), "complete_prompt": row["content"], **labels}
-    return read_bigcodebench(renamed, origin)
+    shown = {"task_id": str(row.get("task_id", origin.row_id)), "prompt": prompt.rstrip("\n") + "\n"}
+    return asserted(_problem({**row, **shown}, "bigcodebench"), asserts)
 
 
 def _methods(source: str) -> Iterator[ast.FunctionDef]:

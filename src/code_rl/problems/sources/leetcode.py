@@ -13,9 +13,8 @@ from code_rl.problems.problem import Compare, Problem
 from code_rl.problems.prompts import REQUEST
 from code_rl.problems.sources.asserts import (
     AssertReader,
-    CallAssert,
     Folder,
-    call_tests,
+    asserted,
     check_body,
     common_view,
     holds_float,
@@ -50,7 +49,12 @@ def check_tests(draft: Problem, source: str, entry: str) -> Problem:
     asserts = list(read_asserts(reader, check_body(source)))
     if common_view(asserts) is not None:
         raise RowError("mixed_views", "LeetCode tests compare values")
-    return dataclasses.replace(draft, tests=call_tests(asserts), fn_name=_method(entry), compare=_rule(asserts))
+    owner, dot, method = entry.partition(".")
+    if owner != "Solution()" or not dot or not method.isidentifier():
+        raise RowError("unknown_entry_point", entry)
+    floats = any(holds_float(found.expected) for found in asserts)
+    rule = Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0)
+    return asserted(dataclasses.replace(draft, fn_name=method), asserts, rule)
 
 
 def linked_list(values: list[Any]) -> LinkedList | None:
@@ -90,15 +94,3 @@ def _older(row: Row) -> tuple[str, str, str | None, dict[str, Any]]:
         raise RowError("unknown_query_shape", "the request for code is missing")
     shown = {name: meta[name] for name in ("question_id", "difficulty") if name in meta}
     return statement.strip(), field(meta, "lang_code", str), None, shown
-
-
-def _method(entry: str) -> str:
-    owner, dot, method = entry.partition(".")
-    if owner != "Solution()" or not dot or not method.isidentifier():
-        raise RowError("unknown_entry_point", entry)
-    return method
-
-
-def _rule(asserts: list[CallAssert]) -> Compare:
-    floats = any(holds_float(found.expected) for found in asserts)
-    return Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0)
