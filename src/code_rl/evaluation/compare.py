@@ -6,12 +6,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.evaluation.figures import Difference, Outcome, paired_difference, pass_at_k, verdict_counts
+from code_rl.evaluation.figures import Outcome, paired_difference, pass_at_k, verdict_counts
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
@@ -25,21 +24,12 @@ ACCEPTED = ("model", "settings.seed")
 """What is expected to differ, and is not pointed out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Differences (second minus first) by name of the figure, on the problems that both have; `remarks` are settings that differ."""
+def compare(first: Path, second: Path) -> dict[str, Any]:
+    """Compare two evaluations: what `comparison.json` holds.
 
-    first: str
-    second: str
-    benchmark: str
-    differences: Mapping[str, Difference]
-    values: Mapping[str, tuple[float, float]]
-    only_in_one: int
-    remarks: tuple[str, ...]
-
-
-def compare(first: Path, second: Path) -> Comparison:
-    """Compare two evaluations. Raises ConfigError when they are not of the same benchmark, data and rule."""
+    `figures` has differences (second minus first) by name of the figure, on the problems that both have; `remarks` are settings that differ.
+    Raises ConfigError when they are not of the same benchmark, data and rule.
+    """
     manifests = [_manifest(path) for path in (first, second)]
     one, other = (manifest["identity"] for manifest in manifests)
     for name in NEVER_COMPARED:
@@ -49,8 +39,7 @@ def compare(first: Path, second: Path) -> Comparison:
                 "only evaluations of the same data under the same rule can be compared"
             )
     outcomes = [_outcomes(path) for path in (first, second)]
-    differences: dict[str, Difference] = {}
-    values: dict[str, tuple[float, float]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     shared: set[str] = set()
     for mode, label in ((SAMPLED, "pass@"), (GREEDY, "greedy pass@")):
         by_problem = [outcome.get(mode, {}) for outcome in outcomes]
@@ -62,42 +51,26 @@ def compare(first: Path, second: Path) -> Comparison:
         largest = min(n for each in counts for n, _ in each)
         for k in sorted({1, largest}):
             firsts, seconds = ([pass_at_k(n, c, k) for n, c in each] for each in counts)
-            differences[f"{label}{k}"] = paired_difference(firsts, seconds)
-            values[f"{label}{k}"] = (sum(firsts) / len(firsts), sum(seconds) / len(seconds))
-    if not differences:
-        raise ConfigError(f"compare={first},{second}: they have no problem in common that both have verdicts on")
-    problems = [{problem for mode in each.values() for problem in mode} for each in outcomes]
-    return Comparison(
-        first=str(first),
-        second=str(second),
-        benchmark=one["benchmark"],
-        differences=differences,
-        values=values,
-        only_in_one=len((problems[0] | problems[1]) - shared),
-        remarks=tuple(_remarks(one, other)),
-    )
-
-
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """For `comparison.json`."""
-    return {
-        "first": comparison.first,
-        "second": comparison.second,
-        "benchmark": comparison.benchmark,
-        "only_in_one": comparison.only_in_one,
-        "remarks": list(comparison.remarks),
-        "figures": {
-            name: {
-                "first": comparison.values[name][0],
-                "second": comparison.values[name][1],
+            found = paired_difference(firsts, seconds)
+            figures[f"{label}{k}"] = {
+                "first": sum(firsts) / len(firsts),
+                "second": sum(seconds) / len(seconds),
                 "difference": found.estimate.value,
                 "interval": [found.estimate.low, found.estimate.high],
                 "problems": found.estimate.problems,
                 "rose": found.rose,
                 "fell": found.fell,
             }
-            for name, found in comparison.differences.items()
-        },
+    if not figures:
+        raise ConfigError(f"compare={first},{second}: they have no problem in common that both have verdicts on")
+    problems = [{problem for mode in each.values() for problem in mode} for each in outcomes]
+    return {
+        "first": str(first),
+        "second": str(second),
+        "benchmark": one["benchmark"],
+        "only_in_one": len((problems[0] | problems[1]) - shared),
+        "remarks": _remarks(one, other),
+        "figures": figures,
     }
 
 
@@ -124,7 +97,7 @@ def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     names = sorted(before.keys() | after.keys())
     return [
         f"{name}: {before.get(name)} and {after.get(name)}"
-        for name in [*names]
+        for name in names
         if f"settings.{name}" not in ACCEPTED and before.get(name) != after.get(name)
     ] + [f"prompt: {one['prompt']} and {other['prompt']}" for _ in range(one.get("prompt") != other.get("prompt"))]
 

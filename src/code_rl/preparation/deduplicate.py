@@ -14,7 +14,7 @@ import hashlib
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
@@ -59,7 +59,7 @@ async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: 
             found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
             for survivor, decision in zip(survivors, decisions.made, strict=False):  # what is known comes first
                 if decision.keep:
-                    found.keep(survivor.entry)
+                    found.keep(make_sketch(survivor.entry))
             decisions.one_by_one(lambda one: found.decide(one.entry))
         return decisions.made
 
@@ -74,6 +74,7 @@ class Sketch:
     numbers: Numbers
     values: frozenset[str]
     shingles: Hashes
+    signature: object
     tokens: int
     tests_key: str
 
@@ -94,8 +95,7 @@ class Deduplicator:
     def decide(self, entry: Entry) -> Decision:
         """Keep the entry, or drop it as a duplicate of an earlier one."""
         sketch = make_sketch(entry)
-        signature = _signature(sketch.shingles) if len(sketch.shingles) else None
-        for place in self._candidates(sketch, signature):
+        for place in self._candidates(sketch):
             other = self._kept[place]
             why = self._why_same(sketch, other)
             if why:
@@ -105,26 +105,22 @@ class Deduplicator:
                     of=other.entry.id,
                     similarity=round(jaccard(sketch.shingles, other.shingles), 3),
                 )
-        self._keep(sketch, signature)
+        self.keep(sketch)
         return KEEP
 
-    def keep(self, entry: Entry) -> None:
-        """Take in an entry that was kept before, without comparing it."""
-        sketch = make_sketch(entry)
-        self._keep(sketch, _signature(sketch.shingles) if len(sketch.shingles) else None)
-
-    def _keep(self, sketch: Sketch, signature: object) -> None:
+    def keep(self, sketch: Sketch) -> None:
+        """Take in an entry that is kept."""
         place = len(self._kept)
-        self._kept.append(sketch)
+        self._kept.append(replace(sketch, signature=None))
         self._by_text.setdefault(sketch.text_key, []).append(place)
         self._by_tests.setdefault(sketch.tests_key, []).append(place)
-        if signature is not None:
-            self._index.insert(place, signature)
+        if sketch.signature is not None:
+            self._index.insert(place, sketch.signature)
 
-    def _candidates(self, sketch: Sketch, signature: object) -> list[int]:
+    def _candidates(self, sketch: Sketch) -> list[int]:
         """Places of kept sketches to look at: those with equal text or tests first, then what the index finds, equal numbers first."""
         nearby = [*self._by_text.get(sketch.text_key, ()), *self._by_tests.get(sketch.tests_key, ())]
-        found = self._index.query(signature) if signature is not None else []
+        found = self._index.query(sketch.signature) if sketch.signature is not None else []
         nearby += sorted(found, key=lambda place: (self._kept[place].values != sketch.values, place))
         return list(dict.fromkeys(nearby))[:MOST_CANDIDATES]
 
@@ -172,14 +168,15 @@ def make_sketch(entry: Entry) -> Sketch:
     """Measure one entry."""
     text = problem_text(entry.statement, entry.starter_code)
     tokens = canonical(text, variable_names(text, entry.starter_code, (*entry.arguments, entry.fn_name or "")))
-    found = numbers(text)
+    found, shingles = numbers(text), grams(tokens, SHINGLE)
     return Sketch(
         entry=entry,
         text=text,
         text_key=content_key(tokens),
         numbers=found,
         values=frozenset(found[()]),
-        shingles=grams(tokens, SHINGLE),
+        shingles=shingles,
+        signature=_signature(shingles) if len(shingles) else None,
         tokens=len(tokens),
         tests_key=content_key(sorted(map(list, entry.test_hashes))),
     )

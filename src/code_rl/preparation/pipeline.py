@@ -16,7 +16,7 @@ from code_rl.preparation.difficulty import run_difficulty
 from code_rl.preparation.filter import run_filter
 from code_rl.preparation.ledger import MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
 from code_rl.preparation.normalise import normalise
-from code_rl.preparation.report import PrepareView, Report, StageReport, dropped_rows, dropped_survivor
+from code_rl.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.preparation.settings import skip_note
 from code_rl.preparation.strengthen import run_strengthen, strengthened
 from code_rl.preparation.verify import run_verify
@@ -66,7 +66,18 @@ async def _normalise(bench: Bench, view: PrepareView, report: Report) -> list[Su
     with view.progress("normalise", None) as on_row:
         survivors = await normalise(bench, on_row)
     store, seconds = bench.store, time.perf_counter() - started
-    _note(bench, view, report, StageReport("normalise", store.rows, len(store), dropped_rows(store.skipped), seconds))
+    _note(
+        bench,
+        view,
+        report,
+        StageReport(
+            "normalise",
+            store.rows,
+            len(store),
+            tuple(Dropped(one.row_id, one.reason, one.detail) for one in store.skipped),
+            seconds,
+        ),
+    )
     return survivors
 
 
@@ -82,7 +93,9 @@ async def _run_stage(
         if decision.keep:
             kept.append(_after(survivor, name, decision, bench))
         else:
-            dropped.append(dropped_survivor(survivor, decision))
+            text = " ".join(survivor.entry.statement.split())
+            shown = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
+            dropped.append(Dropped(survivor.entry.id, decision.reason, decision.detail, shown))
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
     seconds, skipped = time.perf_counter() - started, skip_note(name, bench.config)

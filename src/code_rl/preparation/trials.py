@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import operator
 import random
 import re
 import sys
@@ -185,32 +186,21 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr):
                         for new in _replacements(item, parent):
-                            yield _item_setter(value, index, new)
-                    elif _can_go(item):
-                        yield _item_setter(value, index, ast.Pass())
+                            yield _setter(value, index, new)
+                    elif isinstance(item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue) or (
+                        isinstance(item, ast.Expr) and not isinstance(item.value, ast.Constant)  # a docstring stays
+                    ):
+                        yield _setter(value, index, ast.Pass())
 
 
-def _can_go(item: object) -> bool:
-    """Statements that may be dropped; a docstring is none of them."""
-    if isinstance(item, ast.Expr):
-        return not isinstance(item.value, ast.Constant)
-    return isinstance(item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue)
+def _setter(place: ast.AST | list[Any], at: Any, new: object) -> Change:
+    """Sets an attribute of a node, or an item of a list."""
+    get, put = (getattr, setattr) if isinstance(place, ast.AST) else (operator.getitem, operator.setitem)
 
-
-def _setter(node: ast.AST, name: str, new: object) -> Change:
     def change() -> Undo:
-        old = getattr(node, name)
-        setattr(node, name, new)
-        return lambda: setattr(node, name, old)
-
-    return change
-
-
-def _item_setter(items: list[Any], index: int, new: ast.AST) -> Change:
-    def change() -> Undo:
-        old = items[index]
-        items[index] = new
-        return lambda: items.__setitem__(index, old)
+        old = get(place, at)
+        put(place, at, new)
+        return lambda: put(place, at, old)
 
     return change
 
@@ -219,7 +209,7 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
     """Changes of a node in place: operators, names, bounds of slices, the value of a return."""
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
-            yield from (_item_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
+            yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
     elif isinstance(node, ast.BinOp | ast.AugAssign):
         for swap in BINARY_SWAPS.get(type(node.op), ()):
             yield _setter(node, "op", swap())
@@ -234,39 +224,27 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
     elif isinstance(node, ast.Attribute) and node.attr in METHOD_SWAPS:
         yield _setter(node, "attr", METHOD_SWAPS[node.attr])
     elif isinstance(node, ast.Return) and node.value is not None:
-        yield from (_setter(node, "value", new) for new in _returns(node.value))
-
-
-def _returns(value: ast.expr) -> Iterator[ast.expr]:
-    yield ast.Constant(None)
-    yield ast.List([value], ast.Load())
-    if isinstance(value, ast.List | ast.ListComp):
-        yield _call("tuple", value)
-    if isinstance(value, ast.Tuple):
-        yield _call("list", value)
-    if isinstance(value, ast.Compare | ast.BoolOp):
-        yield ast.UnaryOp(ast.Not(), value)
-
-
-def _call(name: str, value: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), [value], [])
+        news: list[ast.expr] = [ast.Constant(None), ast.List([node.value], ast.Load())]
+        if isinstance(node.value, ast.List | ast.ListComp | ast.Tuple):
+            other = ast.Name("list" if isinstance(node.value, ast.Tuple) else "tuple", ast.Load())
+            news.append(ast.Call(other, [node.value], []))
+        if isinstance(node.value, ast.Compare | ast.BoolOp):
+            news.append(ast.UnaryOp(ast.Not(), node.value))
+        yield from (_setter(node, "value", new) for new in news)
 
 
 def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.Constant) and not isinstance(parent, ast.Expr | ast.JoinedStr | ast.FormattedValue):
-        yield from (ast.Constant(value) for value in _constants(node.value))
+        match node.value:
+            case bool(value):
+                yield ast.Constant(not value)
+            case int(value):
+                yield from (ast.Constant(value + 1), ast.Constant(value - 1))
+            case float(value):
+                yield from (ast.Constant(value + 1.0), ast.Constant(-value))
+            case str(value):
+                yield from (ast.Constant(value + "x"), ast.Constant(value[:-1]))
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         yield node.operand
     if isinstance(parent, ast.If | ast.While | ast.IfExp) and node is parent.test:
         yield ast.UnaryOp(ast.Not(), node)
-
-
-def _constants(value: object) -> Iterator[bool | int | float | str]:
-    if isinstance(value, bool):
-        yield not value
-    elif isinstance(value, int):
-        yield from (value + 1, value - 1)
-    elif isinstance(value, float):
-        yield from (value + 1.0, -value)
-    elif isinstance(value, str):
-        yield from (value + "x", value[:-1])

@@ -18,7 +18,7 @@ from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.problems.files import file_sha256
-from code_rl.problems.native import NESTED, parse_problem, problem_to_json
+from code_rl.problems.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
 from code_rl.runs.files import sync_directory, write_atomically
 
 FORMAT = "code-rl-prepared"
@@ -115,9 +115,8 @@ def _write_parquet(source: Path, target: Path) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    texts = ("id", "statement", "starter_code", "fn_name", *NESTED, "source", "date")
-    fields = [(name, pa.string()) for name in texts] + [("time_limit_s", pa.float64()), ("memory_limit_mb", pa.int64())]
-    schema = pa.schema(fields)
+    numbers = {"time_limit_s": pa.float64(), "memory_limit_mb": pa.int64()}
+    schema = pa.schema([(name, numbers.get(name, pa.string())) for name in NATIVE_FIELDS])
     with ParquetWriter(target, schema, compression="zstd") as writer:
         for rows in _row_groups(source):
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
