@@ -149,13 +149,21 @@ def short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _parse(text: bytes, where: str, wanted: str) -> Any:
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, with integers of any length. Raises ValueError, for values that are nested too deep too."""
     sys.set_int_max_str_digits(0)
     try:
-        return json.loads(text.decode("utf-8"))
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _parse(text: bytes, where: str, wanted: str) -> Any:
+    try:
+        return parse_json(text.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{where}: not JSON: {error}; {wanted}") from error
 
 

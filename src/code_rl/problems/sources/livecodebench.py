@@ -7,13 +7,11 @@ are chosen by `contest_date`, both ends inclusive.
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import dataclasses
 import io
-import json
 import pickle
 import re
-import sys
 import zlib
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from code_rl.errors import ConfigError
+from code_rl.problems.files import parse_json
 from code_rl.problems.problem import Problem, TestCase
 from code_rl.problems.sources.records import Origin, Row, RowError, Skipped, field, from_json
 from code_rl.problems.sources.testcases import CALL_PRELUDE, read_tests
@@ -139,20 +138,15 @@ def decode_private_tests(text: str) -> Any:
     The pickle may hold a string, or `{"input_output": string}` as copies of the set have it, and nothing else: no name in it is ever
     looked up, let alone called. Raises RowError.
     """
-    sys.set_int_max_str_digits(0)
+    with contextlib.suppress(ValueError):
+        return parse_json(text)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        packed = base64.b64decode(text, validate=True)
-        unpacked = _inflate(packed)
-    except (binascii.Error, zlib.error, ValueError) as error:
+        unpacked = _inflate(base64.b64decode(text, validate=True))
+    except (zlib.error, ValueError) as error:
         raise RowError("bad_private_tests", f"neither JSON nor base64 of zlib: {error}") from error
-    plain = _unpickle_text(unpacked)
     try:
-        return json.loads(plain)
-    except (ValueError, RecursionError) as error:
+        return parse_json(_unpickle_text(unpacked))
+    except ValueError as error:
         raise RowError("bad_private_tests", f"the pickled text is not JSON: {error}") from error
 
 

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.problems.files import short
+from code_rl.problems.files import parse_json, short
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.sources.records import Reading, RowError, Unsettled, from_json
 from code_rl.problems.values import ValueCodecError, decode, dumps, loads
@@ -108,10 +106,9 @@ def _typed(value: Any, kind: type[Any]) -> Any:
 
 
 def _parsed(text: Any) -> Any:
-    sys.set_int_max_str_digits(0)
     try:
-        return json.loads(_typed(text, str))
-    except (ValueError, RecursionError):
+        return parse_json(_typed(text, str))
+    except ValueError:
         raise _DoesNotFitError from None
 
 
