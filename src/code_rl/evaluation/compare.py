@@ -14,14 +14,15 @@ from code_rl.evaluation.figures import Outcome, paired_difference, pass_at_k, ve
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
+from code_rl.problems.files import short
 from code_rl.reward.verdict import VerdictKind
 from code_rl.runs.files import read_lines
 
 NEVER_COMPARED = ("benchmark", "files", "rule")
 """What must be the same: figures on other data or under another rule are not comparable."""
 
-ACCEPTED = ("model", "settings.seed")
-"""What is expected to differ, and is not pointed out."""
+ACCEPTED = ("seed",)
+"""Settings that are expected to differ, and are not pointed out."""
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     for name in NEVER_COMPARED:
         if one.get(name) != other.get(name):
             raise ConfigError(
-                f"compare={first},{second}: {name} differs ({_short(one.get(name))} and {_short(other.get(name))}); "
+                f"compare={first},{second}: {name} differs ({short(one.get(name))} and {short(other.get(name))}); "
                 "only evaluations of the same data under the same rule can be compared"
             )
     outcomes = [_outcomes(path) for path in (first, second)]
@@ -93,18 +94,11 @@ def _outcomes(path: Path) -> dict[Mode, dict[str, list[Outcome]]]:
 
 
 def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    before, after = one.get("settings", {}), other.get("settings", {})
-    names = sorted(before.keys() | after.keys())
+    before, after = ({**each.get("settings", {}), "prompt": each.get("prompt")} for each in (one, other))
+    names = [*sorted((before.keys() | after.keys()) - {*ACCEPTED, "prompt"}), "prompt"]
     return [
-        f"{name}: {before.get(name)} and {after.get(name)}"
-        for name in names
-        if f"settings.{name}" not in ACCEPTED and before.get(name) != after.get(name)
-    ] + [f"prompt: {one['prompt']} and {other['prompt']}" for _ in range(one.get("prompt") != other.get("prompt"))]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 120 else text[:117] + "…"
+        f"{name}: {before.get(name)} and {after.get(name)}" for name in names if before.get(name) != after.get(name)
+    ]
 
 
 SUMMARY = "summary.json"

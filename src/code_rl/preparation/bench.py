@@ -121,7 +121,7 @@ def _short_hash(text: str) -> str:
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
     """What the store keeps of an entry, as JSON data."""
-    return {name: getattr(entry, name) for name in _FIELDS}
+    return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
 
 
 def entry_from_json(row: Mapping[str, Any]) -> Entry:
@@ -129,9 +129,6 @@ def entry_from_json(row: Mapping[str, Any]) -> Entry:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
     return Entry(**values)
-
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(Entry))
 
 
 @dataclass(slots=True)
@@ -209,19 +206,13 @@ class Bench:
                 theirs = json.loads((folder / REPORT).read_bytes())
             except (OSError, ValueError):
                 theirs = {}
-            wanted = {
-                "finished": True,
-                **json.loads(json.dumps({name: report[name] for name in ("code", "provenance")})),
-            }
+            facts = json.loads(json.dumps({name: report[name] for name in ("code", "provenance")}))
+            settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
+            wanted = {"finished": True, **facts, **settings, "shard": str(shard)}
+            theirs |= theirs.get("settings", {})
             wrong = [
-                f"{name} is {theirs.get(name)}, not {value}"
-                for name, value in wanted.items()
-                if theirs.get(name) != value
+                f"{name}={theirs.get(name)}, not {value}" for name, value in wanted.items() if theirs.get(name) != value
             ]
-            settings = {**report["settings"], "shard": str(shard)}
-            for name, value in settings.items():
-                if (name not in NO_DATA or name == "shard") and theirs.get("settings", {}).get(name) != value:
-                    wrong.append(f"{name}={theirs.get('settings', {}).get(name)}, not {value}")
             if wrong:
                 raise ConfigError(
                     f"merge=true: shard {shard} ({folder}) cannot be used: {'; '.join(wrong)}; run shard={shard} again"

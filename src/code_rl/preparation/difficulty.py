@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from code_rl.evaluation.figures import wilson
@@ -24,13 +24,8 @@ PROMPTS_IN_FLIGHT = 16
 def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
     """Keep or drop a problem that a model solved `passed` times out of `n`."""
     low, high = wilson(passed, n)
-    rate = {
-        "model": model,
-        "pass_rate": round(passed / n, 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
-        "samples": n,
-    }
+    shares = {"pass_rate": passed / n, "low": low, "high": high}
+    rate = {"model": model, **{name: round(share, 4) for name, share in shares.items()}, "samples": n}
     if solved == "drop" and passed in (0, n):
         reason = "never_solved" if passed == 0 else "always_solved"
         return drop(reason, f"{passed} of {n} samples of {model} pass", difficulty=rate)
@@ -78,11 +73,7 @@ def check_model(config: PrepareConfig) -> None:
     """Refuse a model or back end that cannot be had, before anything runs. Raises ConfigError."""
     from code_rl.backends.connect import preflight
 
-    asyncio.run(_ask(preflight(model_settings(config))))
-
-
-async def _ask(question: Awaitable[object]) -> None:
-    await question
+    asyncio.run(preflight(model_settings(config)))
 
 
 @contextlib.asynccontextmanager

@@ -75,7 +75,11 @@ class Verifier:
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, trial, limit))
-        return None if late else _gravest(failures)
+        if late:
+            return None
+        # Of several that all fail: what says something of this machine first, else what the first one showed.
+        broken = [each for each in failures if each.reason == BROKEN_CHECKER]
+        return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
 
     def _refused(self, entry: Entry, problem: Problem) -> Decision | None:
         """What is wrong without running anything."""
@@ -133,11 +137,10 @@ class Verifier:
 
     async def _repeated(self, problem: Problem, code: str, limit: float, *, done: int) -> Decision | None:
         """Run a passing reference again, less the run that gave the expected values if it was that one; one failure makes it flaky."""
-        repeats = self.config.repeats
-        other_seeds = (
-            [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)] if repeats and is_unsteady(code) else []
-        )
-        for again in [problem] * max(0, repeats - done) + other_seeds:
+        again_and_again = [problem] * max(0, self.config.repeats - done)
+        if self.config.repeats and is_unsteady(code):
+            again_and_again += [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)]
+        for again in again_and_again:
             verdict = (await attempt(again, code, self.executor, limit)).verdict
             if verdict.ours:
                 return _no_verdict(verdict)
@@ -188,13 +191,6 @@ def _no_verdict(verdict: Verdict) -> Decision:
     """What a verdict that is not about the program says: the problem's checker is broken, or the sandbox failed."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
     return drop(BROKEN_CHECKER if broken else SANDBOX_ERROR, verdict.failure.message if verdict.failure else "")
-
-
-def _gravest(failures: list[Decision]) -> Decision:
-    """Of several references that all fail: what says something of this machine first, else what the first one showed."""
-    broken = [decision for decision in failures if decision.reason == BROKEN_CHECKER]
-    unsettled = [decision for decision in failures if decision.reason in UNSETTLED]
-    return (broken or unsettled or failures)[0]
 
 
 STEP_S = 0.25

@@ -19,7 +19,7 @@ from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
-from code_rl.runs.files import sync_directory, write_atomically
+from code_rl.runs.files import drop_torn_line, sync_directory, write_atomically
 
 FORMAT = "code-rl-prepared"
 VERSION = 1
@@ -60,8 +60,10 @@ def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Pat
     for stale in bench.work.glob(f"{name}.*.part"):
         if stale != part:
             stale.unlink()
+    drop_torn_line(part)
     with part.open("ab+") as stream:
-        done = _whole_lines(part)
+        stream.seek(0)
+        done = sum(1 for _ in stream)
         for _ in range(done):
             on_item()
         for survivor in members[done:]:
@@ -77,18 +79,6 @@ def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Pat
         temporary.replace(file)
         part.unlink()
     sync_directory(bench.out)
-
-
-def _whole_lines(path: Path) -> int:
-    """How many whole lines a file holds; a torn last one is cut off."""
-    count = end = 0
-    with path.open("rb") as stream:
-        for line in stream:
-            if line.endswith(b"\n"):
-                count += 1
-                end += len(line)
-    os.truncate(path, end)
-    return count
 
 
 def _compress(source: Path, target: Path) -> None:
