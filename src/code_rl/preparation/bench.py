@@ -206,12 +206,16 @@ class Bench:
                 theirs = json.loads((folder / REPORT).read_bytes())
             except (OSError, ValueError):
                 theirs = {}
-            facts = json.loads(json.dumps({name: report[name] for name in ("code", "provenance")}))
+            facts = json.loads(
+                json.dumps({"finished": True, **{name: report[name] for name in ("code", "provenance")}})
+            )
             settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
-            wanted = {"finished": True, **facts, **settings, "shard": str(shard)}
+            wanted = {**facts, **settings, "shard": str(shard)}
             theirs |= theirs.get("settings", {})
             wrong = [
-                f"{name}={theirs.get(name)}, not {value}" for name, value in wanted.items() if theirs.get(name) != value
+                f"{name}{' is ' if name in facts else '='}{theirs.get(name)}, not {value}"
+                for name, value in wanted.items()
+                if theirs.get(name) != value
             ]
             if wrong:
                 raise ConfigError(

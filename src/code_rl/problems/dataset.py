@@ -297,13 +297,12 @@ def _local(part: str) -> tuple[Path, str | None] | None:
 
 def _split_name(part: str) -> tuple[str, str | None, str | None]:
     """`name[@revision][:split]` in its parts; a path comes back with its split alone."""
+    local = _local(part)
+    if local is not None:
+        return part.removesuffix(f":{local[1]}") if local[1] else part, None, local[1]
     base, split = part, None
     if ":" in part:
         base, _, split = part.rpartition(":")
-    if Path(part).expanduser().exists():
-        return part, None, None
-    if Path(base).expanduser().exists():
-        return base, None, split
     name, at, revision = base.partition("@")
     if (at and not revision) or split == "":
         raise ConfigError(f"dataset={part!r}: write name, name@revision, name:split or name@revision:split")
@@ -314,13 +313,10 @@ def _at(part: str, revision: str | None, mixture: str) -> str:
     """A mixture's part at a revision; a revision belongs to one repository."""
     if revision is None:
         return part
-    entries = {CATALOGUE[each.partition(":")[0]].repository for each in MIXTURES[mixture].train}
-    if len(entries) > 1:
+    parts = MIXTURES[mixture].train
+    if len({CATALOGUE[each.partition(":")[0]].repository for each in parts}) > 1:
+        named = ",".join(each.replace(":", "@REVISION:") for each in parts)
         raise ConfigError(
-            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts instead: "
-            + ",".join(
-                f"{each.partition(':')[0]}@REVISION:{each.partition(':')[2]}" for each in MIXTURES[mixture].train
-            )
+            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts instead: {named}"
         )
-    name, _, split = part.partition(":")
-    return f"{name}@{revision}:{split}"
+    return part.replace(":", f"@{revision}:")

@@ -112,13 +112,11 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     tests = from_json(_needed(row, "test"), "test")
     if not isinstance(tests, list) or not tests:
         raise RowError("no_tests")
+    pairs = [(_part(test, "input"), _part(test, "output")) for test in tests]
     return Problem(
         id=str(labels.get("name") or origin.row_id),
         statement=filled(row, "content"),
-        tests=tuple(
-            StdinTest(field(_part(test, "input"), "stdin", str), field(_part(test, "output"), "stdout", str))
-            for test in tests
-        ),
+        tests=tuple(StdinTest(field(given, "stdin", str), field(wanted, "stdout", str)) for given, wanted in pairs),
         source=origin.source,
         compare=CODE_CONTESTS,
         meta=labels,
@@ -161,10 +159,8 @@ def _own_id(row: Row, origin: Origin) -> str:
 
 
 def _starter(row: Row) -> str | None:
-    starter = row.get("starter_code")
-    if starter is not None and not isinstance(starter, str):
-        raise RowError("wrong_field_type", f"starter_code is {type(starter).__name__}, expected str")
-    return starter if starter and starter.strip() else None
+    starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
+    return starter if starter.strip() else None
 
 
 def _day(value: Any) -> str | None:

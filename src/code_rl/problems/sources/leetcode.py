@@ -29,7 +29,17 @@ LEETCODE_ABS_TOL = 1e-5
 
 def read_leetcode(row: Row, _origin: Origin) -> Problem:
     """A LeetCodeDataset row of either layout."""
-    statement, starter, date, meta = _newer(row) if "problem_description" in row else _older(row)
+    if "problem_description" in row:
+        statement, starter = field(row, "problem_description", str), field(row, "starter_code", str).rstrip()
+        date, about, named = field(row, "estimated_date", str), row, ("question_id", "difficulty", "tags")
+    else:  # `query` without its request: unlike `meta`, it leaves out the examples, which are the tests
+        statement, request, _ = field(row, "query", str).partition(REQUEST)
+        if not request:
+            raise RowError("unknown_query_shape", "the request for code is missing")
+        about = field(row, "meta", dict)
+        statement, starter = statement.strip(), field(about, "lang_code", str)
+        date, named = None, ("question_id", "difficulty")
+    meta = {name: about[name] for name in named if name in about}
     draft = Problem(
         id=field(row, "task_id", str),
         statement=statement,
@@ -78,19 +88,3 @@ def binary_tree(values: list[Any]) -> BinaryTree | None:
     while kept[-1] is None:
         kept.pop()
     return BinaryTree(tuple(kept))
-
-
-def _newer(row: Row) -> tuple[str, str, str | None, dict[str, Any]]:
-    meta = {name: row[name] for name in ("question_id", "difficulty", "tags") if name in row}
-    starter = field(row, "starter_code", str)
-    return field(row, "problem_description", str), starter.rstrip(), field(row, "estimated_date", str), meta
-
-
-def _older(row: Row) -> tuple[str, str, str | None, dict[str, Any]]:
-    """`query` without its request: unlike `meta`, it leaves out the examples, which are the tests."""
-    statement, request, _ = field(row, "query", str).partition(REQUEST)
-    meta = field(row, "meta", dict)
-    if not request:
-        raise RowError("unknown_query_shape", "the request for code is missing")
-    shown = {name: meta[name] for name in ("question_id", "difficulty") if name in meta}
-    return statement.strip(), field(meta, "lang_code", str), None, shown

@@ -65,7 +65,13 @@ class Window:
 
 def parse_window(start: str | None, end: str | None) -> Window:
     """A window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end before the start."""
-    window = Window(_day(start, "start_date"), _day(end, "end_date"))
+    days: list[date | None] = []
+    for name, text in (("start_date", start), ("end_date", end)):
+        try:
+            days.append(None if text is None else date.fromisoformat(text))
+        except ValueError as error:
+            raise ConfigError(f"{name}={text!r} is not a date; write YYYY-MM-DD") from error
+    window = Window(*days)
     if window.start is not None and window.end is not None and window.end < window.start:
         raise ConfigError(f"end_date={end} is before start_date={start}; both ends are inclusive")
     return window
@@ -116,7 +122,7 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
     if len(kinds) != 1:
         raise RowError("bad_tests", "no tests" if not kinds else "public and private tests are of different kinds")
     starter, called = field(row, "starter_code", str), kinds.pop()
-    named = {"title": "question_title", "platform": "platform", "difficulty": "difficulty", "contest_id": "contest_id"}
+    meta = {name: field(row, name, str) for name in ("platform", "difficulty", "contest_id")}
     return Problem(
         id=field(row, "question_id", str),
         statement=field(row, "question_content", str),
@@ -125,10 +131,7 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
         fn_name=called,
         source="livecodebench",
         date=day.isoformat(),
-        meta={
-            **{name: field(row, theirs, str) for name, theirs in named.items()},
-            **({"preamble": CALL_PRELUDE} if called else {}),
-        },
+        meta={"title": field(row, "question_title", str), **meta, **({"preamble": CALL_PRELUDE} if called else {})},
     )
 
 
@@ -177,10 +180,9 @@ def _unpickle_text(data: bytes) -> str:
 def _inflate(packed: bytes) -> bytes:
     stream = zlib.decompressobj()
     data = stream.decompress(packed, MAX_PRIVATE_BYTES)
-    if stream.unconsumed_tail:
-        raise ValueError(f"more than {MAX_PRIVATE_BYTES} bytes when unpacked")
     if not stream.eof:
-        raise ValueError("the compressed data ends early")
+        over = f"more than {MAX_PRIVATE_BYTES} bytes when unpacked"
+        raise ValueError(over if stream.unconsumed_tail else "the compressed data ends early")
     return data
 
 
@@ -212,12 +214,3 @@ def _contest_day(row: Row) -> date:
         return datetime.fromisoformat(text).date()
     except ValueError as error:
         raise RowError("bad_date", text[:40]) from error
-
-
-def _day(text: str | None, name: str) -> date | None:
-    if text is None:
-        return None
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}={text!r} is not a date; write YYYY-MM-DD") from error
