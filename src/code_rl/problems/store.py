@@ -190,10 +190,7 @@ class Store(Sequence[Problem]):
                 if "skipped" in row:
                     self.skipped.append(Skipped(*row["skipped"]))
                 elif "id" in row:
-                    offset, length = row["at"]
-                    place = Place(
-                        row["id"], offset, length, row.get("about", {}), row.get("text", ""), row.get("tests", 0)
-                    )
+                    place = Place(row["id"], *row["at"], row.get("about", {}), row["text"], row["tests"])
                     if place.offset + place.length > size:
                         break
                     self._take(place)

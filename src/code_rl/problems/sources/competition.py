@@ -28,15 +28,7 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Unsettled:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
-    draft = Problem(
-        id=_own_id(row, origin),
-        statement=filled(row, "problem"),
-        tests=(),
-        starter_code=_starter(row),
-        solutions=solutions(row.get("solutions")),
-        source=origin.source,
-    )
-    return finish(draft, _needed(row, "tests"), row.get("metadata"))
+    return finish(_draft(row, origin, "problem"), _needed(row, "tests"), row.get("metadata"))
 
 
 def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
@@ -46,17 +38,11 @@ def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
     for name in ("time_limit", "memory_limit"):
         if row.get(name):
             meta[f"stated_{name}"] = str(row[name])
-    draft = Problem(
-        id=_own_id(row, origin),
-        statement=filled(row, "question"),
-        tests=(),
-        starter_code=_starter(row),
-        solutions=solutions(row.get("solutions")),
-        source=origin.source,
-        date=_day(row.get("date")),
-        meta=meta,
-    )
-    return finish(draft, _needed(row, "input_output"))
+    try:
+        day = date.fromisoformat(str(row.get("date"))[:10]).isoformat()
+    except ValueError:
+        day = None
+    return finish(_draft(row, origin, "question", date=day, meta=meta), _needed(row, "input_output"))
 
 
 def read_code_contests(row: Row, origin: Origin) -> Problem:
@@ -158,16 +144,18 @@ def _own_id(row: Row, origin: Origin) -> str:
     return origin.row_id
 
 
-def _starter(row: Row) -> str | None:
+def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
+    """The problem but for its tests; its statement is in the field `statement`."""
     starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
-    return starter if starter.strip() else None
-
-
-def _day(value: Any) -> str | None:
-    try:
-        return date.fromisoformat(str(value)[:10]).isoformat()
-    except ValueError:
-        return None
+    return Problem(
+        id=_own_id(row, origin),
+        statement=filled(row, statement),
+        tests=(),
+        starter_code=starter if starter.strip() else None,
+        solutions=solutions(row.get("solutions")),
+        source=origin.source,
+        **more,
+    )
 
 
 def _part(test: Any, name: str) -> Mapping[str, Any]:
