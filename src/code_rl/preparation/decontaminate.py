@@ -33,6 +33,7 @@ from code_rl.preparation.text import (
     token_hashes,
     words,
 )
+from code_rl.problems.dataset import MANIFEST
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
@@ -84,7 +85,7 @@ def exams_fingerprint(name: str) -> str:
 def _files(name: str) -> list[Path] | None:
     """The files of a set that is given as a file or folder; None for any other `dataset=`."""
     path = Path(name)
-    if not path.exists() or (path / "manifest.json").is_file():
+    if not path.exists() or (path / MANIFEST).is_file():
         return None
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if is_data_file(file.name))
     if not files or not all(is_data_file(file.name) for file in files):
@@ -218,8 +219,6 @@ class Decontaminator:
 async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Problems that overlap with the named evaluation sets go."""
     sets = bench.config.evaluation_sets
-    if not sets:
-        return [KEEP] * len(survivors)
     entries = [survivor.entry for survivor in survivors]
     rest = content_key(sets, [exams_fingerprint(name) for name in sets], [entry.digest for entry in entries])
     modules = ("deduplicate", "text")

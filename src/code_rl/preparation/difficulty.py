@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from code_rl.evaluation.figures import wilson
 from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.ledger import BROKEN_CHECKER, KEEP, SANDBOX_ERROR, Decision, OnItem, drop
+from code_rl.preparation.ledger import BROKEN_CHECKER, SANDBOX_ERROR, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import Problem
 from code_rl.reward.verdict import VerdictKind
@@ -33,10 +33,8 @@ def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
 
 
 async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
-    """One decision a survivor; all are kept where no model is named."""
+    """One decision a survivor."""
     config = bench.config
-    if config.model_name is None:
-        return [KEEP] * len(survivors)
     modules = ("code_rl.reward",)
     with bench.deciding("difficulty", modules, survivors, on_item, lambda s: (s.entry.digest, s.notes)) as decisions:
         if decisions.waiting:

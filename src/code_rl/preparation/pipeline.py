@@ -14,7 +14,7 @@ from code_rl.preparation.decontaminate import run_decontaminate
 from code_rl.preparation.deduplicate import run_deduplicate
 from code_rl.preparation.difficulty import run_difficulty
 from code_rl.preparation.filter import run_filter
-from code_rl.preparation.ledger import MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
+from code_rl.preparation.ledger import KEEP, MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
 from code_rl.preparation.normalise import normalise
 from code_rl.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.preparation.settings import skip_note
@@ -85,8 +85,9 @@ async def _run_stage(
     bench: Bench, view: PrepareView, report: Report, name: str, survivors: Sequence[Survivor]
 ) -> list[Survivor]:
     started = time.perf_counter()
+    skipped = skip_note(name, bench.config)
     with view.progress(name, len(survivors)) as on_item:
-        decisions = await RUNNERS[name](bench, survivors, on_item)
+        decisions = [KEEP] * len(survivors) if skipped else await RUNNERS[name](bench, survivors, on_item)
     kept: list[Survivor] = []
     dropped = []
     for survivor, decision in zip(survivors, decisions, strict=True):
@@ -98,7 +99,7 @@ async def _run_stage(
             dropped.append(Dropped(survivor.entry.id, decision.reason, decision.detail, shown))
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
-    seconds, skipped = time.perf_counter() - started, skip_note(name, bench.config)
+    seconds = time.perf_counter() - started
     note = f"skipped: {skipped}" if skipped else strengthened(decisions) if name == "strengthen" else ""
     _note(bench, view, report, StageReport(name, len(survivors), len(kept), tuple(dropped), seconds, note))
     return kept

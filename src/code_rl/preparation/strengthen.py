@@ -20,7 +20,7 @@ from code_rl.preparation.bench import Bench, Survivor, measure
 from code_rl.preparation.cap import spread
 from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.inputs import mutated, mutated_texts
-from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop
+from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import accepts, reseeded
 from code_rl.preparation.verify import mutants_of, wrong_solutions
@@ -52,8 +52,6 @@ class Agreed:
 
 async def run_strengthen(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor: a problem that a known wrong solution passes even then, or whose tests stay weak, goes."""
-    if not bench.config.strengthen:
-        return [KEEP] * len(survivors)
     modules = ("inputs", "trials", "verify", "deduplicate", "code_rl.reward")
 
     def about(survivor: Survivor) -> Sequence[object]:

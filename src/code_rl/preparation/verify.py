@@ -57,9 +57,12 @@ class Verifier:
 
         Raises SandboxError when the executor fails where no verdict can say so.
         """
-        refused = self._refused(entry, problem)
-        if refused is not None:
-            return refused
+        checkers = self.config.checkers
+        if entry.rule == "checker" and (checkers == "drop" or (checkers == "stated" and not entry.stated_checker)):
+            return drop("needs_checker", "many valid answers: the expected outputs alone do not decide")
+        trivial = trivial_pass(problem)
+        if trivial is not None:
+            return drop(*trivial)
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return drop("no_reference", "no reference solution: nothing shows that the tests are right")
@@ -80,14 +83,6 @@ class Verifier:
         # Of several that all fail: what says something of this machine first, else what the first one showed.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
-
-    def _refused(self, entry: Entry, problem: Problem) -> Decision | None:
-        """What is wrong without running anything."""
-        checkers = self.config.checkers
-        if entry.rule == "checker" and (checkers == "drop" or (checkers == "stated" and not entry.stated_checker)):
-            return drop("needs_checker", "many valid answers: the expected outputs alone do not decide")
-        found = trivial_pass(problem)
-        return drop(*found) if found else None
 
     async def _failure(self, problem: Problem, code: str, trial: Trial, limit: float) -> Decision:
         """Why a reference fails."""

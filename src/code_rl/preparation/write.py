@@ -17,13 +17,12 @@ from code_rl.errors import ConfigError, install_command
 from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
+from code_rl.problems.dataset import MANIFEST, PREPARED
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
 from code_rl.runs.files import drop_torn_line, sync_directory, write_atomically
 
-FORMAT = "code-rl-prepared"
 VERSION = 1
-MANIFEST = "manifest.json"
 SPLITS = ("train", "test")
 ROWS_A_GROUP = 64
 
@@ -131,7 +130,7 @@ def _manifest(bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any
     """No times in it: the same data and settings give the same manifest."""
     settings = {name: value for name, value in chz.asdict(bench.config).items() if name not in NO_DATA}
     return {
-        "format": FORMAT,
+        "format": PREPARED,
         "version": VERSION,
         "code_rl": __version__,
         "splits": splits,

@@ -28,7 +28,7 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Unsettled:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
-    return finish(_draft(row, origin, "problem"), _needed(row, "tests"), row.get("metadata"))
+    return finish(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
 
 
 def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
@@ -42,7 +42,7 @@ def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
         day = date.fromisoformat(str(row.get("date"))[:10]).isoformat()
     except ValueError:
         day = None
-    return finish(_draft(row, origin, "question", date=day, meta=meta), _needed(row, "input_output"))
+    return finish(_draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object))
 
 
 def read_code_contests(row: Row, origin: Origin) -> Problem:
@@ -95,7 +95,7 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Unsettled:
 def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     """Sandbox Fusion's CodeContests: `content`, and `test` with `{"input": {"stdin"}, "output": {"stdout"}}`."""
     labels = from_json(row.get("labels") or {}, "labels", dict)
-    tests = from_json(_needed(row, "test"), "test")
+    tests = from_json(field(row, "test", object), "test")
     if not isinstance(tests, list) or not tests:
         raise RowError("no_tests")
     pairs = [(_part(test, "input"), _part(test, "output")) for test in tests]
@@ -127,12 +127,6 @@ def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
     )
     tests = decode_private_tests(field(row, "test", str))
     return finish(draft, tests, text_calls=True)
-
-
-def _needed(row: Row, name: str) -> Any:
-    if row.get(name) is None:
-        raise RowError("missing_field", name)
-    return row[name]
 
 
 def _own_id(row: Row, origin: Origin) -> str:
