@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from code_rl.environments.single import Single
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode, Sample, read_stored
-from code_rl.evaluation.settings import EvalConfig, narrowed, run_of
+from code_rl.evaluation.settings import EvalConfig, run_of
 from code_rl.problems.files import file_sha256
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message
@@ -232,18 +232,7 @@ async def connect_asked(
     elif config.who == "endpoint":
         from code_rl.evaluation.endpoint import Endpoint
 
-        asked = Endpoint(
-            config.endpoint or "",
-            config.model or "",
-            max_tokens=config.max_tokens,
-            temperature=config.temperature,
-            narrowed=narrowed(config),
-            at_once=config.asking,
-            request_timeout_s=config.request_timeout,
-            patience_s=config.patience,
-            extra_body=config.extra_body,
-            api_key_env=config.api_key_env,
-        )
+        asked = Endpoint(config)
     else:
         asked = await connect_weights(config, out, executor)
     stack.push_async_callback(asked.aclose)
