@@ -195,7 +195,9 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
 
 def _setter(place: ast.AST | list[Any], at: Any, new: object) -> Change:
     """Sets an attribute of a node, or an item of a list."""
-    get, put = (getattr, setattr) if isinstance(place, ast.AST) else (operator.getitem, operator.setitem)
+    node = isinstance(place, ast.AST)
+    get: Callable[[Any, Any], Any] = getattr if node else operator.getitem
+    put: Callable[[Any, Any, Any], None] = setattr if node else operator.setitem
 
     def change() -> Undo:
         old = get(place, at)

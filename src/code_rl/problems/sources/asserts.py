@@ -230,7 +230,8 @@ class AssertReader:
                 tolerances = {str(word.arg): float(self._constant(word.value)) for word in words}
                 if not tolerances.keys() <= {"rel_tol", "abs_tol"}:
                     raise AssertFormError("unknown_assert_form", f"math.isclose with {sorted(tolerances)}")
-                return self._call(left, self._constant(right), **{"rel_tol": DEFAULT_ISCLOSE_REL_TOL, **tolerances})
+                abs_tol, rel_tol = tolerances.get("abs_tol", 0.0), tolerances.get("rel_tol", DEFAULT_ISCLOSE_REL_TOL)
+                return self._call(left, self._constant(right), abs_tol=abs_tol, rel_tol=rel_tol)
             case ast.Call(func=ast.Name(id=same), args=[left, right], keywords=[]) if same in SAME_VALUE_FUNCTIONS:
                 return self._call(left, self._constant(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):

@@ -29,16 +29,17 @@ LEETCODE_ABS_TOL = 1e-5
 
 def read_leetcode(row: Row, _origin: Origin) -> Problem:
     """A LeetCodeDataset row of either layout."""
+    date: str | None = None
+    named: tuple[str, ...] = ("question_id", "difficulty")
     if "problem_description" in row:
         statement, starter = field(row, "problem_description", str), field(row, "starter_code", str).rstrip()
-        date, about, named = field(row, "estimated_date", str), row, ("question_id", "difficulty", "tags")
+        date, about, named = field(row, "estimated_date", str), row, (*named, "tags")
     else:  # `query` without its request: unlike `meta`, it leaves out the examples, which are the tests
         statement, request, _ = field(row, "query", str).partition(REQUEST)
         if not request:
             raise RowError("unknown_query_shape", "the request for code is missing")
         about = field(row, "meta", dict)
         statement, starter = statement.strip(), field(about, "lang_code", str)
-        date, named = None, ("question_id", "difficulty")
     meta = {name: about[name] for name in named if name in about}
     draft = Problem(
         id=field(row, "task_id", str),
