@@ -80,7 +80,8 @@ class Asked(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release everything. Idempotent."""
+        """Release everything, where there is anything. Idempotent."""
+        return
 
 
 class Stored(Asked):
