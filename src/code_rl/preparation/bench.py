@@ -233,12 +233,6 @@ class Bench:
             self._executor = connect_executor(self.config.executor, isolation=self.config.isolation)
         return self._executor
 
-    async def check_executor(self) -> None:
-        """Refuse an executor that cannot be had or does not answer, before time is spent on the stages before verify."""
-        from code_rl.sandbox.connect import check_executor
-
-        await check_executor(self.executor())
-
     async def aclose(self) -> None:
         """Stop the executor."""
         if self._executor is not None:

@@ -42,11 +42,13 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
 
     Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
     """
+    from code_rl.sandbox.connect import check_executor
+
     report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
     try:
         bench.check_shards(report.to_json())
-        if "verify" in bench.config.stages:
-            await bench.check_executor()
+        if "verify" in bench.config.stages:  # an executor that does not answer is refused before time is spent
+            await check_executor(bench.executor())
         survivors = await _normalise(bench, view, report)
         for name in bench.config.stages[1:]:
             if name == "verify" and bench.shard is not None:

@@ -190,7 +190,8 @@ class Store(Sequence[Problem]):
                 if "skipped" in row:
                     self.skipped.append(Skipped(*row["skipped"]))
                 elif "id" in row:
-                    place = Place(row["id"], *row["at"], row.get("about", {}), row["text"], row["tests"])
+                    offset, length = row["at"]
+                    place = Place(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"])
                     if place.offset + place.length > size:
                         break
                     self._take(place)
