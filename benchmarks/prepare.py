@@ -23,7 +23,7 @@ import chz
 import numpy as np
 
 from code_rl.cli import run_script
-from code_rl.preparation.mutation import mutants
+from code_rl.preparation.trials import mutants
 from code_rl.problems.native import read_problems, write_problems
 from code_rl.problems.problem import Problem, StdinTest
 

@@ -31,8 +31,8 @@ from walls.honest import HONEST, needs  # noqa: E402
 from walls.programs import ABOUT  # noqa: E402
 from walls.thieves import OWNERS, THIEVES  # noqa: E402
 
-from code_rl.preparation.mutation import mutants  # noqa: E402
-from code_rl.problems.builtin.splits import BuiltinTrainSet  # noqa: E402
+from code_rl.preparation.trials import mutants  # noqa: E402
+from code_rl.problems.builtin import BuiltinTrainSet  # noqa: E402
 from code_rl.problems.native import problem_to_json  # noqa: E402
 from code_rl.problems.problem import Problem, StdinTest  # noqa: E402
 

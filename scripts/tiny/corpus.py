@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from string import ascii_lowercase
 
+from code_rl.problems.builtin import draw_problem
 from code_rl.problems.builtin.primitives import SOURCES, Primitive
-from code_rl.problems.builtin.specs import TRAIN, WORD, Spec
-from code_rl.problems.builtin.splits import draw_problem
-from code_rl.problems.builtin.texts import FN_NAME, FUNCTION
+from code_rl.problems.builtin.specs import FN_NAME, FUNCTION, TRAIN, WORD, Spec
 from code_rl.problems.prompts import build_prompt
 
 FIRST_PRETRAINING_SEED = 1_000_000

@@ -31,8 +31,7 @@ from code_rl.problems.load import (
     with_tests,
     within_difficulty,
 )
-from code_rl.problems.order import ProblemOrder
-from code_rl.problems.overlap import trained_on
+from code_rl.problems.order import ProblemOrder, trained_on
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide_batch

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from code_rl.reward.verdict import Verdict
 
 LINE_EVERY_S = 10.0
+
+
+class View:
+    """What a verb shows on standard output: lines and tables; `pipe_width` is that of tables in a pipe."""
+
+    pipe_width: int | None = None
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
+        if not self.console.is_terminal and self.pipe_width:
+            self.console.width = self.pipe_width
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.console.print(text, markup=False)
+
+    def table(self, *columns: str, left: Collection[str] = ("",), title: str | None = None) -> Table:
+        """An empty table; the columns named in `left` are text, the others numbers."""
+        shown = box.SIMPLE if self.console.is_terminal else box.ASCII2
+        table = Table(box=shown, title=title, title_justify="left")
+        for name in columns:
+            table.add_column(name, justify="left" if name in left else "right")
+        return table
 
 
 @contextlib.contextmanager

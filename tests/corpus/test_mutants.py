@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 import pytest
 
-from code_rl.preparation.mutation import mutants
+from code_rl.preparation.trials import mutants
 from corpus.killers import Tally, drafts, judge_mutants
 from corpus.rooms import room
 

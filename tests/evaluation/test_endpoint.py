@@ -13,6 +13,7 @@ from code_rl.errors import BackendError, ConfigError
 from code_rl.evaluation import endpoint as module
 from code_rl.evaluation.ask import AskError, Question
 from code_rl.evaluation.endpoint import Endpoint, chat_url
+from code_rl.evaluation.settings import EvalConfig
 from code_rl.problems.problem import Problem, StdinTest
 from evaluation.chat_server import RIGHT, chat_server
 
@@ -27,16 +28,14 @@ def short_pauses(monkeypatch):
 def ask(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings):
     async def run():
         async with chat_server(script) as server:
-            asked = Endpoint(
-                settings.pop("url", server.url),
-                "m",
-                max_tokens=64,
-                temperature=0.7,
-                at_once=4,
-                request_timeout_s=settings.pop("request_timeout", 10.0),
-                patience_s=patience,
-                **settings,
-            )
+            asking = {
+                "endpoint": server.url,
+                "max_tokens": 64,
+                "temperature": 0.7,
+                "asking": 4,
+                "request_timeout": 10.0,
+            }
+            asked = Endpoint(EvalConfig(model="m", patience=patience, **{**asking, **settings}))
             try:
                 question = Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
                 return await asked.ask(question, numbers), server
@@ -122,9 +121,7 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
 
     async def run():
         async with chat_server(lambda body, attempt: hang()) as server:
-            asked = Endpoint(
-                server.url, "m", max_tokens=8, temperature=0.7, at_once=1, request_timeout_s=0.2, patience_s=0.1
-            )
+            asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=1, request_timeout=0.2, patience=0.1))
             question = Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
             try:
                 for _ in range(9):
@@ -144,7 +141,7 @@ def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on()
 
 def test_no_server_at_all_is_waited_for_and_then_said():
     with pytest.raises(BackendError, match="did not answer"):
-        ask(lambda body, attempt: RIGHT, url="http://127.0.0.1:9/v1", patience=0.2)
+        ask(lambda body, attempt: RIGHT, endpoint="http://127.0.0.1:9/v1", patience=0.2)
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -183,10 +180,10 @@ def test_no_key_is_sent_unless_its_variable_is_named(monkeypatch):
 def test_extra_fields_travel_and_those_with_settings_are_refused():
     _, server = ask(lambda body, attempt: RIGHT, extra_body=json.dumps({"top_p": 0.95}))
     assert server.bodies[0]["top_p"] == 0.95
-    _, server = ask(lambda body, attempt: RIGHT, narrowed={"top_k": 20}, extra_body=json.dumps({"min_p": 0.1}))
+    _, server = ask(lambda body, attempt: RIGHT, top_k=20, extra_body=json.dumps({"min_p": 0.1}))
     assert (server.bodies[0]["top_k"], server.bodies[0]["min_p"]) == (20, 0.1)
     with pytest.raises(ConfigError, match="extra_body holds 'top_p'"):
-        ask(lambda body, attempt: RIGHT, narrowed={"top_p": 0.9}, extra_body=json.dumps({"top_p": 0.95}))
+        ask(lambda body, attempt: RIGHT, top_p=0.9, extra_body=json.dumps({"top_p": 0.95}))
     for text in ('{"temperature": 1}', "[1]", "{"):
         with pytest.raises(ConfigError, match="extra_body"):
             ask(lambda body, attempt: RIGHT, extra_body=text)

@@ -18,7 +18,7 @@ import pytest
 from corpus.rooms import data_file
 
 from code_rl.cli import main
-from code_rl.preparation.mutation import mutants
+from code_rl.preparation.trials import mutants
 
 PYTHON = os.environ.get("CODE_RL_EVALPLUS")
 SETS = {

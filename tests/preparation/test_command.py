@@ -9,7 +9,8 @@ import pytest
 from corpus.rooms import data_file
 
 from code_rl.cli import main
-from code_rl.preparation.bench import Decision, Entry
+from code_rl.preparation.bench import Entry
+from code_rl.preparation.ledger import Decision
 from code_rl.preparation.report import Dropped, Report, StageReport, render_page
 from code_rl.preparation.verify import Verifier
 from code_rl.problems.dataset import open_dataset

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from code_rl.preparation.bench import Bench, Survivor, make_entry
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.problems.native import format_problem
+from code_rl.preparation.write import _write_parquet
+from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 
 NASTY = st.text() | st.sampled_from(['],"time_limit_s":9,"meta":{', '"tests":[]', "\\", "\ud800", "}\n{", '"meta"'])
@@ -59,3 +60,12 @@ def test_a_line_is_that_of_the_problem_as_it_stands(bench, problem, card, notes)
     survivor = Survivor(entry, card, notes)
     assert bench.line(survivor) == format_problem(bench.load(survivor)).encode() + b"\n"
     assert bench.store[entry.place] == dataclasses.replace(problem, time_limit_s=float(problem.time_limit_s))
+
+
+def test_a_table_keeps_every_field_of_a_problem(tmp_path):
+    told = Problem(
+        "talk", "Guess.", (StdinTest("7\n", ""),), interactor="def interact(test, program): ...", date="2024-01-31"
+    )
+    write_problems(tmp_path / "lines.jsonl", [told])
+    _write_parquet(tmp_path / "lines.jsonl", tmp_path / "table.parquet")
+    assert list(open_source(str(tmp_path / "table.parquet")).items()) == [told]

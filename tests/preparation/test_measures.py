@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.preparation.bench import Decision, Entry, Ledger, content_key, make_entry
+from code_rl.preparation.bench import Entry, make_entry
 from code_rl.preparation.cap import cap_entry, spread
 from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.difficulty import judge_rate, wilson
+from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import trivial_pass
 from code_rl.preparation.verify import calibrated_limit, rung

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from corpus.rooms import room
 
-from code_rl.preparation.bench import Bench, Decision, make_entry
+from code_rl.preparation.bench import Bench, make_entry
+from code_rl.preparation.ledger import Decision
 from code_rl.preparation.normalise import normalise, open_source
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verify import Verifier, run_verify

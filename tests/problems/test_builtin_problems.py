@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from code_rl.errors import ConfigError
-from code_rl.problems.builtin import SPLITS, BuiltinTrainSet
+from code_rl.problems.builtin import SPLITS, BuiltinTrainSet, draw_problem
 from code_rl.problems.builtin.cases import CASES, PROBE, PUBLIC
 from code_rl.problems.builtin.primitives import FILTERS, MAPS, REDUCES, WORD_FILTERS, WORD_MAPS, WORD_REDUCES
 from code_rl.problems.builtin.specs import TRAIN, WORD, apply
-from code_rl.problems.builtin.splits import draw_problem
 from code_rl.problems.problem import CallTest
 
 ALL_SPLITS = (TRAIN, *SPLITS)

@@ -7,9 +7,16 @@ import re
 import pytest
 
 from code_rl.errors import ConfigError
-from code_rl.problems.builtin import SPLITS, TEST_SIZE, BuiltinTrainSet, test_split
+from code_rl.problems.builtin import (
+    SPLITS,
+    TEST_SIZE,
+    TRAIN_SIZE,
+    BuiltinTrainSet,
+    draw_problem,
+    test_specs,
+    test_split,
+)
 from code_rl.problems.builtin.specs import TRAIN, held_out_composition, held_out_constant, split_of
-from code_rl.problems.builtin.splits import TRAIN_SIZE, draw_problem, test_specs
 from code_rl.problems.problem import CallTest
 
 PINNED = {

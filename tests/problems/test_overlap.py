@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from code_rl.problems.order import Selected
-from code_rl.problems.overlap import trained_on
+from code_rl.problems.order import Selected, trained_on
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.store import Store
 

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.problems.sources.asserts import AssertFormError, AssertReader, check_body, read_asserts
-from code_rl.problems.sources.literals import Folder, NotLiteralError
+from code_rl.problems.sources.asserts import (
+    AssertFormError,
+    AssertReader,
+    Folder,
+    NotLiteralError,
+    check_body,
+    read_asserts,
+)
 
 SCALARS = (
     st.none()

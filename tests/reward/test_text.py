@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.errors import DataError
-from code_rl.problems.problem import Compare, StdinTest
-from code_rl.problems.rules import RULES, check_compare
+from code_rl.problems.problem import RULES, Compare, StdinTest, check_compare
 from code_rl.reward.compare import compare_printed
 from code_rl.reward.text import compare_tokens, near, numeral
 

@@ -17,7 +17,7 @@ import chz
 from code_rl.errors import ConfigError
 from code_rl.evaluation.ask import Asked, connect_asked, read_samples_file
 from code_rl.evaluation.benchmarks import BENCHMARKS, Benchmark, check_choice, check_name, load_benchmark, reworded
-from code_rl.evaluation.compare import compare, comparison_json
+from code_rl.evaluation.compare import SUMMARY, compare, summary, summary_table
 from code_rl.evaluation.manifest import MANIFEST, check_same, code_version, measure, read_manifest, write_manifest
 from code_rl.evaluation.results import RESULTS, Rating, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
@@ -31,7 +31,6 @@ from code_rl.evaluation.settings import (
     sweep_limits,
     wanted_ks,
 )
-from code_rl.evaluation.summary import SUMMARY, summary, summary_table
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor
@@ -71,7 +70,7 @@ def _compare(config: EvalConfig) -> int:
     if config.out is not None:
         out = Path(config.out).expanduser()
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / COMPARISON, json.dumps(comparison_json(found), indent=2) + "\n")
+        write_atomically(out / COMPARISON, json.dumps(found, indent=2) + "\n")
     return 0
 
 
@@ -150,7 +149,7 @@ async def _evaluate(
     _make(out)
     both = config.rule == "both" or (config.rule == "auto" and benchmark.name == "livecodebench")
     earlier = read_manifest(out)
-    speed = (earlier or {}).get("speed") or (await measure(executor)).facts()
+    speed = (earlier or {}).get("speed") or await measure(executor)
     plan = Plan(n, greedy, config.seed, config.reward_timeout, speed["cpu_limit_factor"], both, config.concurrency)
     first_counts = {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]}
     manifest = {

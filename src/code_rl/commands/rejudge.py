@@ -18,7 +18,8 @@ from code_rl.commands.judge_view import JudgingView
 from code_rl.commands.verdict_files import Journal
 from code_rl.errors import ConfigError, DataError, typed
 from code_rl.objective import objective_of
-from code_rl.preparation.bench import content_key, make_entry
+from code_rl.preparation.bench import make_entry
+from code_rl.preparation.ledger import content_key
 from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import chz
 
 from code_rl.budget import Tokens, read_prices
-from code_rl.evaluation.compare import compare
+from code_rl.evaluation.compare import average, compare, figure, read_results
 from code_rl.evaluation.settings import EvalConfig, make_eval_config, sample_count, sweep_limits
-from code_rl.evaluation.summary import average, figure, read_results
 from code_rl.forecast import assumptions, forecast, report
 from code_rl.runs.files import write_atomically
 
@@ -123,14 +122,14 @@ def _ours(plan: Plan) -> dict[tuple[str, int | None, str], dict[str, Any]]:
             at = limit if asks.sweep else None
             for benchmark, results in before.items():
                 one = len(before) == 1
-                paired = compare(*((place if one else place / benchmark) for place in places)).differences
+                paired = compare(*((place if one else place / benchmark) for place in places))["figures"]
                 for wanted in (key for key in results if key in results["intervals"]):
                     sides = [
                         {"pass@1": each[wanted], "interval": each["intervals"][wanted]}
                         for each in (results, after[benchmark])
                     ]
                     change = paired.get(wanted) or paired.get(f"greedy {wanted}")
-                    difference = change and [change.estimate.value, change.estimate.low, change.estimate.high]
+                    difference = change and [change["difference"], *change["interval"]]
                     found[benchmark, at, wanted] = {"before": sides[0], "after": sides[1], "difference": difference}
             if len(before) > 1:
                 sides = [average(list(each.values())) for each in (before, after)]

@@ -83,6 +83,11 @@ def setting(default: Any, change: Change, reach: Reach, doc: str, check: Check |
     return chz.field(default=default, doc=doc, validator=check, metadata={"facts": Facts(change, reach)})
 
 
+def option(default: Any, doc: str, check: Check | None = None) -> Any:
+    """A field of the settings of another verb than `train`."""
+    return chz.field(default=default, doc=doc, validator=check)
+
+
 def facts_of(cls: type[Any]) -> Mapping[str, Facts]:
     """What each field of a settings class says of itself. Raises TypeError, naming it, for one that was not made by `setting`."""
     found = {}

@@ -1,1 +1,4 @@
-"""pass@k, intervals, evaluation of a policy on problem sets."""
+"""Problem sets put to a model, and what came of it: `code-rl eval` and the training loop's own evaluations.
+
+`runner` asks (`ask`), keeps (`samples`) and judges; `benchmarks` is what is asked. Others import `figures` (pass@k, intervals) and `evaluate`.
+"""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from code_rl.environments.single import Single
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode, Sample, read_stored
-from code_rl.evaluation.settings import EvalConfig, narrowed, run_of
+from code_rl.evaluation.settings import EvalConfig, run_of
 from code_rl.problems.files import file_sha256
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message
@@ -72,27 +72,24 @@ class Asked(Protocol):
 
     description: str
     facts: Mapping[str, Any]
-    at_once: int
-    grouped: bool
+    at_once: int = 4
+    grouped: bool = True
 
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
         """The samples of these numbers. Raises AskError when they cannot be had, CodeRLError when nothing can."""
         ...
 
     async def aclose(self) -> None:
-        """Release everything. Idempotent."""
-        ...
+        """Release everything, where there is anything. Idempotent."""
+        return
 
 
-class Stored:
+class Stored(Asked):
     """Samples made elsewhere."""
-
-    at_once = 4
-    grouped = True
 
     def __init__(self, path: str, samples: Mapping[str, Sequence[Sample]], sha256: str) -> None:
         self.description = f"samples of {path}"
-        self.facts: Mapping[str, Any] = {"samples": path, "sha256": sha256}
+        self.facts = {"samples": path, "sha256": sha256}
         self._samples = samples
 
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
@@ -103,17 +100,12 @@ class Stored:
             raise AskError("not_in_file", "the samples file has no such sample")
         return mine
 
-    async def aclose(self) -> None:
-        """Hold nothing."""
 
-
-class Reference:
+class Reference(Asked):
     """The set's own solutions: what the tests say of them is what the set deserves."""
 
     description = "the benchmark's own solutions"
     facts: Mapping[str, Any] = {"model": "reference"}
-    at_once = 4
-    grouped = True
 
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
         """The first reference solution. Raises AskError for a problem without one."""
@@ -121,9 +113,6 @@ class Reference:
         if not problem.solutions:
             raise AskError("no_reference", "the benchmark has no solution of this problem")
         return [Sample(problem.id, question.mode, number, code=problem.solutions[0]) for number in numbers]
-
-    async def aclose(self) -> None:
-        """Hold nothing."""
 
 
 @dataclass(slots=True)
@@ -174,24 +163,18 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
     from code_rl.config import make_config
     from code_rl.environments import get_environment
     from code_rl.renderers import get_renderer
-    from code_rl.rollouts.sample import Policy, Sampling
+    from code_rl.runs.directory import read_config
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    settings: dict[str, Any] = {
-        "backend": config.backend,
-        "device": config.device,
-        "renderer": config.renderer,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "top_k": config.top_k,
-        "seed": config.seed,
-    }
+    shared = ("backend", "device", "renderer", "temperature", "top_p", "top_k", "seed")
+    settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
     state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)
     if config.checkpoint is not None:
         run, record = checkpoint_record(config.checkpoint)
         state_path = record["state_path"]
         facts |= {"run": run.name, "checkpoint": record["name"], "step": record.get("step")}
-        settings |= _run_settings(run)
+        if (rank := read_config(run).get("lora_rank")) is not None:
+            settings["lora_rank"] = rank
     environment = get_environment(config.environment, config.max_turns)
     how = ""
     if config.environment != "single":
@@ -228,14 +211,6 @@ def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
     )
 
 
-def _run_settings(run: Path) -> dict[str, Any]:
-    """What connecting needs to know of the run besides the evaluation's own settings."""
-    from code_rl.runs.directory import read_config
-
-    kept = read_config(run)
-    return {name: kept[name] for name in ("lora_rank",) if kept.get(name) is not None}
-
-
 def read_samples_file(path: str, entries: Sequence[Entry]) -> tuple[Stored, int, bool]:
     """The stored samples for a benchmark, the largest number of sampled ones per problem, and whether there are greedy ones."""
     if not Path(path).is_file():
@@ -258,18 +233,7 @@ async def connect_asked(
     elif config.who == "endpoint":
         from code_rl.evaluation.endpoint import Endpoint
 
-        asked = Endpoint(
-            config.endpoint or "",
-            config.model or "",
-            max_tokens=config.max_tokens,
-            temperature=config.temperature,
-            narrowed=narrowed(config),
-            at_once=config.asking,
-            request_timeout_s=config.request_timeout,
-            patience_s=config.patience,
-            extra_body=config.extra_body,
-            api_key_env=config.api_key_env,
-        )
+        asked = Endpoint(config)
     else:
         asked = await connect_weights(config, out, executor)
     stack.push_async_callback(asked.aclose)

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,18 +23,15 @@ from code_rl.environments.wording import get_wording, with_system
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.settings import Choice
+from code_rl.problems.builtin import SPLITS, test_split
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.fetch import fetch, fetch_file, public_file
-from code_rl.problems.files import file_sha256, is_data_file, stream_rows
+from code_rl.problems.files import describe_files, file_sha256, is_data_file, stream_rows
 from code_rl.problems.load import TAGS, labels, load_problems
 from code_rl.problems.native import format_problem
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem, ProblemView
-from code_rl.problems.prompts import (
-    LCB_FORMATTING_WITH_STARTER_CODE,
-    LCB_FORMATTING_WITHOUT_STARTER_CODE,
-    LCB_SYSTEM_MESSAGE_GENERIC,
-)
+from code_rl.problems.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
 from code_rl.problems.settle import settle_all
 from code_rl.problems.sources import humaneval, mbpp
 from code_rl.problems.sources.livecodebench import (
@@ -50,7 +47,7 @@ from code_rl.problems.sources.livecodebench import (
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.problems.sources.shapes import ReadRow, read_as
 from code_rl.problems.sources.testcases import read_tests
-from code_rl.problems.store import cached_store
+from code_rl.problems.store import Store, cached_store
 from code_rl.renderers.base import Message
 from code_rl.sandbox.executor import Executor
 
@@ -76,11 +73,8 @@ class PromptStyle:
 
 
 def _livecodebench_messages(view: ProblemView, _text: str) -> list[Message]:
-    if view.starter_code:
-        body = f"### Format: {LCB_FORMATTING_WITH_STARTER_CODE}\n```python\n{view.starter_code}\n```\n\n"
-    else:
-        body = f"### Format: {LCB_FORMATTING_WITHOUT_STARTER_CODE}\n```python\n# YOUR CODE HERE\n```\n\n"
-    question = f"### Question:\n{view.statement}\n\n{body}### Answer: (use the provided format with backticks)\n\n"
+    body = f"{STARTER_FORMAT}{view.starter_code}\n```\n\n" if view.starter_code else STDIN_FORMAT
+    question = f"### Question:\n{view.statement}\n\n{body}{CLOSING}"
     return [{"role": "system", "content": LCB_SYSTEM_MESSAGE_GENERIC}, {"role": "user", "content": question}]
 
 
@@ -89,14 +83,13 @@ def _evalplus_messages(_view: ProblemView, text: str) -> list[Message]:
     return [{"role": "system", "content": EVALPLUS_SYSTEM}, {"role": "user", "content": content}]
 
 
-def _mbpp_messages(_view: ProblemView, text: str) -> list[Message]:
-    return [{"role": "user", "content": f"{MBPP_INSTRUCTION} {text}\n"}]
-
-
 COURSE = PromptStyle("course/1 (tinker-cookbook code_rl, LiveCodeBench's wording in one message)", None)
 LIVECODEBENCH = PromptStyle("livecodebench/28fef95 (generic chat: system and user)", _livecodebench_messages)
 EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus_messages)
-MBPP = PromptStyle("mbpp/austin2021 (zero-shot, all of the row's asserts shown)", _mbpp_messages)
+MBPP = PromptStyle(
+    "mbpp/austin2021 (zero-shot, all of the row's asserts shown)",
+    lambda _view, text: [{"role": "user", "content": f"{MBPP_INSTRUCTION} {text}\n"}],
+)
 
 
 def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) -> PromptStyle:
@@ -176,26 +169,26 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
         check_choice(name, choice)
     window = parse_window(choice.start_date, choice.end_date)
     if is_data_file(name) or (name == "codeforces" and data is not None and is_data_file(data)):
-        return await _from_file(name, _file(data or name), choice, executor)
+        path = _file(data or name)
+        store = await load_problems(open_dataset(str(path), "test"), executor, lambda _: None)
+        facts: dict[str, Any] = {"files": describe_files([path]), "revision": "local file"}
+        return _of_store(name if name in BENCHMARKS else path.name, store, COURSE, choice, facts)
     kind = registry.find("benchmark", name, BENCHMARKS)
     if not isinstance(kind, Kind) or kind.read is None:
         return _from_object(name, kind, choice)
     paths, revision = source_files(name, data, choice)
-    files = _describe(paths)
+    files = describe_files(paths)
     shape = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
     digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:24]
     items = partial(_settled, kind.read, paths, choice, executor)
     store = await cached_store(f"{name.replace('+', 'plus')}-{digest}", items, labels, __name__)
-    skipped = {one.row_id: one.reason for one in store.skipped}
-    facts: dict[str, Any] = {"files": files, "revision": revision, "skipped": store.left_out()}
+    facts = {"files": files, "revision": revision}
     if name == "livecodebench":
         facts |= {"release": choice.version or "of the file", "window": str(window)}
     prompt = kind.prompt
     if name == "mbpp" and {place.about["source"] for place in store.places} == {"mbpp"}:
         prompt = MBPP
-    listed = {row: reason for row, reason in skipped.items() if reason != OUTSIDE_WINDOW}
-    seen = [(place.id, place.about) for place in store.places]
-    return _benchmark(name, store.get, prompt, seen, choice, facts, listed)
+    return _of_store(name, store, prompt, choice, facts)
 
 
 def _file(name: str) -> Path:
@@ -205,18 +198,19 @@ def _file(name: str) -> Path:
     return path
 
 
-async def _from_file(name: str, path: Path, choice: Choice, executor: Executor) -> Benchmark:
-    store = await load_problems(open_dataset(str(path), "test"), executor, lambda _: None)
-    facts = {"files": _describe([path]), "revision": "local file", "skipped": store.left_out()}
-    listed = {one.row_id: one.reason for one in store.skipped}
+def _of_store(name: str, store: Store, prompt: PromptStyle, choice: Choice, facts: Mapping[str, Any]) -> Benchmark:
+    skipped = {one.row_id: one.reason for one in store.skipped if one.reason != OUTSIDE_WINDOW}
     seen = [(place.id, place.about) for place in store.places]
-    return _benchmark(name if name in BENCHMARKS else path.name, store.get, COURSE, seen, choice, facts, listed)
+    facts = {**facts, "skipped": store.left_out()}
+    return _benchmark(name, store.get, prompt, seen, choice, facts, skipped)
 
 
 def _from_object(name: str, own: Any, choice: Choice) -> Benchmark:
     """The built-in splits, or an object of the user's: problems, or a function that gives them; its `prompt` is the wording, if it has one."""
     with registry.blaming("benchmark", name):
-        found = _builtin() if name == "builtin" else own() if callable(own) else own
+        if name == "builtin":
+            own = [problem for split in SPLITS for problem in test_split(split)]
+        found = own() if callable(own) else own
         problems = {problem.id: problem for problem in found}
         if not all(isinstance(problem, Problem) for problem in problems.values()):
             raise ConfigError(f"benchmark={name} must give problems (code_rl.Problem), or be a function that does")
@@ -225,12 +219,6 @@ def _from_object(name: str, own: Any, choice: Choice) -> Benchmark:
     seen = [(problem.id, labels(problem)) for problem in problems.values()]
     prompt = getattr(own, "prompt", COURSE)
     return _benchmark(name, problems.__getitem__, prompt, seen, choice, facts, {})
-
-
-def _builtin() -> list[Problem]:
-    from code_rl.problems.builtin import SPLITS, test_split
-
-    return [problem for split in SPLITS for problem in test_split(split)]
 
 
 def _benchmark(
@@ -275,7 +263,10 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
     if path is not None:
         if not path.exists():
             raise ConfigError(f"data={data}: there is no such file")
-        return ([path] if path.is_file() else _codeforces_files(name, path)), "local file"
+        wanted = [path] if path.is_file() else [path / "codeforces.json", path / "metadata_cf.json"]
+        if path.is_dir() and (name != "codeforces" or not all(each.is_file() for each in wanted)):
+            raise ConfigError(f"data={path} is a folder; benchmark={name} wants a file")
+        return wanted, "local file"
     published = BENCHMARKS[name].published
     if published is None:
         raise ConfigError(f"benchmark={name} is not published as one file; give data=PATH")
@@ -304,18 +295,6 @@ def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path],
         if file_sha256(shard) != hashes[name]:
             raise DataError(f"{shard} is not {name} of {REPOSITORY} at {_LCB_REVISION}: its SHA-256 differs")
     return list(shards.values()), _LCB_REVISION
-
-
-def _codeforces_files(name: str, folder: Path) -> list[Path]:
-    wanted = [folder / "codeforces.json", folder / "metadata_cf.json"]
-    if name != "codeforces" or not all(path.is_file() for path in wanted):
-        raise ConfigError(f"data={folder} is a folder; benchmark={name} wants a file")
-    return wanted
-
-
-def _describe(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of each file, for the manifest."""
-    return [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths]
 
 
 async def _settled(

@@ -1,53 +1,46 @@
-"""`code-rl eval compare=A,B`: two evaluations of the same problems, problem by problem."""
+"""`code-rl eval compare=A,B`: two evaluations of the same problems, problem by problem; and several evaluations in one table:
+a row for each folder, a column for each benchmark, and their average."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.evaluation.figures import Difference, Outcome, paired_difference, pass_at_k, verdict_counts
-from code_rl.evaluation.manifest import read_manifest
+from code_rl.evaluation.figures import Outcome, paired_difference, pass_at_k, verdict_counts
+from code_rl.evaluation.manifest import MANIFEST, read_manifest
+from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
+from code_rl.problems.files import short
 from code_rl.reward.verdict import VerdictKind
 from code_rl.runs.files import read_lines
 
 NEVER_COMPARED = ("benchmark", "files", "rule")
 """What must be the same: figures on other data or under another rule are not comparable."""
 
-ACCEPTED = ("model", "settings.seed")
-"""What is expected to differ, and is not pointed out."""
+ACCEPTED = ("seed",)
+"""Settings that are expected to differ, and are not pointed out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Differences (second minus first) by name of the figure, on the problems that both have; `remarks` are settings that differ."""
+def compare(first: Path, second: Path) -> dict[str, Any]:
+    """Compare two evaluations: what `comparison.json` holds.
 
-    first: str
-    second: str
-    benchmark: str
-    differences: Mapping[str, Difference]
-    values: Mapping[str, tuple[float, float]]
-    only_in_one: int
-    remarks: tuple[str, ...]
-
-
-def compare(first: Path, second: Path) -> Comparison:
-    """Compare two evaluations. Raises ConfigError when they are not of the same benchmark, data and rule."""
+    `figures` has differences (second minus first) by name of the figure, on the problems that both have; `remarks` are settings that differ.
+    Raises ConfigError when they are not of the same benchmark, data and rule.
+    """
     manifests = [_manifest(path) for path in (first, second)]
     one, other = (manifest["identity"] for manifest in manifests)
     for name in NEVER_COMPARED:
         if one.get(name) != other.get(name):
             raise ConfigError(
-                f"compare={first},{second}: {name} differs ({_short(one.get(name))} and {_short(other.get(name))}); "
+                f"compare={first},{second}: {name} differs ({short(one.get(name))} and {short(other.get(name))}); "
                 "only evaluations of the same data under the same rule can be compared"
             )
     outcomes = [_outcomes(path) for path in (first, second)]
-    differences: dict[str, Difference] = {}
-    values: dict[str, tuple[float, float]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     shared: set[str] = set()
     for mode, label in ((SAMPLED, "pass@"), (GREEDY, "greedy pass@")):
         by_problem = [outcome.get(mode, {}) for outcome in outcomes]
@@ -59,42 +52,26 @@ def compare(first: Path, second: Path) -> Comparison:
         largest = min(n for each in counts for n, _ in each)
         for k in sorted({1, largest}):
             firsts, seconds = ([pass_at_k(n, c, k) for n, c in each] for each in counts)
-            differences[f"{label}{k}"] = paired_difference(firsts, seconds)
-            values[f"{label}{k}"] = (sum(firsts) / len(firsts), sum(seconds) / len(seconds))
-    if not differences:
-        raise ConfigError(f"compare={first},{second}: they have no problem in common that both have verdicts on")
-    problems = [{problem for mode in each.values() for problem in mode} for each in outcomes]
-    return Comparison(
-        first=str(first),
-        second=str(second),
-        benchmark=one["benchmark"],
-        differences=differences,
-        values=values,
-        only_in_one=len((problems[0] | problems[1]) - shared),
-        remarks=tuple(_remarks(one, other)),
-    )
-
-
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """For `comparison.json`."""
-    return {
-        "first": comparison.first,
-        "second": comparison.second,
-        "benchmark": comparison.benchmark,
-        "only_in_one": comparison.only_in_one,
-        "remarks": list(comparison.remarks),
-        "figures": {
-            name: {
-                "first": comparison.values[name][0],
-                "second": comparison.values[name][1],
+            found = paired_difference(firsts, seconds)
+            figures[f"{label}{k}"] = {
+                "first": sum(firsts) / len(firsts),
+                "second": sum(seconds) / len(seconds),
                 "difference": found.estimate.value,
                 "interval": [found.estimate.low, found.estimate.high],
                 "problems": found.estimate.problems,
                 "rose": found.rose,
                 "fell": found.fell,
             }
-            for name, found in comparison.differences.items()
-        },
+    if not figures:
+        raise ConfigError(f"compare={first},{second}: they have no problem in common that both have verdicts on")
+    problems = [{problem for mode in each.values() for problem in mode} for each in outcomes]
+    return {
+        "first": str(first),
+        "second": str(second),
+        "benchmark": one["benchmark"],
+        "only_in_one": len((problems[0] | problems[1]) - shared),
+        "remarks": _remarks(one, other),
+        "figures": figures,
     }
 
 
@@ -117,15 +94,57 @@ def _outcomes(path: Path) -> dict[Mode, dict[str, list[Outcome]]]:
 
 
 def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    before, after = one.get("settings", {}), other.get("settings", {})
-    names = sorted(before.keys() | after.keys())
+    before, after = ({**each.get("settings", {}), "prompt": each.get("prompt")} for each in (one, other))
+    names = [*sorted((before.keys() | after.keys()) - {*ACCEPTED, "prompt"}), "prompt"]
     return [
-        f"{name}: {before.get(name)} and {after.get(name)}"
-        for name in [*names]
-        if f"settings.{name}" not in ACCEPTED and before.get(name) != after.get(name)
-    ] + [f"prompt: {one['prompt']} and {other['prompt']}" for _ in range(one.get("prompt") != other.get("prompt"))]
+        f"{name}: {before.get(name)} and {after.get(name)}" for name in names if before.get(name) != after.get(name)
+    ]
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 120 else text[:117] + "…"
+SUMMARY = "summary.json"
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results in a folder and those below it, by benchmark."""
+    found = [json.loads((path.parent / RESULTS).read_text("utf-8")) for path in sorted(folder.rglob(MANIFEST))]
+    return {str(results["benchmark"]): results for results in found}
+
+
+def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """One row a folder: Pass@1 with interval of each benchmark, and (of several) their plain mean."""
+    rows = []
+    for name, folder in folders.items():
+        figures = {
+            benchmark: {"pass@1": each["pass@1"], "interval": each["interval"], "problems": each["problems"]}
+            for benchmark, each in read_results(folder).items()
+        }
+        row: dict[str, Any] = {"of": name, "benchmarks": figures}
+        if len(figures) > 1:
+            row["average"] = average(list(figures.values()))
+        rows.append(row)
+    return rows
+
+
+def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean over benchmarks, each counting the same. Its 95% interval takes them for independent and nearly normal."""
+    mean = sum(each["pass@1"] for each in figures) / len(figures)
+    halves = [(each["interval"][1] - each["interval"][0]) / 2 for each in figures]
+    half = math.sqrt(sum(width**2 for width in halves)) / len(figures)
+    return {"pass@1": mean, "interval": [max(0.0, mean - half), min(1.0, mean + half)]}
+
+
+def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
+    """The rows as Markdown."""
+    names = list(rows[0]["benchmarks"])
+    head = [label, *names, *(["average"] if "average" in rows[0] else [])]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [*(row["benchmarks"][name] for name in names), *([row["average"]] if "average" in row else [])]
+        lines.append("| " + " | ".join([row["of"], *map(figure, cells)]) + " |")
+    return "\n".join(lines)
+
+
+def figure(found: Mapping[str, Any]) -> str:
+    """Pass@1 with its interval, in per cent."""
+    low, high = found["interval"]
+    return f"{100 * found['pass@1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

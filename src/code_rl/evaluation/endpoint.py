@@ -18,8 +18,9 @@ from typing import Any
 import aiohttp
 
 from code_rl.errors import BackendError, ConfigError
-from code_rl.evaluation.ask import AskError, Question
+from code_rl.evaluation.ask import Asked, AskError, Question
 from code_rl.evaluation.samples import GREEDY, Sample
+from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.rollouts.sample import derive_seed
 
 FIRST_PAUSE_S = 0.5
@@ -33,40 +34,22 @@ SHOWN = 200
 RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", "n")
 
 
-class Endpoint:
-    """Chat completions of `model` at `url` (with or without `/v1` and `/chat/completions`)."""
+class Endpoint(Asked):
+    """Chat completions of `model=` at `endpoint=` (with or without `/v1` and `/chat/completions`), as the settings of `code-rl eval` ask for them."""
 
     grouped = False
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        max_tokens: int,
-        temperature: float,
-        at_once: int,
-        request_timeout_s: float,
-        patience_s: float,
-        narrowed: Mapping[str, float] | None = None,
-        extra_body: str | None = None,
-        api_key_env: str | None = None,
-    ) -> None:
-        self._url = chat_url(url)
-        self._model = model
-        self._max_tokens = max_tokens
-        self._temperature = temperature
-        self._patience_s, self._request_timeout_s = patience_s, request_timeout_s
+    def __init__(self, config: EvalConfig) -> None:
+        self._config, self._url = config, chat_url(str(config.endpoint))
         self._answered = time.monotonic()
-        self._timeout = aiohttp.ClientTimeout(total=request_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        self._narrowed = dict(narrowed or {})
-        self._extra = read_extra(extra_body, self._narrowed)
-        self._headers = _headers(api_key_env)
+        self._timeout = aiohttp.ClientTimeout(total=config.request_timeout, sock_connect=CONNECT_TIMEOUT_S)
+        self._extra = read_extra(config.extra_body, narrowed(config))
+        self._headers = _headers(config.api_key_env)
         self._session: aiohttp.ClientSession | None = None
         self._rng = random.Random(0)
-        self.at_once, self._places = at_once, asyncio.Semaphore(at_once)
-        self.description = f"{model} at {self._url}"
-        self.facts: Mapping[str, Any] = {"endpoint": self._url, "model": model, "extra_body": self._extra}
+        self.at_once, self._places = config.asking, asyncio.Semaphore(config.asking)
+        self.description = f"{config.model} at {self._url}"
+        self.facts = {"endpoint": self._url, "model": config.model, "extra_body": self._extra}
 
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
         """One request for each number, at once."""
@@ -81,11 +64,11 @@ class Endpoint:
     async def _one(self, question: Question, number: int) -> Sample:
         body = {
             **self._extra,
-            **self._narrowed,
-            "model": self._model,
+            **narrowed(self._config),
+            "model": self._config.model,
             "messages": list(question.opening),
-            "max_tokens": self._max_tokens,
-            "temperature": 0.0 if question.mode == GREEDY else self._temperature,
+            "max_tokens": self._config.max_tokens,
+            "temperature": 0.0 if question.mode == GREEDY else self._config.temperature,
             "seed": derive_seed(question.seed, question.mode, number),
         }
         async with self._places:
@@ -108,7 +91,7 @@ class Endpoint:
     async def _patiently(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The server's answer. Raises AskError, ConfigError, or (patience at its end) BackendError."""
         trouble_since: float | None = None
-        pause, slow = FIRST_PAUSE_S, 0
+        pause, slow, patience, timeout = FIRST_PAUSE_S, 0, self._config.patience, self._config.request_timeout
         while True:
             try:
                 return await self._once(body)
@@ -118,16 +101,11 @@ class Endpoint:
                 trouble_since = now if trouble_since is None else trouble_since
                 wait = max(error.retry_after, pause * (0.5 + self._rng.random()))
                 silent = now + wait - max(trouble_since, self._answered)
-                if (
-                    slow == SLOW_TRIES
-                    and now - self._answered <= self._patience_s + SLOW_TRIES * self._request_timeout_s
-                ):
-                    raise AskError(
-                        "request_timeout", f"no answer within {self._request_timeout_s:g} s, {slow} times"
-                    ) from error
-                if silent > self._patience_s or slow == SLOW_TRIES:
+                if slow == SLOW_TRIES and now - self._answered <= patience + SLOW_TRIES * timeout:
+                    raise AskError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
+                if silent > patience or slow == SLOW_TRIES:
                     raise BackendError(
-                        f"{self._url} did not answer for {self._patience_s:g} s ({error}); "
+                        f"{self._url} did not answer for {patience:g} s ({error}); "
                         "every sample so far is kept: run the same command again to go on"
                     ) from error
                 await asyncio.sleep(wait)
@@ -141,11 +119,13 @@ class Endpoint:
         try:
             async with self._session.post(self._url, json=body) as response:
                 text = await response.text()
-                _check_status(response.status, response.headers.get("Retry-After"), text, self._url, self._model)
+                _check_status(
+                    response.status, response.headers.get("Retry-After"), text, self._url, str(self._config.model)
+                )
         except (aiohttp.ClientError, UnicodeDecodeError) as error:
             raise _PassingError(f"{type(error).__name__}: {error}") from error
         except TimeoutError as error:
-            raise _PassingError(f"no answer within {self._request_timeout_s:g} s", slow=True) from error
+            raise _PassingError(f"no answer within {self._config.request_timeout:g} s", slow=True) from error
         answer = _read_answer(text)
         self._answered = time.monotonic()
         return answer
@@ -184,8 +164,7 @@ def _read_answer(text: str) -> dict[str, Any]:
         raise _PassingError(f"not a chat completion: {' '.join(text[:SHOWN].split())}") from error
     if content is not None and not isinstance(content, str):
         raise _PassingError("the message's content is not text")
-    result: dict[str, Any] = answer
-    return result
+    return dict(answer)
 
 
 def chat_url(url: str) -> str:

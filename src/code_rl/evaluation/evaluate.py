@@ -37,16 +37,6 @@ class SplitResult:
     sampled: Figures | None
     k: int
 
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens sampled."""
-        return self.greedy.completion_tokens + (self.sampled.completion_tokens if self.sampled else 0)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens read before sampling."""
-        return self.greedy.prompt_tokens + (self.sampled.prompt_tokens if self.sampled else 0)
-
 
 async def evaluate(
     policy: Policy,
@@ -99,10 +89,11 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
             seed=run.config.seed,
             slot=run.recorder.evaluation_slot(step),
         )
+    parts = [each for result in results.values() for each in (result.greedy, result.sampled) if each is not None]
     metrics = dict(evaluation_metrics(results)) | {
-        "tokens/eval_prefill": sum(result.prompt_tokens for result in results.values()),
+        "tokens/eval_prefill": sum(each.prompt_tokens for each in parts),
         "time/eval": time.perf_counter() - started,
-        "tokens/eval": sum(result.completion_tokens for result in results.values()),
+        "tokens/eval": sum(each.completion_tokens for each in parts),
     }
     run.recorder.evaluation_done(step, samples, metrics)
     return metrics

@@ -8,7 +8,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,30 +101,12 @@ print(sorted(table)[total % 97])
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """`cpu_s`: the yardstick's least CPU seconds of several runs. `factor` multiplies CPU limits; it is never below 1."""
+async def measure(executor: Executor) -> dict[str, Any]:
+    """The machine's speed, for the manifest: the yardstick's least CPU seconds of several runs.
 
-    cpu_s: float
-
-    @property
-    def factor(self) -> float:
-        """How much slower than the reference, in steps of a quarter, so that noise does not change it; at least 1."""
-        return max(1.0, round(4.0 * self.cpu_s / REFERENCE_CPU_S) / 4.0)
-
-    def facts(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "yardstick_cpu_s": round(self.cpu_s, 4),
-            "reference_cpu_s": REFERENCE_CPU_S,
-            "cpu_limit_factor": self.factor,
-            "machine": platform.machine(),
-            "system": platform.platform(),
-        }
-
-
-async def measure(executor: Executor) -> Speed:
-    """Run the yardstick a few times. Raises SandboxError when the sandbox cannot run it."""
+    `cpu_limit_factor`, by which CPU limits are multiplied, says how much slower the machine is than the reference, in steps of a quarter, so that
+    noise does not change it; at least 1. Raises SandboxError when the sandbox cannot run the yardstick.
+    """
     job = Job(code=YARDSTICK, cases=(StdinInput(b""),) * RUNS, limits=Limits(cpu_s=60.0))
     seconds = []
     async with closing(executor.run(job)) as executions:
@@ -133,4 +114,10 @@ async def measure(executor: Executor) -> Speed:
             if execution.status is not Status.OK:
                 raise SandboxError(f"the sandbox cannot run a simple program: {execution.status} {execution.detail}")
             seconds.append(execution.cpu_s)
-    return Speed(min(seconds))
+    return {
+        "yardstick_cpu_s": round(min(seconds), 4),
+        "reference_cpu_s": REFERENCE_CPU_S,
+        "cpu_limit_factor": max(1.0, round(4.0 * min(seconds) / REFERENCE_CPU_S) / 4.0),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+    }

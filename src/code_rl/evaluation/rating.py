@@ -146,7 +146,8 @@ def _from_row(row: Mapping[str, Any]) -> Contest:
 
 
 def _from_site(row: Mapping[str, Any]) -> Contest:
-    standings, changes = (_result(row[name]) for name in ("standings", "rating_changes"))
+    answers = (row[name] for name in ("standings", "rating_changes"))  # with or without the site's envelope
+    standings, changes = (one["result"] if isinstance(one, Mapping) and "result" in one else one for one in answers)
     rating_of = {change["handle"]: float(change["oldRating"]) for change in changes}
     problems = {str(problem["index"]): _points(problem.get("points")) for problem in standings["problems"]}
     rows = []
@@ -156,11 +157,6 @@ def _from_site(row: Mapping[str, Any]) -> Contest:
             rows.append((float(each["points"]), float(each["penalty"]), rating_of[handle]))
     contest = standings["contest"]
     return _contest(str(contest["id"]), str(contest.get("name", "")), problems, rows)
-
-
-def _result(answer: Any) -> Any:
-    """What the site answered, with or without its envelope."""
-    return answer["result"] if isinstance(answer, Mapping) and "result" in answer else answer
 
 
 def _contest(

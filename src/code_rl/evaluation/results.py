@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from code_rl.errors import ConfigError, SandboxError
@@ -46,11 +47,16 @@ def make_results(
     if not any(outcomes for outcomes in by_problem[main].values()):
         raise SandboxError(f"no sample of {benchmark.name} could be had: {dict(Counter(found.missing.values()))}")
     entries = benchmark.entries
+    tagged: dict[str, dict[str, list[Entry]]] = {}
+    for entry in entries:
+        for tag, value in entry.tags.items():
+            tagged.setdefault(tag, {}).setdefault(value, []).append(entry)
+    group = partial(_group, by_problem=by_problem, plan=plan, ks=ks)
     results: dict[str, Any] = {
         "benchmark": benchmark.name,
         "model": model,
-        **_group(entries, by_problem, plan, ks),
-        "breakdown": _breakdown(entries, by_problem, plan, ks),
+        **group(entries),
+        "breakdown": {tag: {value: group(some) for value, some in values.items()} for tag, values in tagged.items()},
         "prompt": benchmark.prompt.version,
         **{name: benchmark.facts[name] for name in ("release", "window") if name in benchmark.facts},
         "rules": _rules(entries, found, main),
@@ -67,14 +73,18 @@ def _group(
     entries: Sequence[Entry], by_problem: Mapping[Mode, Mapping[str, list[Outcome]]], plan: Plan, ks: Sequence[int]
 ) -> dict[str, Any]:
     """Figures of some problems: pass@k, greedy, rates, counts, tokens. Problems and intervals of nothing are left out."""
-    main: Mode = SAMPLED if plan.samples else GREEDY
-    row: dict[str, Any] = {"wanted_problems": len(entries)}
-    shown = _figures(entries, by_problem[main], ks if plan.samples else (1,))
+
+    def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
+        outcomes_P = [by_problem[mode][entry.problem_id] for entry in entries]
+        return figures(outcomes_P, ks) if any(one.judged for outcomes in outcomes_P for one in outcomes) else None
+
+    shown = of(SAMPLED, ks) if plan.samples else of(GREEDY, (1,))
     if shown is None:
-        return {**row, "problems": 0}
-    greedy = _figures(entries, by_problem[GREEDY], (1,)) if plan.greedy else None
-    largest = max(shown.pass_at)
-    row |= {
+        return {"wanted_problems": len(entries), "problems": 0}
+    greedy, largest = of(GREEDY, (1,)) if plan.greedy else None, max(shown.pass_at)
+    beside = [shown, greedy] if greedy is not None and plan.samples else [shown]
+    return {
+        "wanted_problems": len(entries),
         "problems": shown.problems,
         "samples": shown.samples,
         **{f"pass@{k}": estimate.value for k, estimate in sorted(shown.pass_at.items())},
@@ -89,31 +99,9 @@ def _group(
         "truncated_rate": shown.truncated_rate,
         "verdicts": dict(sorted(shown.verdicts.items())),
         "tokens": {
-            "prompt": shown.prompt_tokens + (greedy.prompt_tokens if greedy and main != GREEDY else 0),
-            "completion": shown.completion_tokens + (greedy.completion_tokens if greedy and main != GREEDY else 0),
+            "prompt": sum(each.prompt_tokens for each in beside),
+            "completion": sum(each.completion_tokens for each in beside),
         },
-    }
-    return row
-
-
-def _figures(entries: Sequence[Entry], by_problem: Mapping[str, list[Outcome]], ks: Iterable[int]) -> Figures | None:
-    outcomes_P = [by_problem[entry.problem_id] for entry in entries]
-    if not any(outcome.judged for outcomes in outcomes_P for outcome in outcomes):
-        return None
-    return figures(outcomes_P, ks)
-
-
-def _breakdown(
-    entries: Sequence[Entry], by_problem: Mapping[Mode, Mapping[str, list[Outcome]]], plan: Plan, ks: Sequence[int]
-) -> dict[str, Any]:
-    """For each tag that problems have, figures for each of its values, in the order of their first problems."""
-    groups: dict[str, dict[str, list[Entry]]] = {}
-    for entry in entries:
-        for tag, value in entry.tags.items():
-            groups.setdefault(tag, {}).setdefault(value, []).append(entry)
-    return {
-        tag: {value: _group(members, by_problem, plan, ks) for value, members in values.items()}
-        for tag, values in groups.items()
     }
 
 
@@ -176,9 +164,7 @@ def _rating(rating: Rating, by_problem: Mapping[str, list[Outcome]]) -> dict[str
         "without_standings": sorted(set(attempts) - set(contests)),
         "without_contest": unnamed,
         "by_contest": [
-            {"contest": r.contest_id, "solved": r.solved, "points": r.points, "penalty": r.penalty, "place": r.place,
-             "participants": r.participants, "rating": r.rating}
-            for r in rated
+            {"contest" if name == "contest_id" else name: value for name, value in asdict(one).items()} for one in rated
         ],
     }  # fmt: skip
 

@@ -158,11 +158,6 @@ class RuleGrader(GroupGrader):
             return own
 
 
-def problem_seed(seed: int, split: str, index: int) -> int:
-    """The seed of the draws for the problem at `index` of `split`: evaluations before and after training are paired."""
-    return derive_seed(seed, "eval", split, index)
-
-
 class Evaluation:
     """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in `slot`.
 
@@ -239,7 +234,8 @@ class Evaluation:
 
     async def _ask(self, work: Work, problem: Problem, grader: RuleGrader | None) -> Sequence[Sample]:
         entry, plan = work.entry, self._plan
-        seed, messages = problem_seed(plan.seed, entry.split, entry.index), self._questions.messages(problem)
+        seed = derive_seed(plan.seed, "eval", entry.split, entry.index)  # the same before and after training
+        messages = self._questions.messages(problem)
         samples, reason = [], "not_in_file"
         try:
             question = Question(problem, messages, seed, work.mode, work.total, partial(self._slot, work), grader)

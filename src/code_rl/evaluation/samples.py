@@ -63,8 +63,7 @@ class Sample:
 
 def sample_from_json(row: Mapping[str, Any]) -> Sample:
     """The inverse of `Sample.to_json`. Raises KeyError, TypeError or ValueError for another object."""
-    names = Sample.__dataclass_fields__
-    sample = Sample(**{name: value for name, value in row.items() if name in names})
+    sample = Sample(**{name: value for name, value in row.items() if name in Sample.__dataclass_fields__})
     if sample.mode not in (SAMPLED, GREEDY) or not isinstance(sample.sample, int):
         raise ValueError(f"mode={sample.mode!r}, sample={sample.sample!r}")
     return sample
@@ -86,7 +85,12 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
             if problem_id not in known:
                 raise DataError(f"{where}: problem {problem_id!r} is not among the {len(known)} problems evaluated")
             if fields.pop("continues", False):
-                fields["code"] = _continued(known[problem_id], fields["code"], where)
+                prompt = known[problem_id]
+                if prompt is None:
+                    raise DataError(
+                        f"{where}: this benchmark has no prompt to be continued; give whole programs as solution"
+                    )
+                fields["code"] = prompt + fields["code"]
             mode = fields.pop("mode", SAMPLED)
             mine = stored.setdefault(problem_id, [])
             number = sum(sample.mode == mode for sample in mine)
@@ -95,12 +99,6 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
             except (TypeError, ValueError) as error:
                 raise DataError(f"{where}: not a sample: {error}") from error
     return stored
-
-
-def _continued(prompt: str | None, completion: str, where: str) -> str:
-    if prompt is None:
-        raise DataError(f"{where}: this benchmark has no prompt to be continued; give whole programs as solution")
-    return prompt + completion
 
 
 def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -126,9 +124,15 @@ def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if "question_id" in row:
-        yield from _livecodebench(row, where)
+        codes = row.get("code_list")
+        if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
+            raise DataError(f"{where}: code_list must be a list of programs")
+        yield from ((str(row["question_id"]), {"code": code or None}) for code in codes)
     elif "task_id" in row:
-        yield _evalplus(row, where)
+        program = row.get("solution", row.get("completion"))
+        if not isinstance(row["task_id"], str) or not isinstance(program, str):
+            raise DataError(f"{where}: evalplus samples are task_id with solution or completion, strings")
+        yield row["task_id"], {"code": program, "continues": "solution" not in row}
     elif isinstance(row.get("problem_id"), str):
         given = [name for name in ("completion", "code") if row.get(name) is not None]
         texts = {name: row[name] for name in given}
@@ -140,21 +144,6 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
         raise DataError(
             f"{where}: a sample needs problem_id (ours), task_id (evalplus) or question_id (LiveCodeBench); found {sorted(row)[:6]}"
         )
-
-
-def _evalplus(row: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    program = row.get("solution", row.get("completion"))
-    if not isinstance(row["task_id"], str) or not isinstance(program, str):
-        raise DataError(f"{where}: evalplus samples are task_id with solution or completion, strings")
-    return row["task_id"], {"code": program} if "solution" in row else {"code": program, "continues": True}
-
-
-def _livecodebench(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    codes = row.get("code_list")
-    if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
-        raise DataError(f"{where}: code_list must be a list of programs")
-    for code in codes:
-        yield str(row["question_id"]), {"code": code or None}
 
 
 SAMPLES = "samples.jsonl"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.config.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, option
 from code_rl.environments import ENVIRONMENTS, get_environment
 from code_rl.environments.wording import get_wording
 from code_rl.errors import ConfigError
@@ -35,10 +35,6 @@ class Choice:
     end_date: str | None = None
 
 
-def _setting(default: Any, doc: str) -> Any:
-    return chz.field(default=default, doc=doc)
-
-
 @chz.chz
 class EvalConfig:
     """Evaluate a model on benchmarks, or compare two evaluations.
@@ -46,115 +42,110 @@ class EvalConfig:
     Who: model= (with backend=), checkpoint=RUN, endpoint=URL with model=, samples=FILE, or model=reference. On what: benchmark=.
     """
 
-    benchmark: str | None = _setting(
+    benchmark: str | None = option(
         None,
         "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, or package.module:object of your own.",
     )
-    data: str | None = _setting(
+    data: str | None = option(
         None,
         "Local data: a file, or (livecodebench) the folder of shards; for several benchmarks NAME:PATH,NAME:PATH. None: what `code-rl data fetch` "
         "has brought, else downloaded at a pinned revision.",
     )
-    version: str | None = _setting(
+    version: str | None = option(
         None, "LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."
     )
-    start_date: str | None = _setting(None, "LiveCodeBench: first contest date, YYYY-MM-DD, inclusive.")
-    end_date: str | None = _setting(None, "LiveCodeBench: last contest date, YYYY-MM-DD, inclusive.")
-    limit: int = _setting(-1, "Problems per split (a fixed subsample); -1: all.")
-    model: str | None = _setting(
+    start_date: str | None = option(None, "LiveCodeBench: first contest date, YYYY-MM-DD, inclusive.")
+    end_date: str | None = option(None, "LiveCodeBench: last contest date, YYYY-MM-DD, inclusive.")
+    limit: int = option(
+        -1,
+        "Problems per split (a fixed subsample); -1: all.",
+        must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
+    )
+    model: str | None = option(
         None, "'tiny', a local folder or a hub id; the name that an endpoint knows; 'reference': the set's solutions."
     )
-    checkpoint: str | None = _setting(
+    checkpoint: str | None = option(
         None,
         "A run directory (its last checkpoint), RUN/NAME for a named one. The run's settings are the defaults then.",
     )
-    endpoint: str | None = _setting(None, "Address of an OpenAI Chat Completions API, http://HOST:PORT/v1.")
-    samples: str | None = _setting(
+    endpoint: str | None = option(None, "Address of an OpenAI Chat Completions API, http://HOST:PORT/v1.")
+    samples: str | None = option(
         None, "Samples made elsewhere: our samples.jsonl, evalplus's JSON lines or LiveCodeBench's JSON array."
     )
-    backend: str = _setting("auto", "Where the model lives, as for training.")
-    device: str = _setting("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
-    renderer: str = _setting("auto", "How conversations become tokens, as for training.")
-    environment: str = _setting("single", "single, repair, or package.module:object of your own, as for training.")
-    max_turns: int | None = _setting(None, "With environment=repair: answers of one attempt at most (None: 3).")
-    n: int | None = _setting(
-        None, "Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: only greedy."
+    backend: str = option("auto", "Where the model lives, as for training.")
+    device: str = option("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
+    renderer: str = option("auto", "How conversations become tokens, as for training.")
+    environment: str = option("single", "single, repair, or package.module:object of your own, as for training.")
+    max_turns: int | None = option(None, "With environment=repair: answers of one attempt at most (None: 3).")
+    n: int | None = option(
+        None,
+        "Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: only greedy.",
+        AT_LEAST_0,
     )
-    greedy: bool | None = _setting(
+    greedy: bool | None = option(
         None, "Also one greedy completion per problem (None: with checkpoint=, as the run's own evaluations)."
     )
-    k: str | None = _setting(None, "For which k pass@k is given, comma-separated, each at most n (None: 1 and n).")
-    temperature: float = _setting(1.0, "Sampling temperature. 0: greedy, with n=1.")
-    top_p: float = _setting(1.0, "Draw only from the likeliest tokens that have this share of the mass together.")
-    top_k: int = _setting(-1, "Draw only from so many of the likeliest tokens; -1: from all.")
-    prompt: str | None = _setting(
+    k: str | None = option(None, "For which k pass@k is given, comma-separated, each at most n (None: 1 and n).")
+    temperature: float = option(1.0, "Sampling temperature. 0: greedy, with n=1.", FROM_0)
+    top_p: float = option(
+        1.0,
+        "Draw only from the likeliest tokens that have this share of the mass together.",
+        must(lambda share: 0 < share <= 1, "above 0 and at most 1"),
+    )
+    top_k: int = option(
+        -1,
+        "Draw only from so many of the likeliest tokens; -1: from all.",
+        must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
+    )
+    prompt: str | None = option(
         None,
         "How problems are worded, on every benchmark: livecodebench, plain, code-r1, or package.module:function of your own. None: as each benchmark has it.",
     )
-    system_prompt: str | None = _setting(
+    system_prompt: str | None = option(
         None,
         "System message before each problem, in place of the wording's own; empty: none. None: as the wording has it.",
     )
-    max_tokens: int = _setting(24576, "Tokens per completion at most.")
-    sweep: str | None = _setting(
+    max_tokens: int = option(24576, "Tokens per completion at most.", AT_LEAST_1)
+    sweep: str | None = option(
         None,
         "Token limits, comma-separated, in place of max_tokens: everything is evaluated under each, in a folder of its own.",
     )
-    seed: int = _setting(0, "Seed of all draws.")
-    rule: Literal["auto", "own", "both"] = _setting(
+    seed: int = option(0, "Seed of all draws.", AT_LEAST_0)
+    rule: Literal["auto", "own", "both"] = option(
         "auto",
         "own: each problem's compare rule. both: beside rule lcb, LiveCodeBench's own decision (lcb-official) on the same outputs.\n"
         "auto: both for livecodebench.",
     )
-    executor: str = _setting(
-        "auto",
-        EXECUTOR_DOC,
-    )
-    isolation: Literal["auto", "full", "landlock", "none"] = _setting(
-        "auto", "Isolation level of the embedded sandbox."
-    )
-    concurrency: int | None = _setting(None, "Programs in flight at once (None: the executor's default).")
-    reward_timeout: float | None = _setting(
+    executor: str = option("auto", EXECUTOR_DOC)
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "Isolation level of the embedded sandbox.")
+    concurrency: int | None = option(None, "Programs in flight at once (None: the executor's default).", AT_LEAST_1)
+    reward_timeout: float | None = option(
         None,
         "CPU seconds per test at most. A problem's own limit, times this machine's measured slowness (never below 1), wins where it is lower.",
+        ABOVE_0,
     )
-    asking: int = _setting(32, "Requests to an endpoint, or prompts of a back end, in flight at once.")
-    request_timeout: float = _setting(
-        1800.0, "Seconds that one request to an endpoint may take. After two such time-outs its sample is missing."
+    asking: int = option(32, "Requests to an endpoint, or prompts of a back end, in flight at once.", AT_LEAST_1)
+    request_timeout: float = option(
+        1800.0,
+        "Seconds that one request to an endpoint may take. After two such time-outs its sample is missing.",
+        ABOVE_0,
     )
-    patience: float = _setting(
-        600.0, "Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed."
+    patience: float = option(
+        600.0,
+        "Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed.",
+        ABOVE_0,
     )
-    extra_body: str | None = _setting(None, 'Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.')
-    api_key_env: str | None = _setting(
+    extra_body: str | None = option(None, 'Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.')
+    api_key_env: str | None = option(
         None, "Environment variable with the endpoint's key. Nothing is sent unless it is named."
     )
-    standings: str | None = _setting(None, "Codeforces: snapshot of official standings, for the rating.")
-    ratings: str | None = _setting(None, "Codeforces: ratings of all users, {rating: users}, for the percentile.")
-    compare: str | None = _setting(None, "Two folders of evaluations, A,B: the paired difference B minus A.")
-    out: str | None = _setting(
+    standings: str | None = option(None, "Codeforces: snapshot of official standings, for the rating.")
+    ratings: str | None = option(None, "Codeforces: ratings of all users, {rating: users}, for the percentile.")
+    compare: str | None = option(None, "Two folders of evaluations, A,B: the paired difference B minus A.")
+    out: str | None = option(
         None, "Folder of the results; a cut evaluation goes on in it. None: ~/code-rl-logs/eval-<date-time>."
     )
-    dry_run: bool = _setting(False, "Check everything, say what would be asked and judged, and stop.")
-
-    @chz.validate
-    def _numbers(self) -> None:
-        for name, low in (("asking", 1), ("max_tokens", 1), ("concurrency", 1), ("n", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name}={value} must be at least {low}")
-        for name in ("reward_timeout", "request_timeout", "patience"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name}={value} must be a finite number above 0")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigError(f"temperature={self.temperature} must be a finite number, 0 or above")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p={self.top_p} must be above 0 and at most 1")
-        if self.top_k != -1 and self.top_k < 1:
-            raise ConfigError(f"top_k={self.top_k} must be -1 (all) or at least 1")
-        if self.limit < -1 or self.limit == 0:
-            raise ConfigError(f"limit={self.limit} must be -1 (all problems) or at least 1")
+    dry_run: bool = option(False, "Check everything, say what would be asked and judged, and stop.")
 
     @property
     def who(self) -> Literal["reference", "endpoint", "samples", "weights"]:

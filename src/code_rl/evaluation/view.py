@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from code_rl.evaluation.compare import Comparison
-from code_rl.progress import judging
+from code_rl.progress import View, judging
 from code_rl.reward.verdict import Verdict
 
-PIPE_WIDTH = 140
 
+class EvalView(View):
+    """What is evaluated, and what came of it."""
 
-class EvalView:
-    """Writes to `console` (standard output unless given)."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
-        if not self.console.is_terminal:
-            self.console.width = PIPE_WIDTH
-
-    def say(self, text: str) -> None:
-        """One line."""
-        self.console.print(text, markup=False)
+    pipe_width = 140
 
     def progress(self, total: int) -> AbstractContextManager[Callable[[Verdict], None]]:
         """Show progress while the block runs; the block calls the function with each verdict."""
@@ -35,13 +22,9 @@ class EvalView:
 
     def results(self, results: Mapping[str, Any]) -> None:
         """The table of one benchmark."""
-        table = Table(
-            box=box.SIMPLE if self.console.is_terminal else box.ASCII2, title=title(results), title_justify="left"
-        )
-        names = ["problems", *_rates(results), "greedy", "format", "truncated"]
-        table.add_column("")
-        for name in names:
-            table.add_column(name, justify="right")
+        rates = sorted(int(name[5:]) for name in results if name.startswith("pass@") and name[5:].isdigit())
+        names = ["problems", *(f"pass@{k}" for k in rates), "greedy", "format", "truncated"]
+        table = self.table("", *names, title=f"{_of(results)}: {results['model']}")
         table.add_row("all", *_cells(results, names))
         for values in results["breakdown"].values():
             if len(values) > 1:
@@ -52,23 +35,23 @@ class EvalView:
         self._remarks(results)
         self.say(markdown(results))
 
-    def comparison(self, comparison: Comparison) -> None:
+    def comparison(self, found: Mapping[str, Any]) -> None:
         """The table of a paired comparison."""
-        table = Table(box=box.SIMPLE if self.console.is_terminal else box.ASCII2, title=f"{comparison.benchmark}: B minus A", title_justify="left")  # fmt: skip
-        for name in ("", "A", "B", "difference [95%]", "problems", "rose", "fell"):
-            table.add_column(name, justify="right" if name else "left")
-        for name, found in comparison.differences.items():
-            estimate = found.estimate
-            first, second = comparison.values[name]
-            shown = f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
-            table.add_row(name, _percent(first), _percent(second), shown, str(estimate.problems), str(found.rose), str(found.fell))  # fmt: skip
+        table = self.table(
+            "", "A", "B", "difference [95%]", "problems", "rose", "fell", title=f"{found['benchmark']}: B minus A"
+        )
+        for name, row in found["figures"].items():
+            low, high = row["interval"]
+            shown = f"{100 * row['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+            counts = (str(row[count]) for count in ("problems", "rose", "fell"))
+            table.add_row(name, _percent(row["first"]), _percent(row["second"]), shown, *counts)
         self.console.print(table, soft_wrap=False)
-        self.say(f"A: {comparison.first}")
-        self.say(f"B: {comparison.second}")
-        for remark in comparison.remarks:
+        self.say(f"A: {found['first']}")
+        self.say(f"B: {found['second']}")
+        for remark in found["remarks"]:
             self.say(f"they differ in {remark}")
-        if comparison.only_in_one:
-            self.say(f"{comparison.only_in_one} problems have verdicts in one of them only, and are left out")
+        if found["only_in_one"]:
+            self.say(f"{found['only_in_one']} problems have verdicts in one of them only, and are left out")
 
     def _remarks(self, results: Mapping[str, Any]) -> None:
         for name, problems in results["problems_of"].items():
@@ -89,30 +72,23 @@ class EvalView:
             rating = results["rating"]
             above = "" if rating["percentile"] is None else f", above {rating['percentile']}% of users"
             self.say(f"rating {rating['rating']:.0f}{above}, mean of {rating['contests']} contests")
-        for name, what in (("skipped", "rows have no problem"), ("missing", "samples are missing")):
-            reasons = results[name]
-            if name == "skipped":
-                reasons = {reason: list(reasons.values()).count(reason) for reason in sorted(set(reasons.values()))}
+        skipped = dict(sorted(Counter(results["skipped"].values()).items()))
+        for reasons, what in ((skipped, "rows have no problem"), (results["missing"], "samples are missing")):
             if reasons:
                 self.say(
                     f"{sum(reasons.values())} {what}: " + ", ".join(f"{why} {many}" for why, many in reasons.items())
                 )
-        ours = results["verdicts"].get("sandbox_error", 0)
-        if ours:
-            self.say(
-                f"{ours} samples got no verdict about themselves (sandbox_error); the same command judges them again"
-            )
-        broken = results["verdicts"].get("checker_error", 0)
-        if broken:
-            self.say(
-                f"{broken} samples got no verdict because a problem's checker fails on its own reference (checker_error)"
-            )
+        for kind, why in (
+            ("sandbox_error", "about themselves (sandbox_error); the same command judges them again"),
+            ("checker_error", "because a problem's checker fails on its own reference (checker_error)"),
+        ):
+            if results["verdicts"].get(kind):
+                self.say(f"{results['verdicts'][kind]} samples got no verdict {why}")
 
 
-def title(results: Mapping[str, Any]) -> str:
-    """The benchmark with its release, window and count."""
-    parts = [results["benchmark"], *(results[name] for name in ("release", "window") if name in results)]
-    return f"{', '.join(parts)}: {results['model']}"
+def _of(results: Mapping[str, Any]) -> str:
+    """The benchmark with its release and window."""
+    return ", ".join([results["benchmark"], *(results[name] for name in ("release", "window") if name in results)])
 
 
 def markdown(results: Mapping[str, Any]) -> str:
@@ -120,19 +96,13 @@ def markdown(results: Mapping[str, Any]) -> str:
     low, high = results["interval"]
     cells = [
         results["model"],
-        ", ".join([results["benchmark"], *(results[name] for name in ("release", "window") if name in results)]),
+        _of(results),
         f"{results['problems']} problems",
         f"Pass@1 {100 * results['pass@1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
         *([f"Pass@{results['k']} {100 * results['pass@k']:.1f}"] if results["k"] > 1 else []),
         results["how"],
     ]
     return "| " + " | ".join(cells) + " |"
-
-
-def _rates(row: Mapping[str, Any]) -> list[str]:
-    return [
-        f"pass@{k}" for k in sorted(int(name[5:]) for name in row if name.startswith("pass@") and name[5:].isdigit())
-    ]
 
 
 def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:

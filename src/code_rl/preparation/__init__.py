@@ -1,1 +1,4 @@
-"""From raw problems to problems worth training on: stages that each say what they dropped and why."""
+"""`code-rl prepare`: from raw problems to problems worth training on, by stages that each say what they dropped and why.
+
+A file a stage; `pipeline` runs them, `bench` and `ledger` are what they share. Others import `ledger` (decisions that survive a cut) and `bench.make_entry`.
+"""

@@ -1,4 +1,4 @@
-"""What the stages share: decisions and their ledgers, problems as the static stages see them, the store, one executor that starts when it is first needed."""
+"""What the stages share: problems as the static stages see them, the store, one executor that starts when it is first needed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from code_rl.errors import ConfigError
+from code_rl.preparation.ledger import Decisions, Ledger, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.problems.dataset import Dataset
 from code_rl.problems.files import read_object, sources_digest
@@ -21,7 +22,6 @@ from code_rl.problems.native import format_fields, format_halves, format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.store import Store
 from code_rl.problems.values import dumps
-from code_rl.runs.files import sync_directory
 from code_rl.sandbox.executor import Executor
 from code_rl.shards import Shard, read_shard, shard_paths
 
@@ -30,105 +30,6 @@ NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "ta
 MAX_HASHED_TESTS = 64
 INTERACTOR = "interactor"
 """The rule of a problem that brings its own partner to talk to."""
-OnItem = Callable[[], None]
-"""Called once for each item that a stage has decided."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A stage's word on one item. `reason` is a code to count by (empty when kept), `detail` a short text for people.
-
-    `card` is what the stage adds to the problem's data card; `notes` what later stages need and the card does not.
-    """
-
-    keep: bool
-    reason: str = ""
-    detail: str = ""
-    card: Mapping[str, Any] = field(default_factory=dict)
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-
-KEEP = Decision(keep=True)
-
-
-def drop(reason: str, detail: str = "", **notes: Any) -> Decision:
-    """A decision to drop."""
-    return Decision(keep=False, reason=reason, detail=detail, notes=notes)
-
-
-def content_key(*parts: object) -> str:
-    """A hash of JSON-able parts; equal parts give equal keys."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-class Ledger:
-    """What a stage decided, on disk as it decides: a cut loses at most the item in hand.
-
-    A record is found again by the content hash of everything that its decision depends on, so that a rerun with other data or other
-    settings reuses exactly what still holds. A torn last line is forgotten; everything before it stands.
-    """
-
-    def __init__(self, path: Path, others: Iterable[Path] = ()) -> None:
-        """With what other ledgers say, which stay as they are."""
-        self._path = path
-        self._records: dict[str, Decision] = {}
-        for other in others:
-            self._take(other)
-        end = self._take(path)
-        if path.exists():
-            os.truncate(path, end)
-        self._stream: IO[bytes] = path.open("ab")
-
-    def get(self, key: str) -> Decision | None:
-        """The decision stored under `key`."""
-        return self._records.get(key)
-
-    def put(self, key: str, decision: Decision) -> None:
-        """Store a decision; it survives a kill of this process once this returns."""
-        self._records[key] = decision
-        self._stream.write(_line(key, decision))
-        self._stream.flush()
-
-    def close(self, wanted: Iterable[str]) -> None:
-        """Keep only the records under the keys `wanted`, in that order, on disk, and close."""
-        self._stream.close()
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        with temporary.open("wb") as stream:
-            stream.writelines(_line(key, self._records[key]) for key in wanted if key in self._records)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(self._path)
-        sync_directory(self._path.parent)
-
-    def abandon(self) -> None:
-        """Close without rewriting: what was stored stays."""
-        self._stream.close()
-
-    def _take(self, path: Path) -> int:
-        """Read the records of a file; returns how far it is whole."""
-        end = 0
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
-            for line in stream:
-                if not line.endswith(b"\n") or not self._read(line):
-                    break
-                end += len(line)
-        return end
-
-    def _read(self, line: bytes) -> bool:
-        try:
-            row = json.loads(line)
-            key = row.pop("key")
-            self._records[key] = Decision(**row)
-        except (ValueError, TypeError, KeyError):
-            return False
-        return True
-
-
-def _line(key: str, decision: Decision) -> bytes:
-    optional = {name: value for name in ("reason", "detail", "card", "notes") if (value := getattr(decision, name))}
-    row = {"key": key, "keep": decision.keep, **optional}
-    return json.dumps(row, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +121,7 @@ def _short_hash(text: str) -> str:
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
     """What the store keeps of an entry, as JSON data."""
-    return {name: getattr(entry, name) for name in _FIELDS}
+    return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
 
 
 def entry_from_json(row: Mapping[str, Any]) -> Entry:
@@ -228,9 +129,6 @@ def entry_from_json(row: Mapping[str, Any]) -> Entry:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
     return Entry(**values)
-
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(Entry))
 
 
 @dataclass(slots=True)
@@ -308,19 +206,17 @@ class Bench:
                 theirs = json.loads((folder / REPORT).read_bytes())
             except (OSError, ValueError):
                 theirs = {}
-            wanted = {
-                "finished": True,
-                **json.loads(json.dumps({name: report[name] for name in ("code", "provenance")})),
-            }
+            facts = json.loads(
+                json.dumps({"finished": True, **{name: report[name] for name in ("code", "provenance")}})
+            )
+            settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
+            wanted = {**facts, **settings, "shard": str(shard)}
+            theirs |= theirs.get("settings", {})
             wrong = [
-                f"{name} is {theirs.get(name)}, not {value}"
+                f"{name}{' is ' if name in facts else '='}{theirs.get(name)}, not {value}"
                 for name, value in wanted.items()
                 if theirs.get(name) != value
             ]
-            settings = {**report["settings"], "shard": str(shard)}
-            for name, value in settings.items():
-                if (name not in NO_DATA or name == "shard") and theirs.get("settings", {}).get(name) != value:
-                    wrong.append(f"{name}={theirs.get('settings', {}).get(name)}, not {value}")
             if wrong:
                 raise ConfigError(
                     f"merge=true: shard {shard} ({folder}) cannot be used: {'; '.join(wrong)}; run shard={shard} again"
@@ -337,12 +233,6 @@ class Bench:
             self._executor = connect_executor(self.config.executor, isolation=self.config.isolation)
         return self._executor
 
-    async def check_executor(self) -> None:
-        """Refuse an executor that cannot be had or does not answer, before time is spent on the stages before verify."""
-        from code_rl.sandbox.connect import check_executor
-
-        await check_executor(self.executor())
-
     async def aclose(self) -> None:
         """Stop the executor."""
         if self._executor is not None:
@@ -350,45 +240,29 @@ class Bench:
             self._executor = None
 
     @contextlib.contextmanager
-    def ledger(self, stage: str, keys: list[str]) -> Iterator[Ledger]:
-        """The ledger of a stage; a stage that ends well leaves the records under `keys` and no others."""
+    def deciding(
+        self,
+        stage: str,
+        modules: Sequence[str],
+        survivors: Sequence[Survivor],
+        on_item: OnItem,
+        about: Callable[[Survivor], Sequence[object]],
+    ) -> Iterator[Decisions]:
+        """The decisions of a stage, with those that its ledger has; a stage that ends well leaves their records and no others.
+
+        A decision depends on the stage's settings, on what the code of `modules` (of ours) says, and on `about` the survivor.
+        """
+        digest = sources_digest(*(name if "." in name else f"code_rl.preparation.{name}" for name in (stage, *modules)))
+        shared = [stage, digest, *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
+        keys = [content_key(shared, *about(survivor)) for survivor in survivors]
         others = [self._whole] if self.shard is not None else self._shards().values()
         ledger = Ledger(self.work / f"{stage}.jsonl", [folder / f"{stage}.jsonl" for folder in others])
         try:
-            yield ledger
+            yield Decisions(survivors, keys, ledger, on_item)
         except BaseException:
             ledger.abandon()
             raise
         ledger.close(keys)
-
-    def item_by_item(
-        self,
-        stage: str,
-        survivors: Sequence[Survivor],
-        keys: list[str],
-        decide: Callable[[Survivor], Decision],
-        on_item: OnItem,
-        *,
-        known: Callable[[Survivor, Decision], object] = lambda *_: None,
-    ) -> list[Decision]:
-        """The decision on each survivor, in order: that of the ledger, which `known` is told of, or what `decide` says."""
-        decisions = []
-        with self.ledger(stage, keys) as ledger:
-            for survivor, key in zip(survivors, keys, strict=True):
-                decision = ledger.get(key)
-                if decision is None:
-                    decision = decide(survivor)
-                    ledger.put(key, decision)
-                else:
-                    known(survivor, decision)
-                decisions.append(decision)
-                on_item()
-        return decisions
-
-    def settings(self, stage: str, *modules: str) -> list[object]:
-        """What decisions of a stage depend on beside the problem: its settings, and what the code of the modules (of ours) says."""
-        digest = sources_digest(*(name if "." in name else f"code_rl.preparation.{name}" for name in modules))
-        return [stage, digest, *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
 
     def load(self, survivor: Survivor) -> Problem:
         """The problem as it stands after the stages so far: its tests and its limit, its card in `meta`."""

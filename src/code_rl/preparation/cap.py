@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Entry, Survivor
+from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 
 
 async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Tests within the budgets."""
-    settings = bench.settings("cap", "cap")
-    keys = [content_key(settings, survivor.entry.digest, survivor.notes) for survivor in survivors]
-    return bench.item_by_item("cap", survivors, keys, lambda s: cap_entry(s.entry, s.notes, bench.config), on_item)
+    with bench.deciding("cap", (), survivors, on_item, lambda one: (one.entry.digest, one.notes)) as decisions:
+        return decisions.one_by_one(lambda one: cap_entry(one.entry, one.notes, bench.config))
 
 
 def cap_entry(entry: Entry, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:

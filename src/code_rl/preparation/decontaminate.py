@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.errors import DataError
-from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.text import (
     Hashes,
@@ -32,6 +33,7 @@ from code_rl.preparation.text import (
     token_hashes,
     words,
 )
+from code_rl.problems.dataset import MANIFEST
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
@@ -59,12 +61,12 @@ def read_exams(name: str) -> Iterator[Exam]:
 
     Raises DataError when no row has a statement, ConfigError when there is no such set.
     """
-    path = Path(name)
-    if not path.exists() or (path / "manifest.json").is_file():
+    files = _files(name)
+    if files is None:
         yield from _from_source(name)
         return
     found = 0
-    for file in _files(path):
+    for file in files:
         for number, row in enumerate(stream_rows(file), start=1):
             exam = _exam(name, row, f"{file.name}:{number}")
             if exam is not None:
@@ -76,13 +78,15 @@ def read_exams(name: str) -> Iterator[Exam]:
 
 def exams_fingerprint(name: str) -> str:
     """Changes whenever the rows of the set do."""
+    files = _files(name)
+    return open_source(name, "test").fingerprint() if files is None else " ".join(map(file_sha256, files))
+
+
+def _files(name: str) -> list[Path] | None:
+    """The files of a set that is given as a file or folder; None for any other `dataset=`."""
     path = Path(name)
-    if not path.exists() or (path / "manifest.json").is_file():
-        return open_source(name, "test").fingerprint()
-    return " ".join(file_sha256(file) for file in _files(path))
-
-
-def _files(path: Path) -> list[Path]:
+    if not path.exists() or (path / MANIFEST).is_file():
+        return None
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if is_data_file(file.name))
     if not files or not all(is_data_file(file.name) for file in files):
         raise DataError(f"decontaminate={path}: no data file there ({', '.join(DATA_SUFFIXES)})")
@@ -99,11 +103,8 @@ def _exam(set_name: str, row: Mapping[str, Any], place: str) -> Exam | None:
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
     functions += _FUNCTION.findall(str(row.get("starter_code") or ""))
     functions += _FUNCTION.findall(text)
-    return Exam(set_name, names[0] if names else place, text, names, _function_names(functions))
-
-
-def _function_names(found: list[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.rpartition(".")[2] for name in found if not name.startswith("__")))
+    plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
+    return Exam(set_name, names[0] if names else place, text, names, tuple(plain))
 
 
 def _from_source(name: str) -> Iterator[Exam]:
@@ -112,11 +113,8 @@ def _from_source(name: str) -> Iterator[Exam]:
             problem = item if isinstance(item, Problem) else item.problem
             functions = (problem.fn_name,) if problem.fn_name else ()
             text = "\n".join(filter(None, (problem.statement, problem.starter_code)))
-            names = (
-                problem.id,
-                *(str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)),
-            )
-            yield Exam(name, problem.id, text, names, functions)
+            named = [str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)]
+            yield Exam(name, problem.id, text, (problem.id, *named), functions)
 
 
 GRAM = 13
@@ -221,25 +219,18 @@ class Decontaminator:
 async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Problems that overlap with the named evaluation sets go."""
     sets = bench.config.evaluation_sets
-    if not sets:
-        return [KEEP] * len(survivors)
-    settings = bench.settings("decontaminate", "decontaminate", "deduplicate", "text")
-    everything = [survivor.entry.digest for survivor in survivors]
-    base = content_key(settings, sets, [exams_fingerprint(name) for name in sets], everything)
-    keys = [content_key(base, survivor.entry.digest) for survivor in survivors]
-    found: list[Decontaminator] = []
-
-    def decide_one(survivor: Survivor) -> Decision:
-        if not found:
+    entries = [survivor.entry for survivor in survivors]
+    rest = content_key(sets, [exams_fingerprint(name) for name in sets], [entry.digest for entry in entries])
+    modules = ("deduplicate", "text")
+    with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
+        if decisions.waiting:
             exams = [exam for name in sets for exam in read_exams(name)]
-            found.append(Decontaminator(exams, [one.entry for one in survivors], bench.config.containment))
-        return decide(found[0].find(survivor.entry))
+            found = Decontaminator(exams, entries, bench.config.containment)
+            decisions.one_by_one(lambda one: _decide(found.find(one.entry)))
+        return decisions.made
 
-    return bench.item_by_item("decontaminate", survivors, keys, decide_one, on_item)
 
-
-def decide(pair: Pair | None) -> Decision:
-    """Drop what overlaps."""
+def _decide(pair: Pair | None) -> Decision:
     if pair is None:
         return KEEP
     detail = f"{pair.exam} of {pair.set}: {pair.why}, {100 * pair.containment:.0f}% of 13-grams"
@@ -298,15 +289,11 @@ def distinct(texts: Sequence[str], hashed: Sequence[Hashes]) -> list[int]:
 
 
 def _names(given: Iterable[str], functions: Iterable[str]) -> list[str]:
-    """Names in one spelling with their kind: `id` as given, `slug` of titles, `function` where it is distinctive."""
+    """Names in one spelling with their kind: `id` as given, `slug` of titles, slugs and addresses, `function` where it is distinctive."""
     given = tuple(given)
     found = [f"id {name.strip().lower()}" for name in given if name.strip()]
-    found += [f"slug {slug}" for slug in map(slug_of, given) if slug.count("-") >= 2]
+    slugs = (title.rstrip("/").rpartition("/")[2] if "://" in title else title for title in given)
+    slugs = (re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") for slug in slugs)
+    found += [f"slug {slug}" for slug in slugs if slug.count("-") >= 2]
     found += [f"function {name}" for name in functions if _DISTINCTIVE.fullmatch(name)]
     return found
-
-
-def slug_of(title: str) -> str:
-    """A title, slug or address of a problem as a slug."""
-    last = title.rstrip("/").rpartition("/")[2] if "://" in title else title
-    return re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")

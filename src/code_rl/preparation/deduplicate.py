@@ -14,9 +14,10 @@ import hashlib
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from code_rl.preparation.bench import KEEP, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Entry, Survivor
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.text import (
     SMALL_WORDS,
     Hashes,
@@ -47,25 +48,20 @@ LEAST_TOKENS = 12
 
 async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Duplicates of earlier problems go. A decision depends on every entry before it: it holds only as long as nothing before it changed."""
-    key, keys = content_key(bench.settings("deduplicate", "deduplicate", "text")), []
-    for survivor in survivors:
-        key = content_key(key, survivor.entry.digest)
-        keys.append(key)
-    found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
+    until = hashlib.blake2b(digest_size=16)
 
-    kept: list[Entry] = []
+    def about(survivor: Survivor) -> Sequence[object]:
+        until.update(survivor.entry.digest.encode())
+        return (until.hexdigest(),)
 
-    def known(survivor: Survivor, decision: Decision) -> None:
-        if decision.keep:
-            kept.append(survivor.entry)
-
-    def decide(survivor: Survivor) -> Decision:
-        for entry in kept:
-            found.keep(entry)
-        kept.clear()
-        return found.decide(survivor.entry)
-
-    return bench.item_by_item("deduplicate", survivors, keys, decide, on_item, known=known)
+    with bench.deciding("deduplicate", ("text",), survivors, on_item, about) as decisions:
+        if decisions.waiting:
+            found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
+            for survivor, decision in zip(survivors, decisions.made, strict=False):  # what is known comes first
+                if decision.keep:
+                    found.keep(make_sketch(survivor.entry))
+            decisions.one_by_one(lambda one: found.decide(one.entry))
+        return decisions.made
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +74,7 @@ class Sketch:
     numbers: Numbers
     values: frozenset[str]
     shingles: Hashes
+    signature: object
     tokens: int
     tests_key: str
 
@@ -98,8 +95,7 @@ class Deduplicator:
     def decide(self, entry: Entry) -> Decision:
         """Keep the entry, or drop it as a duplicate of an earlier one."""
         sketch = make_sketch(entry)
-        signature = _signature(sketch.shingles) if len(sketch.shingles) else None
-        for place in self._candidates(sketch, signature):
+        for place in self._candidates(sketch):
             other = self._kept[place]
             why = self._why_same(sketch, other)
             if why:
@@ -109,26 +105,22 @@ class Deduplicator:
                     of=other.entry.id,
                     similarity=round(jaccard(sketch.shingles, other.shingles), 3),
                 )
-        self._keep(sketch, signature)
+        self.keep(sketch)
         return KEEP
 
-    def keep(self, entry: Entry) -> None:
-        """Take in an entry that was kept before, without comparing it."""
-        sketch = make_sketch(entry)
-        self._keep(sketch, _signature(sketch.shingles) if len(sketch.shingles) else None)
-
-    def _keep(self, sketch: Sketch, signature: object) -> None:
+    def keep(self, sketch: Sketch) -> None:
+        """Take in an entry that is kept."""
         place = len(self._kept)
-        self._kept.append(sketch)
+        self._kept.append(replace(sketch, signature=None))
         self._by_text.setdefault(sketch.text_key, []).append(place)
         self._by_tests.setdefault(sketch.tests_key, []).append(place)
-        if signature is not None:
-            self._index.insert(place, signature)
+        if sketch.signature is not None:
+            self._index.insert(place, sketch.signature)
 
-    def _candidates(self, sketch: Sketch, signature: object) -> list[int]:
+    def _candidates(self, sketch: Sketch) -> list[int]:
         """Places of kept sketches to look at: those with equal text or tests first, then what the index finds, equal numbers first."""
         nearby = [*self._by_text.get(sketch.text_key, ()), *self._by_tests.get(sketch.tests_key, ())]
-        found = self._index.query(signature) if signature is not None else []
+        found = self._index.query(sketch.signature) if sketch.signature is not None else []
         nearby += sorted(found, key=lambda place: (self._kept[place].values != sketch.values, place))
         return list(dict.fromkeys(nearby))[:MOST_CANDIDATES]
 
@@ -176,14 +168,15 @@ def make_sketch(entry: Entry) -> Sketch:
     """Measure one entry."""
     text = problem_text(entry.statement, entry.starter_code)
     tokens = canonical(text, variable_names(text, entry.starter_code, (*entry.arguments, entry.fn_name or "")))
-    found = numbers(text)
+    found, shingles = numbers(text), grams(tokens, SHINGLE)
     return Sketch(
         entry=entry,
         text=text,
         text_key=content_key(tokens),
         numbers=found,
         values=frozenset(found[()]),
-        shingles=grams(tokens, SHINGLE),
+        shingles=shingles,
+        signature=_signature(shingles) if len(shingles) else None,
         tokens=len(tokens),
         tests_key=content_key(sorted(map(list, entry.test_hashes))),
     )
@@ -213,6 +206,7 @@ def _same_substance(left: str, right: str) -> bool:
 
 
 _KEPT = frozenset(dir(builtins)) | {"Solution", "self"}
+_NAMED = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name", ast.AsyncFunctionDef: "name", ast.ClassDef: "name"}
 
 
 def program_shape(source: str) -> str | None:
@@ -223,11 +217,15 @@ def program_shape(source: str) -> str | None:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    for node in ast.walk(tree):
-        _strip(node)
     names: dict[str, str] = {}
     for node in ast.walk(tree):
-        _rename(node, names)
+        _strip(node)
+    for node in ast.walk(tree):
+        if type(node) in _NAMED:
+            name = _NAMED[type(node)]
+            setattr(node, name, _new(getattr(node, name), names))
+        elif isinstance(node, ast.keyword) and node.arg is not None:
+            node.arg = names.get(node.arg, node.arg)
     return hashlib.blake2b(
         ast.dump(tree, annotate_fields=False).encode("utf-8", "surrogatepass"), digest_size=12
     ).hexdigest()
@@ -243,17 +241,6 @@ def _strip(node: ast.AST) -> None:
         first = node.body[0] if node.body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
             node.body[0] = ast.Pass()
-
-
-def _rename(node: ast.AST, names: dict[str, str]) -> None:
-    if isinstance(node, ast.Name):
-        node.id = _new(node.id, names)
-    elif isinstance(node, ast.arg):
-        node.arg = _new(node.arg, names)
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        node.name = _new(node.name, names)
-    elif isinstance(node, ast.keyword) and node.arg is not None:
-        node.arg = names.get(node.arg, node.arg)
 
 
 def _new(name: str, names: dict[str, str]) -> str:

@@ -8,26 +8,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from code_rl.preparation.trials import accepts, reseeded
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.values import ValueCodecError, dumps, loads
 from code_rl.reward.submission import program_job
-from code_rl.sandbox.executor import Execution, Executor, Limits, Status
+from code_rl.sandbox.executor import Executor, Limits, Status
 
 MOST_TESTS = 64
 RUNS = 3
 UNSTEADY_RUNS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a program gave for one test: its answer (None where there is none) and how it ended."""
-
-    answer: bytes | None
-    status: Status
 
 
 async def diagnose(
@@ -48,44 +39,31 @@ async def diagnose(
             changed = [index for index, (one, other) in enumerate(zip(runs[0], runs[-1], strict=False)) if one != other]
             return "flaky", f"test {changed[0] if changed else 0} gives another answer another time"
     failing = [
-        index
-        for index, (test, outcome) in enumerate(zip(tests, runs[0], strict=False))
-        if outcome.answer is None or not accepts(test, outcome.answer, problem.compare)
+        (test, answer)
+        for test, (answer, _) in zip(tests, runs[0], strict=False)
+        if answer is None or not accepts(test, answer, problem.compare)
     ]
-    answers = [runs[0][index].answer for index in failing]
     if not failing:
         return None
-    given = [answer for answer in answers if answer is not None]
-    found = (
-        _read_answers(problem, [tests[index] for index in failing], given, len(tests))
-        if len(given) == len(failing)
-        else None
-    )
-    if found is not None:
-        return found
-    return await _rewritten(problem, code, tests, executor, cpu_limit_s) or _mismatch(
-        len(failing), len(given), len(tests)
-    )
-
-
-def _mismatch(failing: int, answered: int, total: int) -> tuple[str, str] | None:
-    """Nothing passes though the program runs: tests and solution belong to different problems."""
-    if failing == total >= 2 and answered:
-        return "mismatched_tests", f"the reference answers, but none of {total} tests expects its answer"
-    return None
+    given = [answer for _, answer in failing if answer is not None]
+    if len(given) == len(failing):
+        found = _read_answers(problem, [test for test, _ in failing], given, len(tests))
+        if found is not None:
+            return found
+    found = await _rewritten(problem, code, tests, executor, cpu_limit_s)
+    if found is None and len(failing) == len(tests) >= 2 and given:
+        return "mismatched_tests", f"the reference answers, but none of {len(tests)} tests expects its answer"
+    return found
 
 
 async def _outcomes(
     problem: Problem, code: str, tests: Sequence[TestCase], executor: Executor, cpu_limit_s: float
-) -> list[Outcome]:
+) -> list[tuple[bytes | None, Status]]:
+    """What a program gave for each test (None: nothing) and how it ended."""
     job = program_job(problem, code, tests, Limits(cpu_s=cpu_limit_s, memory_mb=problem.memory_limit_mb))
-    return [_outcome(problem, execution) async for execution in executor.run(job)]
-
-
-def _outcome(problem: Problem, execution: Execution) -> Outcome:
-    if execution.status is not Status.OK:
-        return Outcome(None, execution.status)
-    return Outcome(execution.value if problem.calls else execution.stdout, execution.status)
+    runs = [run async for run in executor.run(job)]
+    given = [(run.value if problem.calls else run.stdout, run.status) for run in runs]
+    return [(answer if status is Status.OK else None, status) for answer, status in given]
 
 
 def _read_answers(
@@ -121,15 +99,9 @@ class _NotWrappedError(Exception):
 
 
 def _expected_unwrapped(test: TestCase) -> Any:
-    value = test.expected
-    if isinstance(test, StdinTest):
-        value = _from_json(test.expected)
-    if (
-        isinstance(value, list | tuple)
-        and len(value) == 1
-        and (isinstance(test, CallTest) or isinstance(value[0], str))
-    ):
-        return value[0]
+    match test, _from_json(test.expected) if isinstance(test, StdinTest) else test.expected:
+        case (CallTest(), [value]) | (_, [str(value)]):
+            return value
     raise _NotWrappedError
 
 
@@ -140,8 +112,6 @@ def _expected_wrapped(test: TestCase) -> Any:
 
 
 def _expected_from_text(test: TestCase) -> Any:
-    if not isinstance(test.expected, str):
-        raise _NotWrappedError
     value = _from_json(test.expected)
     if isinstance(test, StdinTest) and not isinstance(value, str):
         raise _NotWrappedError
@@ -162,10 +132,10 @@ _EXPECTED_WRAPS: tuple[tuple[Callable[[TestCase], Any], str], ...] = (
 )
 
 
-def _from_json(text: str) -> Any:
+def _from_json(text: Any) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         raise _NotWrappedError from None
 
 
@@ -175,8 +145,7 @@ async def _rewritten(
     """What is wrong with all tests, where the reference passes every one once it is written in another of the usual ways."""
     for variant, reason, detail in _variants(tests):
         outcomes = await _outcomes(problem, code, variant, executor, cpu_limit_s)
-        answers = [outcome.answer for outcome in outcomes]
-        given = [answer for answer in answers if answer is not None]
+        given = [answer for answer, _ in outcomes if answer is not None]
         if len(given) != len(variant):
             continue
         if all(accepts(test, answer, problem.compare) for test, answer in zip(variant, given, strict=True)):
@@ -223,13 +192,9 @@ def _exchanged(test: TestCase) -> TestCase:
 
 
 def _arguments_unwrapped(test: TestCase) -> TestCase:
-    if (
-        isinstance(test, CallTest)
-        and len(test.args) == 1
-        and not test.kwargs
-        and isinstance(test.args[0], list | tuple)
-    ):
-        return dataclasses.replace(test, args=tuple(test.args[0]))
+    match test:
+        case CallTest(args=[list() | tuple() as only]) if not test.kwargs:
+            return dataclasses.replace(test, args=tuple(only))
     raise _NotWrappedError
 
 
@@ -241,18 +206,15 @@ def _arguments_wrapped(test: TestCase) -> TestCase:
 
 def _input_from_text(test: TestCase) -> TestCase:
     """A JSON text where its value was meant: a string of a string, a list of lines, arguments as text."""
-    if isinstance(test, CallTest):
-        if not test.args or not all(isinstance(item, str) for item in test.args):
-            raise _NotWrappedError
-        return dataclasses.replace(test, args=tuple(_from_json(item) for item in test.args))
-    if not isinstance(test, StdinTest):
-        raise _NotWrappedError
-    value = _from_json(test.input)
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        value = value[0] if len(value) == 1 else "\n".join(value)
-    if not isinstance(value, str):
-        raise _NotWrappedError
-    return dataclasses.replace(test, input=value)
+    if isinstance(test, CallTest) and test.args:
+        return dataclasses.replace(test, args=tuple(map(_from_json, test.args)))
+    if isinstance(test, StdinTest):
+        value = _from_json(test.input)
+        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            value = "\n".join(value)
+        if isinstance(value, str):
+            return dataclasses.replace(test, input=value)
+    raise _NotWrappedError
 
 
 def _equal_in_any_order(test: TestCase, answer: bytes) -> bool:

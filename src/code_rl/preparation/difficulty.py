@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from code_rl.evaluation.figures import wilson
-from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key, drop
-from code_rl.preparation.flight import BROKEN_CHECKER, SANDBOX_ERROR, Flight
+from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.ledger import BROKEN_CHECKER, SANDBOX_ERROR, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import Problem
 from code_rl.reward.verdict import VerdictKind
@@ -24,13 +24,8 @@ PROMPTS_IN_FLIGHT = 16
 def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
     """Keep or drop a problem that a model solved `passed` times out of `n`."""
     low, high = wilson(passed, n)
-    rate = {
-        "model": model,
-        "pass_rate": round(passed / n, 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
-        "samples": n,
-    }
+    shares = {"pass_rate": passed / n, "low": low, "high": high}
+    rate = {"model": model, **{name: round(share, 4) for name, share in shares.items()}, "samples": n}
     if solved == "drop" and passed in (0, n):
         reason = "never_solved" if passed == 0 else "always_solved"
         return drop(reason, f"{passed} of {n} samples of {model} pass", difficulty=rate)
@@ -38,18 +33,16 @@ def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
 
 
 async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
-    """One decision a survivor; all are kept where no model is named."""
+    """One decision a survivor."""
     config = bench.config
-    if config.model_name is None:
-        return [KEEP] * len(survivors)
-    settings = bench.settings("difficulty", "difficulty", "code_rl.reward")
-    keys = [content_key(settings, survivor.entry.digest, survivor.notes) for survivor in survivors]
-    with bench.ledger("difficulty", keys) as ledger:
-        flight = Flight(survivors, keys, ledger, on_item)
-        if flight.waiting:
+    modules = ("code_rl.reward",)
+    with bench.deciding("difficulty", modules, survivors, on_item, lambda s: (s.entry.digest, s.notes)) as decisions:
+        if decisions.waiting:
             async with _policy(bench) as (policy, sampling):
-                await flight.decide(lambda one: _measured(bench.load(one), config, policy, sampling), PROMPTS_IN_FLIGHT)
-        return flight.decisions
+                await decisions.at_once(
+                    lambda one: _measured(bench.load(one), config, policy, sampling), PROMPTS_IN_FLIGHT
+                )
+        return decisions.made
 
 
 async def _measured(problem: Problem, config: PrepareConfig, policy: Policy, sampling: Sampling) -> Decision:
@@ -78,11 +71,7 @@ def check_model(config: PrepareConfig) -> None:
     """Refuse a model or back end that cannot be had, before anything runs. Raises ConfigError."""
     from code_rl.backends.connect import preflight
 
-    asyncio.run(_ask(preflight(model_settings(config))))
-
-
-async def _ask(question: Awaitable[object]) -> None:
-    await question
+    asyncio.run(preflight(model_settings(config)))
 
 
 @contextlib.asynccontextmanager

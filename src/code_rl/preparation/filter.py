@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from code_rl.preparation.bench import INTERACTOR, Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import INTERACTOR, Bench, Entry, Survivor
+from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.text import problem_text, task_text
 
@@ -62,9 +63,8 @@ _INTERACTIVE = re.compile(
 
 async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Static filters."""
-    settings = bench.settings("filter", "filter", "text")
-    keys = [content_key(settings, survivor.entry.digest) for survivor in survivors]
-    return bench.item_by_item("filter", survivors, keys, lambda s: filter_entry(s.entry, bench.config), on_item)
+    with bench.deciding("filter", ("text",), survivors, on_item, lambda one: (one.entry.digest,)) as decisions:
+        return decisions.one_by_one(lambda one: filter_entry(one.entry, bench.config))
 
 
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:

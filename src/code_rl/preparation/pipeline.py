@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import chz
 
 from code_rl.errors import install_command
-from code_rl.preparation.bench import Bench, Decision, OnItem, Survivor
+from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.cap import run_cap
 from code_rl.preparation.decontaminate import run_decontaminate
 from code_rl.preparation.deduplicate import run_deduplicate
 from code_rl.preparation.difficulty import run_difficulty
 from code_rl.preparation.filter import run_filter
-from code_rl.preparation.flight import MISSING_LIBRARY, SANDBOX_ERROR
+from code_rl.preparation.ledger import KEEP, MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
 from code_rl.preparation.normalise import normalise
-from code_rl.preparation.report import PrepareView, Report, StageReport, dropped_rows, dropped_survivor
+from code_rl.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.preparation.settings import skip_note
 from code_rl.preparation.strengthen import run_strengthen, strengthened
 from code_rl.preparation.verify import run_verify
@@ -42,11 +42,13 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
 
     Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
     """
+    from code_rl.sandbox.connect import check_executor
+
     report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
     try:
         bench.check_shards(report.to_json())
-        if "verify" in bench.config.stages:
-            await bench.check_executor()
+        if "verify" in bench.config.stages:  # an executor that does not answer is refused before time is spent
+            await check_executor(bench.executor())
         survivors = await _normalise(bench, view, report)
         for name in bench.config.stages[1:]:
             if name == "verify" and bench.shard is not None:
@@ -66,7 +68,18 @@ async def _normalise(bench: Bench, view: PrepareView, report: Report) -> list[Su
     with view.progress("normalise", None) as on_row:
         survivors = await normalise(bench, on_row)
     store, seconds = bench.store, time.perf_counter() - started
-    _note(bench, view, report, StageReport("normalise", store.rows, len(store), dropped_rows(store.skipped), seconds))
+    _note(
+        bench,
+        view,
+        report,
+        StageReport(
+            "normalise",
+            store.rows,
+            len(store),
+            tuple(Dropped(one.row_id, one.reason, one.detail) for one in store.skipped),
+            seconds,
+        ),
+    )
     return survivors
 
 
@@ -74,18 +87,21 @@ async def _run_stage(
     bench: Bench, view: PrepareView, report: Report, name: str, survivors: Sequence[Survivor]
 ) -> list[Survivor]:
     started = time.perf_counter()
+    skipped = skip_note(name, bench.config)
     with view.progress(name, len(survivors)) as on_item:
-        decisions = await RUNNERS[name](bench, survivors, on_item)
+        decisions = [KEEP] * len(survivors) if skipped else await RUNNERS[name](bench, survivors, on_item)
     kept: list[Survivor] = []
     dropped = []
     for survivor, decision in zip(survivors, decisions, strict=True):
         if decision.keep:
             kept.append(_after(survivor, name, decision, bench))
         else:
-            dropped.append(dropped_survivor(survivor, decision))
+            text = " ".join(survivor.entry.statement.split())
+            shown = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
+            dropped.append(Dropped(survivor.entry.id, decision.reason, decision.detail, shown))
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
-    seconds, skipped = time.perf_counter() - started, skip_note(name, bench.config)
+    seconds = time.perf_counter() - started
     note = f"skipped: {skipped}" if skipped else strengthened(decisions) if name == "strengthen" else ""
     _note(bench, view, report, StageReport(name, len(survivors), len(kept), tuple(dropped), seconds, note))
     return kept

@@ -10,16 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from code_rl import __version__
-from code_rl.preparation.bench import REPORT, Decision, Survivor
+from code_rl.preparation.bench import REPORT
 from code_rl.problems.files import sources_digest
-from code_rl.problems.sources.records import Skipped
-from code_rl.progress import progress
+from code_rl.progress import View, progress
 from code_rl.reports.plain import render_plain
 from code_rl.runs.files import write_atomically
 
@@ -29,7 +25,7 @@ EXCERPT = 160
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """One row that a stage dropped."""
+    """One row that a stage dropped; `excerpt` is how its statement begins."""
 
     id: str
     reason: str
@@ -114,21 +110,6 @@ class Report:
         write_atomically(folder / "report.html", render_page(self))
 
 
-def dropped_survivor(survivor: Survivor, decision: Decision) -> Dropped:
-    """A problem that a stage dropped."""
-    return Dropped(survivor.entry.id, decision.reason, decision.detail, _excerpt(survivor.entry.statement))
-
-
-def dropped_rows(skipped: Sequence[Skipped]) -> tuple[Dropped, ...]:
-    """Rows that gave no problem."""
-    return tuple(Dropped(one.row_id, one.reason, one.detail) for one in skipped)
-
-
-def _excerpt(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= EXCERPT else words[: EXCERPT - 1] + "…"
-
-
 WIDTH, LABEL_WIDTH, VALUE_WIDTH = 900.0, 120.0, 170.0
 THICKNESS, GAP = 26.0, 14.0
 PLOT_WIDTH = WIDTH - LABEL_WIDTH - VALUE_WIDTH
@@ -174,15 +155,8 @@ def render_page(report: Report) -> str:
 BAR = 24
 
 
-class PrepareView:
-    """Shows a run on `console` (standard output unless given)."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
-
-    def say(self, text: str) -> None:
-        """One line."""
-        self.console.print(text, markup=False)
+class PrepareView(View):
+    """Shows a run."""
 
     def progress(self, stage: str, total: int | None) -> AbstractContextManager[Callable[[], None]]:
         """Show a stage's progress while the block runs; the block calls the function once an item."""
@@ -197,21 +171,13 @@ class PrepareView:
     def funnel(self, stages: Sequence[StageReport]) -> None:
         """The table of stages with a bar each."""
         most = max((stage.went_in for stage in stages), default=0) or 1
-        table = Table(box=box.SIMPLE if self.console.is_terminal else box.ASCII2)
-        for name in ("stage", "in", "out", "", "dropped", "seconds"):
-            table.add_column(name, justify="right" if name in ("in", "out", "seconds") else "left")
+        table = self.table("stage", "in", "out", "", "dropped", "seconds", left=("stage", "", "dropped"))
         for stage in stages:
             width = round(BAR * stage.came_out / most)
             bar = ("█" if self.console.is_terminal else "#") * width
             reasons = [f"{reason} {count}" for reason, count in stage.reasons.items()] + [stage.note] * bool(stage.note)
-            table.add_row(
-                stage.stage,
-                str(stage.went_in),
-                str(stage.came_out),
-                bar,
-                escape("\n".join(reasons)),
-                f"{stage.seconds:.1f}",
-            )
+            counts = str(stage.went_in), str(stage.came_out)
+            table.add_row(stage.stage, *counts, bar, escape("\n".join(reasons)), f"{stage.seconds:.1f}")
         self.console.print(table, soft_wrap=False)
 
     def farewell(self, out: Path, written: bool) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from code_rl.concurrency import default_concurrency
 from code_rl.errors import SandboxError
-from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key, drop, measure
+from code_rl.preparation.bench import Bench, Survivor, measure
 from code_rl.preparation.cap import spread
 from code_rl.preparation.deduplicate import program_shape
-from code_rl.preparation.flight import Flight
 from code_rl.preparation.inputs import mutated, mutated_texts
+from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import accepts, reseeded
 from code_rl.preparation.verify import mutants_of, wrong_solutions
@@ -52,18 +52,16 @@ class Agreed:
 
 async def run_strengthen(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor: a problem that a known wrong solution passes even then, or whose tests stay weak, goes."""
-    if not bench.config.strengthen:
-        return [KEEP] * len(survivors)
-    settings = bench.settings(
-        "strengthen", "strengthen", "inputs", "mutation", "trials", "verify", "deduplicate", "code_rl.reward"
-    )
-    keys = [content_key(settings, one.entry.digest, one.card.get("reference"), one.notes) for one in survivors]
-    with bench.ledger("strengthen", keys) as ledger:
-        flight = Flight(survivors, keys, ledger, on_item)
-        if flight.waiting:
+    modules = ("inputs", "trials", "verify", "deduplicate", "code_rl.reward")
+
+    def about(survivor: Survivor) -> Sequence[object]:
+        return survivor.entry.digest, survivor.card.get("reference"), survivor.notes
+
+    with bench.deciding("strengthen", modules, survivors, on_item, about) as decisions:
+        if decisions.waiting:
             places = bench.config.concurrency or default_concurrency(bench.executor())
-            await flight.decide(lambda one: _decide(bench.load(one), one, bench.config, bench.executor()), places)
-        return flight.decisions
+            await decisions.at_once(lambda one: _decide(bench.load(one), one, bench.config, bench.executor()), places)
+        return decisions.made
 
 
 async def _decide(problem: Problem, survivor: Survivor, config: PrepareConfig, executor: Executor) -> Decision:

@@ -1,14 +1,18 @@
-"""One reference solution on its problem's tests, with the judge that gives the reward: passes, fails, or cannot be told."""
+"""One reference solution on its problem's tests, with the judge that gives the reward: passes, fails, or cannot be told; and
+a seeded mutator: wrong (mostly) versions of a right program, one small change each."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import operator
+import random
 import re
 import sys
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.problems.values import dumps
@@ -96,17 +100,17 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
     """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers and interactors are not asked."""
     if problem.compare.rule == "checker" or problem.interactor is not None:
         return None
-    if _all_accept(problem, lambda _: _nothing(problem)):
-        return "passes_empty", "a program that does nothing passes"
     first = problem.tests[0].expected
-    if _all_accept(problem, lambda _: _encoded(problem, first)):
-        return "passes_constant", f"one answer passes all {len(problem.tests)} tests"
-    if _all_accept(problem, _echo):
-        return "passes_echo", "a program that gives back its input passes"
-    return _sample_table(problem)
-
-
-def _sample_table(problem: Problem) -> tuple[str, str] | None:
+    constant = (dumps(first) if problem.calls else str(first)).encode("utf-8", "surrogatepass")
+    nothing = dumps(None).encode() if problem.calls else b""
+    answers: tuple[tuple[str, str, Callable[[TestCase], bytes]], ...] = (
+        ("passes_empty", "a program that does nothing passes", lambda _: nothing),
+        ("passes_constant", f"one answer passes all {len(problem.tests)} tests", lambda _: constant),
+        ("passes_echo", "a program that gives back its input passes", _echo),
+    )
+    for reason, detail, answer in answers:
+        if all(accepts(test, answer(test), problem.compare) for test in problem.tests):
+            return reason, detail
     known = {_input_key(test) for test in problem.tests if test.public}
     if known and all(test.public or _input_key(test) in known for test in problem.tests):
         return "passes_samples", f"all {len(problem.tests)} tests are public: a program that knows the samples passes"
@@ -120,20 +124,6 @@ def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
     return compare_returned(answer, test, compare) is None
 
 
-def _all_accept(problem: Problem, answer: Callable[[TestCase], bytes]) -> bool:
-    return all(accepts(test, answer(test), problem.compare) for test in problem.tests)
-
-
-def _nothing(problem: Problem) -> bytes:
-    return dumps(None).encode() if problem.calls else b""
-
-
-def _encoded(problem: Problem, value: object) -> bytes:
-    if not problem.calls:
-        return str(value).encode("utf-8", "surrogatepass")
-    return dumps(value).encode()
-
-
 def _echo(test: TestCase) -> bytes:
     if isinstance(test, StdinTest):
         return test.input.encode("utf-8", "surrogatepass")
@@ -145,3 +135,118 @@ def _input_key(test: TestCase) -> str:
     if isinstance(test, StdinTest):
         return test.input
     return dumps([list(test.args), dict(test.kwargs)])
+
+
+Undo = Callable[[], None]
+Change = Callable[[], Undo]
+"""Changes the tree in one place; what it returns takes the change back."""
+
+COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+}  # fmt: skip
+BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
+    ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add,), ast.Mult: (ast.Add, ast.FloorDiv), ast.Div: (ast.Mult, ast.FloorDiv),
+    ast.FloorDiv: (ast.Div, ast.Mult), ast.Mod: (ast.FloorDiv, ast.Add), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,), ast.BitXor: (ast.BitOr,), ast.LShift: (ast.RShift,), ast.RShift: (ast.LShift,),
+}  # fmt: skip
+NAME_SWAPS = {
+    "min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "sorted": "list", "abs": "int", "set": "list",
+}  # fmt: skip
+METHOD_SWAPS = {
+    "append": "extend", "upper": "lower", "lower": "upper", "strip": "lstrip", "startswith": "endswith", "isdigit": "isalpha",
+}  # fmt: skip
+
+
+def mutants(source: str, count: int, seed: str) -> list[str]:
+    """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises SyntaxError for what does not parse."""
+    tree = ast.parse(source)
+    original = ast.unparse(tree)
+    found: dict[str, None] = {}
+    changes = list(_changes(tree))
+    for change in random.Random(seed).sample(changes, len(changes)):
+        if len(found) == count:
+            break
+        undo = change()
+        text = ast.unparse(tree)
+        undo()
+        if text != original:
+            found[text] = None
+    return list(found)
+
+
+def _changes(tree: ast.Module) -> Iterator[Change]:
+    for parent in ast.walk(tree):
+        yield from _own_changes(parent)
+        for name, value in ast.iter_fields(parent):
+            if isinstance(value, ast.expr):
+                for new in _replacements(value, parent):
+                    yield _setter(parent, name, new)
+            elif isinstance(value, list):
+                for index, item in enumerate(value):
+                    if isinstance(item, ast.expr):
+                        for new in _replacements(item, parent):
+                            yield _setter(value, index, new)
+                    elif isinstance(item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue) or (
+                        isinstance(item, ast.Expr) and not isinstance(item.value, ast.Constant)  # a docstring stays
+                    ):
+                        yield _setter(value, index, ast.Pass())
+
+
+def _setter(place: ast.AST | list[Any], at: Any, new: object) -> Change:
+    """Sets an attribute of a node, or an item of a list."""
+    node = isinstance(place, ast.AST)
+    get: Callable[[Any, Any], Any] = getattr if node else operator.getitem
+    put: Callable[[Any, Any, Any], None] = setattr if node else operator.setitem
+
+    def change() -> Undo:
+        old = get(place, at)
+        put(place, at, new)
+        return lambda: put(place, at, old)
+
+    return change
+
+
+def _own_changes(node: ast.AST) -> Iterator[Change]:
+    """Changes of a node in place: operators, names, bounds of slices, the value of a return."""
+    if isinstance(node, ast.Compare):
+        for index, op in enumerate(node.ops):
+            yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        for swap in BINARY_SWAPS.get(type(node.op), ()):
+            yield _setter(node, "op", swap())
+    elif isinstance(node, ast.BoolOp):
+        yield _setter(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+    elif isinstance(node, ast.Slice):
+        for name in ("lower", "upper"):
+            bound = getattr(node, name)
+            yield _setter(node, name, ast.BinOp(bound, ast.Add(), ast.Constant(1)) if bound else ast.Constant(1))
+    elif isinstance(node, ast.Name) and node.id in NAME_SWAPS and isinstance(node.ctx, ast.Load):
+        yield _setter(node, "id", NAME_SWAPS[node.id])
+    elif isinstance(node, ast.Attribute) and node.attr in METHOD_SWAPS:
+        yield _setter(node, "attr", METHOD_SWAPS[node.attr])
+    elif isinstance(node, ast.Return) and node.value is not None:
+        news: list[ast.expr] = [ast.Constant(None), ast.List([node.value], ast.Load())]
+        if isinstance(node.value, ast.List | ast.ListComp | ast.Tuple):
+            other = ast.Name("list" if isinstance(node.value, ast.Tuple) else "tuple", ast.Load())
+            news.append(ast.Call(other, [node.value], []))
+        if isinstance(node.value, ast.Compare | ast.BoolOp):
+            news.append(ast.UnaryOp(ast.Not(), node.value))
+        yield from (_setter(node, "value", new) for new in news)
+
+
+def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Constant) and not isinstance(parent, ast.Expr | ast.JoinedStr | ast.FormattedValue):
+        match node.value:
+            case bool(value):
+                yield ast.Constant(not value)
+            case int(value):
+                yield from (ast.Constant(value + 1), ast.Constant(value - 1))
+            case float(value):
+                yield from (ast.Constant(value + 1.0), ast.Constant(-value))
+            case str(value):
+                yield from (ast.Constant(value + "x"), ast.Constant(value[:-1]))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        yield node.operand
+    if isinstance(parent, ast.If | ast.While | ast.IfExp) and node is parent.test:
+        yield ast.UnaryOp(ast.Not(), node)

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
-from code_rl.preparation.bench import Bench, Decision, Entry, OnItem, Survivor, content_key, drop
+from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.diagnosis import diagnose
-from code_rl.preparation.flight import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Flight
-from code_rl.preparation.mutation import mutants
+from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import Trial, attempt, is_unsteady, outside_imports, reseeded, trivial_pass
+from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, outside_imports, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
@@ -31,17 +30,19 @@ IMPOSSIBLE_FACTOR = 4.0
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
-    settings = bench.settings("verify", "verify", "trials", "diagnosis", "mutation", "code_rl.reward")
-    keys = [content_key(settings, survivor.entry.digest, survivor.entry.stated_checker) for survivor in survivors]
-    with bench.ledger("verify", keys) as ledger:
-        flight = Flight(survivors, keys, ledger, on_item)
-        if flight.waiting:
+    modules = ("trials", "diagnosis", "code_rl.reward")
+
+    def about(survivor: Survivor) -> Sequence[object]:
+        return survivor.entry.digest, survivor.entry.stated_checker
+
+    with bench.deciding("verify", modules, survivors, on_item, about) as decisions:
+        if decisions.waiting:
             verify = Verifier(bench.config, bench.executor()).verify
             places = bench.config.concurrency or default_concurrency(bench.executor())
-            await flight.decide(lambda one: verify(one.entry, bench.store[one.entry.place]), places)
+            await decisions.at_once(lambda one: verify(one.entry, bench.store[one.entry.place]), places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
-            await flight.decide(lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few)
-        return flight.decisions
+            await decisions.at_once(lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few)
+        return decisions.made
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,12 @@ class Verifier:
 
         Raises SandboxError when the executor fails where no verdict can say so.
         """
-        refused = self._refused(entry, problem)
-        if refused is not None:
-            return refused
+        checkers = self.config.checkers
+        if entry.rule == "checker" and (checkers == "drop" or (checkers == "stated" and not entry.stated_checker)):
+            return drop("needs_checker", "many valid answers: the expected outputs alone do not decide")
+        trivial = trivial_pass(problem)
+        if trivial is not None:
+            return drop(*trivial)
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return drop("no_reference", "no reference solution: nothing shows that the tests are right")
@@ -74,15 +78,11 @@ class Verifier:
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, trial, limit))
-        return None if late else _gravest(failures)
-
-    def _refused(self, entry: Entry, problem: Problem) -> Decision | None:
-        """What is wrong without running anything."""
-        checkers = self.config.checkers
-        if entry.rule == "checker" and (checkers == "drop" or (checkers == "stated" and not entry.stated_checker)):
-            return drop("needs_checker", "many valid answers: the expected outputs alone do not decide")
-        found = trivial_pass(problem)
-        return drop(*found) if found else None
+        if late:
+            return None
+        # Of several that all fail: what says something of this machine first, else what the first one showed.
+        broken = [each for each in failures if each.reason == BROKEN_CHECKER]
+        return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
 
     async def _failure(self, problem: Problem, code: str, trial: Trial, limit: float) -> Decision:
         """Why a reference fails."""
@@ -132,11 +132,10 @@ class Verifier:
 
     async def _repeated(self, problem: Problem, code: str, limit: float, *, done: int) -> Decision | None:
         """Run a passing reference again, less the run that gave the expected values if it was that one; one failure makes it flaky."""
-        repeats = self.config.repeats
-        other_seeds = (
-            [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)] if repeats and is_unsteady(code) else []
-        )
-        for again in [problem] * max(0, repeats - done) + other_seeds:
+        again_and_again = [problem] * max(0, self.config.repeats - done)
+        if self.config.repeats and is_unsteady(code):
+            again_and_again += [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)]
+        for again in again_and_again:
             verdict = (await attempt(again, code, self.executor, limit)).verdict
             if verdict.ours:
                 return _no_verdict(verdict)
@@ -187,13 +186,6 @@ def _no_verdict(verdict: Verdict) -> Decision:
     """What a verdict that is not about the program says: the problem's checker is broken, or the sandbox failed."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
     return drop(BROKEN_CHECKER if broken else SANDBOX_ERROR, verdict.failure.message if verdict.failure else "")
-
-
-def _gravest(failures: list[Decision]) -> Decision:
-    """Of several references that all fail: what says something of this machine first, else what the first one showed."""
-    broken = [decision for decision in failures if decision.reason == BROKEN_CHECKER]
-    unsettled = [decision for decision in failures if decision.reason in UNSETTLED]
-    return (broken or unsettled or failures)[0]
 
 
 STEP_S = 0.25

@@ -14,15 +14,15 @@ import chz
 
 from code_rl import __version__
 from code_rl.errors import ConfigError, install_command
-from code_rl.preparation.bench import KEEP, Bench, Decision, OnItem, Survivor, content_key
+from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
+from code_rl.problems.dataset import MANIFEST, PREPARED
 from code_rl.problems.files import file_sha256
-from code_rl.problems.native import NESTED, parse_problem, problem_to_json
-from code_rl.runs.files import sync_directory, write_atomically
+from code_rl.problems.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
+from code_rl.runs.files import drop_torn_line, sync_directory, write_atomically
 
-FORMAT = "code-rl-prepared"
 VERSION = 1
-MANIFEST = "manifest.json"
 SPLITS = ("train", "test")
 ROWS_A_GROUP = 64
 
@@ -59,8 +59,10 @@ def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Pat
     for stale in bench.work.glob(f"{name}.*.part"):
         if stale != part:
             stale.unlink()
+    drop_torn_line(part)
     with part.open("ab+") as stream:
-        done = _whole_lines(part)
+        stream.seek(0)
+        done = sum(1 for _ in stream)
         for _ in range(done):
             on_item()
         for survivor in members[done:]:
@@ -76,18 +78,6 @@ def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Pat
         temporary.replace(file)
         part.unlink()
     sync_directory(bench.out)
-
-
-def _whole_lines(path: Path) -> int:
-    """How many whole lines a file holds; a torn last one is cut off."""
-    count = end = 0
-    with path.open("rb") as stream:
-        for line in stream:
-            if line.endswith(b"\n"):
-                count += 1
-                end += len(line)
-    os.truncate(path, end)
-    return count
 
 
 def _compress(source: Path, target: Path) -> None:
@@ -114,9 +104,8 @@ def _write_parquet(source: Path, target: Path) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    texts = ("id", "statement", "starter_code", "fn_name", *NESTED, "source", "date")
-    fields = [(name, pa.string()) for name in texts] + [("time_limit_s", pa.float64()), ("memory_limit_mb", pa.int64())]
-    schema = pa.schema(fields)
+    numbers = {"time_limit_s": pa.float64(), "memory_limit_mb": pa.int64()}
+    schema = pa.schema([(name, numbers.get(name, pa.string())) for name in NATIVE_FIELDS])
     with ParquetWriter(target, schema, compression="zstd") as writer:
         for rows in _row_groups(source):
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
@@ -141,7 +130,7 @@ def _manifest(bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any
     """No times in it: the same data and settings give the same manifest."""
     settings = {name: value for name, value in chz.asdict(bench.config).items() if name not in NO_DATA}
     return {
-        "format": FORMAT,
+        "format": PREPARED,
         "version": VERSION,
         "code_rl": __version__,
         "splits": splits,

@@ -1,1 +1,4 @@
-"""Problems: records, readers, the built-in family, prompts."""
+"""Problems: records (`problem`), their format (`native`), the built-in family, and any `dataset=` as problems to draw from (`load`).
+
+`sources` reads rows of public sets, `settle` runs what only a run can tell, `store` keeps the result on disk. Nothing here samples or trains.
+"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,8 +17,8 @@ from typing import Any, Literal
 from code_rl import __version__
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, SHIPPED, Entry, known_names
-from code_rl.problems.fetch import Repository, open_repository, select_files
-from code_rl.problems.files import count_rows, file_sha256, is_data_file, stream_rows
+from code_rl.problems.fetch import open_repository, select_files
+from code_rl.problems.files import count_rows, describe_files, is_data_file, stream_rows
 from code_rl.problems.sources.livecodebench import release_shards
 from code_rl.problems.sources.records import Item, Origin
 from code_rl.problems.sources.shapes import read_row
@@ -67,10 +67,9 @@ class Source:
         return sum(map(count_rows, self.files))
 
     def provenance(self) -> dict[str, Any]:
-        """Where the rows come from, as JSON data: files by name and hash, as where they lay on this machine is nobody's business."""
-        files = [{"name": one.name, "bytes": one.stat().st_size, "sha256": file_sha256(one)} for one in self.files]
+        """Where the rows come from, as JSON data."""
         names = ("name", "split", "repository", "revision", "licence")
-        return {**{name: getattr(self, name) for name in names}, "files": files}
+        return {**{name: getattr(self, name) for name in names}, "files": describe_files(self.files)}
 
     def identity(self) -> list[Any]:
         """What the content depends on: the commit, or each local file's path, size and time of change."""
@@ -217,9 +216,9 @@ def _sources(part: str, role: Role) -> list[Source]:
     local = (SHIPPED[name], split) if name in SHIPPED else _local(part)
     if local is not None:
         return [_from_path(*local, role, part)]
-    if _is_hub_id(name):
-        repository, _, config = _hub_parts(name)
-        return [_named(name, Entry(repository, config or None), revision, split, role)]
+    if "/" in name and not name.startswith(("/", ".", "~")) and not is_data_file(name):
+        owner, repository, *config = name.split("/", 2)
+        return [_named(name, Entry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={part}: there is no such file or folder")
     raise ConfigError(
@@ -229,27 +228,23 @@ def _sources(part: str, role: Role) -> list[Source]:
 
 
 def _named(name: str, entry: Entry, revision: str | None, split: str | None, role: Role) -> Source:
+    wanted: Sequence[str] = ()
     if name == "livecodebench":
         split = split or "release_latest"
-        wanted: tuple[str, ...] | None = release_shards(split)
+        wanted = release_shards(split)
     else:
-        wanted = None
         default = entry.test_split if role == "test" and entry.test_split else entry.splits[0]
         split = split or default
         if name in CATALOGUE and split not in entry.splits:
             raise ConfigError(f"{name}:{split}: the splits of {name} are {', '.join(entry.splits)}")
     repository = open_repository(entry.repository, revision)
-    files = wanted or _files_of(repository, entry.config, split)
+    files = wanted or [file for file in repository.listed(entry.config, split) if is_data_file(file)]
+    files = files or select_files(repository.files, entry.config, split, f"dataset {repository.name}")
     missing = [file for file in files if file not in repository.files]
     if missing:
         raise ConfigError(f"dataset {entry.repository} has no {missing[0]} at {repository.commit}")
     paths = tuple(repository.get(file) for file in files)
     return Source(name, split, paths, entry.repository, repository.commit, repository.licence)
-
-
-def _files_of(repository: Repository, config: str | None, split: str) -> list[str]:
-    files = [file for file in repository.listed(config, split) if is_data_file(file)]
-    return files or select_files(repository.files, config, split, f"dataset {repository.name}")
 
 
 def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
@@ -302,13 +297,12 @@ def _local(part: str) -> tuple[Path, str | None] | None:
 
 def _split_name(part: str) -> tuple[str, str | None, str | None]:
     """`name[@revision][:split]` in its parts; a path comes back with its split alone."""
+    local = _local(part)
+    if local is not None:
+        return part.removesuffix(f":{local[1]}") if local[1] else part, None, local[1]
     base, split = part, None
     if ":" in part:
         base, _, split = part.rpartition(":")
-    if Path(part).expanduser().exists():
-        return part, None, None
-    if Path(base).expanduser().exists():
-        return base, None, split
     name, at, revision = base.partition("@")
     if (at and not revision) or split == "":
         raise ConfigError(f"dataset={part!r}: write name, name@revision, name:split or name@revision:split")
@@ -319,23 +313,10 @@ def _at(part: str, revision: str | None, mixture: str) -> str:
     """A mixture's part at a revision; a revision belongs to one repository."""
     if revision is None:
         return part
-    entries = {CATALOGUE[each.partition(":")[0]].repository for each in MIXTURES[mixture].train}
-    if len(entries) > 1:
+    parts = MIXTURES[mixture].train
+    if len({CATALOGUE[each.partition(":")[0]].repository for each in parts}) > 1:
+        named = ",".join(each.replace(":", "@REVISION:") for each in parts)
         raise ConfigError(
-            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts instead: "
-            + ",".join(
-                f"{each.partition(':')[0]}@REVISION:{each.partition(':')[2]}" for each in MIXTURES[mixture].train
-            )
+            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts instead: {named}"
         )
-    name, _, split = part.partition(":")
-    return f"{name}@{revision}:{split}"
-
-
-def _is_hub_id(name: str) -> bool:
-    return "/" in name and not name.startswith(("/", ".", "~")) and not is_data_file(name)
-
-
-def _hub_parts(name: str) -> tuple[str, str, str]:
-    owner, _, rest = name.partition("/")
-    repository, slash, config = rest.partition("/")
-    return f"{owner}/{repository}", slash, config
+    return part.replace(":", f"@{revision}:")

@@ -53,10 +53,6 @@ class Repository:
                     return [name for name in self.files if any(fnmatch.fnmatch(name, each) for each in wanted)]
         return []
 
-    def configs(self) -> list[str]:
-        """The names of the card's configs."""
-        return [str(entry["config_name"]) for entry in _dicts(self.card.get("configs")) if "config_name" in entry]
-
     def get(self, filename: str) -> Path:
         """The local copy of one file, downloaded when it is not there yet."""
         return fetch_file(self.name, filename, self.commit)
@@ -253,12 +249,15 @@ def select_files(
         found = ", ".join(data[:8]) or f"no data file ({', '.join(DATA_SUFFIXES)})"
         of = f" of config {config}" if config else ""
         raise ConfigError(f"{where} has nothing for split {split!r}{of}; it holds {found}")
-    sets = sorted({_without_shard(name) for name in chosen})
+    parts = [_without_shard(name) for name in chosen]
+    sets = sorted({whole for whole, _ in parts})
     if len(sets) > 1:
         raise ConfigError(
             f"{where} holds several data sets for split {split!r}: {', '.join(sets[:6])}; name one of them"
         )
-    _check_shards(chosen, where)
+    for whole, shard in parts:
+        if shard is not None and shard[2] is not None and len(chosen) != int(shard[2]):
+            raise ConfigError(f"{where} has {len(chosen)} of {int(shard[2])} shards of {whole}; get the rest")
     return chosen
 
 
@@ -267,22 +266,9 @@ def _words(name: str) -> set[str]:
     return {word for part in PurePath(name).parts for word in re.split(r"[-_.]", part)}
 
 
-def _stem(name: str) -> str:
-    base = PurePath(name).name
-    suffix = next((suffix for suffix in sorted(DATA_SUFFIXES, key=len, reverse=True) if base.endswith(suffix)), "")
-    return base.removesuffix(suffix)
-
-
-def _without_shard(name: str) -> str:
+def _without_shard(name: str) -> tuple[str, re.Match[str] | None]:
+    """A path without the number of its shard, and that."""
     path = PurePath(name)
-    stem = _stem(name)
-    return str(path.with_name(_SHARD.sub("", stem) + path.name.removeprefix(stem)))
-
-
-def _check_shards(names: Sequence[str], where: str) -> None:
-    for name in names:
-        match = _SHARD.search(_stem(name))
-        if match is not None and match[2] is not None and len(names) != int(match[2]):
-            raise ConfigError(
-                f"{where} has {len(names)} of {int(match[2])} shards of {_without_shard(name)}; get the rest"
-            )
+    suffix = next((each for each in sorted(DATA_SUFFIXES, key=len, reverse=True) if path.name.endswith(each)), "")
+    stem = path.name.removesuffix(suffix)
+    return str(path.with_name(_SHARD.sub("", stem) + suffix)), _SHARD.search(stem)

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -64,19 +64,28 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Files by name, size and hash, for a manifest: where they lay on this machine is nobody's business."""
+    return [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths]
+
+
 def is_data_file(name: str) -> bool:
     """True for a name that `stream_rows` can read."""
     return name.endswith(DATA_SUFFIXES)
 
 
 def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
-    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and ConfigError without zstandard."""
+    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and ConfigError without pyarrow."""
     name = os.fspath(path)
     if name.endswith(".gz"):
         return gzip.open(name, "rb")  # type: ignore[return-value]
     if not name.endswith(".zst"):
         return open(name, "rb")
-    return io.BufferedReader(_ZstdFile(name), 1 << 20)
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ConfigError(f"{name}: reading .zst needs pyarrow; {install_command('data')}") from error
+    return io.BufferedReader(pyarrow.input_stream(name, compression="zstd"), 1 << 20)
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -140,56 +149,21 @@ def short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-class _ZstdFile(io.RawIOBase):
-    """The content of a zstd file, frame after frame; one that ends within a frame is an OSError, as it is for gzip."""
-
-    def __init__(self, name: str) -> None:
-        try:
-            import zstandard
-        except ImportError as error:
-            raise ConfigError(f"{name}: reading .zst needs zstandard; {install_command('data')}") from error
-        self._decoder = zstandard.ZstdDecompressor()
-        self._error: type[Exception] = zstandard.ZstdError
-        self._file = open(name, "rb")  # noqa: SIM115 - closed by close
-        self._frame: Any = None
-        self._ready = memoryview(b"")
-        self._packed = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` as far as the next piece goes; 0 at the end."""
-        while not self._ready:
-            self._packed = self._packed or self._file.read(1 << 16)
-            if not self._packed:
-                if self._frame is not None:
-                    raise OSError("the compressed data ends early")
-                return 0
-            self._frame = self._frame or self._decoder.decompressobj()
-            try:
-                self._ready = memoryview(self._frame.decompress(self._packed))
-            except self._error as error:
-                raise OSError(str(error)) from error
-            self._packed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, with integers of any length. Raises ValueError, for values that are nested too deep too."""
+    sys.set_int_max_str_digits(0)
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def _parse(text: bytes, where: str, wanted: str) -> Any:
-    sys.set_int_max_str_digits(0)
     try:
-        return json.loads(text.decode("utf-8"))
+        return parse_json(text.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{where}: not JSON: {error}; {wanted}") from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 from code_rl.config import parse_difficulty
 from code_rl.environments import Environment
@@ -139,7 +139,7 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
         ConfigError: a problem has no pass rate, or none is left.
     """
     low, high = parse_difficulty(difficulty)
-    rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem)) is not None}
+    rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem.meta)) is not None}
     if len(rates) < len(problems):
         raise ConfigError(
             f"difficulty={difficulty} needs a measured pass rate, which {len(problems) - len(rates)} of {len(problems)} problems lack; "
@@ -165,38 +165,20 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
         kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
     if not kept:
         raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
-    return kept if most is None else _Capped(kept, most)
+    return kept if most is None else Selected(kept, range(len(kept)), partial(_capped, most=most))
 
 
-class _Capped(Sequence[Problem]):
-    """Problems that lose what tests they have beyond `most` when they are fetched."""
+def _capped(problem: Problem, most: int) -> Problem:
+    def size(test: TestCase) -> int:
+        return len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))
 
-    def __init__(self, problems: Sequence[Problem], most: int) -> None:
-        self._problems, self._most = problems, most
-
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
-        if isinstance(index, slice):
-            return _Capped(self._problems[index], self._most)
-        problem = self._problems[index]
-        tests = problem.tests
-        hardest = sorted(range(len(tests)), key=lambda i: (not tests[i].public, -_input_size(tests[i]), i))
-        return replace(problem, tests=tuple(tests[i] for i in sorted(hardest[: self._most])))
-
-    def __len__(self) -> int:
-        return len(self._problems)
+    tests = problem.tests
+    hardest = sorted(range(len(tests)), key=lambda i: (not tests[i].public, -size(tests[i]), i))
+    return replace(problem, tests=tuple(tests[i] for i in sorted(hardest[:most])))
 
 
-def _input_size(test: TestCase) -> int:
-    return len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))
-
-
-def _pass_rate(problem: Problem) -> float | None:
+def _pass_rate(meta: Mapping[str, Any]) -> float | None:
     """What `code-rl prepare` measured (its card in `meta`), or a plain `meta.pass_rate`."""
-    meta: Any = problem.meta
     measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
     return float(measured) if isinstance(measured, int | float) else None
 

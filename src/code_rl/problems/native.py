@@ -26,9 +26,19 @@ from typing import Any
 
 from code_rl.errors import DataError
 from code_rl.problems.files import read_lines, read_object, short
-from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.problems.problem import (
+    WITH_TOLERANCE,
+    CallTest,
+    Compare,
+    Problem,
+    SequenceTest,
+    StdinTest,
+    TestCase,
+    check_compare,
+    check_source,
+    check_tolerance,
+)
 from code_rl.problems.rows import Row, check_fields
-from code_rl.problems.rules import WITH_TOLERANCE, check_compare, check_source, check_tolerance
 from code_rl.problems.sources.records import Origin, RowError, from_json
 from code_rl.problems.values import ValueCodecError, decode, encode
 

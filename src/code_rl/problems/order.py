@@ -1,8 +1,10 @@
-"""The order in which problems are trained on (a seeded shuffle per epoch, with wrap-around), and parts of a sequence by position."""
+"""The order in which problems are trained on (a seeded shuffle per epoch, with wrap-around), parts of a sequence by position,
+and which held-out problems are among those to train on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar, overload
 
@@ -32,11 +34,14 @@ class ProblemOrder:
 
 
 class Selected(Sequence[T]):
-    """Some items of a sequence, by position, fetched when they are asked for."""
+    """Some items of a sequence, by position, fetched (and with `change` changed) when they are asked for."""
 
-    def __init__(self, items: Sequence[T], positions: Sequence[int]) -> None:
+    def __init__(
+        self, items: Sequence[T], positions: Sequence[int], change: Callable[[T], T] = lambda item: item
+    ) -> None:
         self.items = items
         self.positions = positions
+        self._change = change
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -44,8 +49,8 @@ class Selected(Sequence[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return Selected(self.items, self.positions[index])
-        return self.items[self.positions[index]]
+            return Selected(self.items, self.positions[index], self._change)
+        return self._change(self.items[self.positions[index]])
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -57,3 +62,32 @@ def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
         return items
     chosen = np.random.default_rng(0).permutation(len(items))[:limit]
     return Selected(items, sorted(map(int, chosen)))
+
+
+def keys_of(problem: Problem) -> tuple[str, str]:
+    """What tells a problem: its id, and a digest of its statement ("" where it has none)."""
+    text = " ".join(problem.statement.lower().split())
+    return problem.id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24] if text else ""
+
+
+def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """`keys_of` each, without reading the problems where their store has them."""
+    if isinstance(problems, Selected):
+        every = all_keys(problems.items)
+        return [every[at] for at in problems.positions]
+    kept: list[tuple[str, str]] | None = getattr(problems, "keys", None)
+    return [keys_of(problem) for problem in problems] if kept is None else kept
+
+
+def trained_on(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> dict[str, list[str]]:
+    """Of each split the ids of the problems that are among `train`."""
+    ids, texts = set(), set()
+    for each, text in all_keys(train):
+        ids.add(each)
+        texts.add(text)
+    texts.discard("")
+    found = {}
+    for name, split in held_out.items():
+        keys = [keys_of(problem) for problem in split]
+        found[name] = [each for each, text in keys if each in ids or text in texts]
+    return found

@@ -1,10 +1,20 @@
-"""Problems and their tests: frozen records. What a policy may see (`ProblemView`) is a type of its own."""
+"""Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves live in `reward.compare`).
+
+What a policy may see (`ProblemView`) is a type of its own.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import functools
+import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from code_rl.errors import DataError
 
 DEFAULT_TIME_LIMIT_S = 6.0
 DEFAULT_MEMORY_LIMIT_MB = 1024
@@ -70,7 +80,7 @@ TestCase = StdinTest | CallTest | SequenceTest
 class Compare:
     """How an output is compared with the expected one; docs/judging.md has the table.
 
-    `rule` is one of `problems.rules.RULES`. `abs_tol`/`rel_tol` belong to `float`, `python` and `contest`; `ignore_case` and `integers_as_floats` to
+    `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `float`, `python` and `contest`; `ignore_case` and `integers_as_floats` to
     `contest`; `checker` is the source of a trusted program that decides among many valid answers, under limits of its own.
     """
 
@@ -126,3 +136,84 @@ class Problem:
         """The part of the problem that prompts are built from."""
         public = tuple(test for test in self.tests if test.public)
         return ProblemView(self.id, self.statement, self.starter_code, self.fn_name, public)
+
+
+RULES = ("lcb", "lcb-official", "exact", "python", "tokens", "float", "contest", "checker")
+WITH_TOLERANCE = ("float", "python", "contest")
+CONTEST_ONLY = ("ignore_case", "integers_as_floats")
+_USUAL = Compare()
+
+
+def check_compare(compare: Compare, where: str) -> None:
+    """Raise DataError, beginning with `where`, when `compare` is not a usable rule."""
+    where = f"{where}: compare"
+    rule = compare.rule
+    if rule not in RULES:
+        raise DataError(f"{where}: rule={rule!r} is unknown; use one of {', '.join(RULES)}")
+    check_tolerance(compare.abs_tol, compare.rel_tol, where)
+    if rule not in WITH_TOLERANCE and (compare.abs_tol or compare.rel_tol):
+        raise DataError(f"{where}: abs_tol and rel_tol belong to the rules {_listed(WITH_TOLERANCE)}, not to {rule!r}")
+    if rule == "float" and not (compare.abs_tol or compare.rel_tol):
+        raise DataError(f"{where}: the rule 'float' needs abs_tol or rel_tol above 0; use 'lcb' for equality")
+    for name in CONTEST_ONLY:
+        if getattr(compare, name) and rule != "contest":
+            raise DataError(f"{where}: {name} belongs to the rule 'contest', not to {rule!r}")
+    if (rule == "checker") != (compare.checker is not None):
+        raise DataError(f"{where}: the rule 'checker' and the checker's source go together; rule={rule!r}")
+    for name in ("checker_time_limit_s", "checker_memory_limit_mb"):
+        if getattr(compare, name) != getattr(_USUAL, name) and rule != "checker":
+            raise DataError(f"{where}: {name} belongs to the rule 'checker', not to {rule!r}")
+    if compare.checker is not None:
+        check_source(compare.checker, "checker", where)
+
+
+def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
+    """Raise DataError for a tolerance that is not a finite number from 0 on; None is none."""
+    for name, value in (("abs_tol", abs_tol), ("rel_tol", rel_tol)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise DataError(f"{where}: {name}={value!r} must be a finite number, 0 or more")
+
+
+def check_source(source: str, name: str, where: str, needs: str | None = None) -> None:
+    """Raise DataError when a problem author's program does not compile, or does not define the function that it `needs`."""
+    found = _functions(source)
+    if isinstance(found, str):
+        raise DataError(f"{where}: the {name}'s source does not compile: {found}")
+    if needs is not None and needs not in found:
+        raise DataError(f"{where}: the {name}'s source must define a function {needs!r} at module level")
+
+
+def defines(source: str, name: str) -> bool:
+    """True when `source` defines the function `name` at module level."""
+    return name in _functions(source)
+
+
+@functools.lru_cache(maxsize=256)
+def _functions(source: str) -> frozenset[str] | str:
+    """The functions that a source defines at module level, or why it does not compile."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+            compile(tree, "<source>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{error.msg} (its line {error.lineno})"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return str(error) or type(error).__name__
+    return frozenset(part.name for part in tree.body if isinstance(part, ast.FunctionDef))
+
+
+def rule_for(compare: Compare, test: TestCase) -> Compare:
+    """The rule for one test: a test's own tolerances come before the problem's, and make `float` of `lcb`."""
+    if test.abs_tol is None and test.rel_tol is None:
+        return compare
+    return dataclasses.replace(
+        compare,
+        rule="float" if compare.rule == "lcb" else compare.rule,
+        abs_tol=compare.abs_tol if test.abs_tol is None else test.abs_tol,
+        rel_tol=compare.rel_tol if test.rel_tol is None else test.rel_tol,
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names))

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from code_rl.concurrency import abandon
 from code_rl.errors import SandboxError
 from code_rl.problems import values
-from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
+from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.asserts import expected_rule
-from code_rl.problems.sources.readings import DOCUMENTED
 from code_rl.problems.sources.records import Draft, Item, Reading, Skipped, Unsettled, item_id
+from code_rl.problems.sources.testcases import DOCUMENTED
 from code_rl.reward.compare import compare_returned
 from code_rl.sandbox.executor import CallInput, Executor, Job, Limits, Status, closing
 
@@ -100,8 +100,12 @@ async def with_expected(draft: Draft, executor: Executor, limits: Limits = REFER
 
 async def _settle_reading(item: Unsettled, executor: Executor) -> Problem | Skipped:
     problem, references = item.problem, item.problem.solutions[:MAX_REFERENCES]
-    if not references:
-        return _without_reference(item)
+    if not references:  # only a row that can be read in a single way needs no run
+        documented = item.tiers[0]
+        if len(documented) == 1 and documented[0].arguments in DOCUMENTED:
+            return _chosen(problem, documented[0], "the only documented reading")
+        names = ", ".join([reading.name for tier in item.tiers for reading in tier][:4])
+        return Skipped(problem.id, "wrapping_unresolved", f"no solution to tell apart {names}")
     first = ""
     for tier in item.tiers:
         for reference in references:
@@ -116,15 +120,6 @@ async def _settle_reading(item: Unsettled, executor: Executor) -> Problem | Skip
             if fitting:
                 return _chosen(problem, fitting[0], "its solution passes")
     return Skipped(problem.id, "no_reading_fits", f"{len(references)} solutions tried; first {first}")
-
-
-def _without_reference(item: Unsettled) -> Problem | Skipped:
-    """Only a row that can be read in a single way needs no run."""
-    documented = item.tiers[0]
-    if len(documented) == 1 and documented[0].arguments in DOCUMENTED:
-        return _chosen(item.problem, documented[0], "the only documented reading")
-    names = ", ".join([reading.name for tier in item.tiers for reading in tier][:4])
-    return Skipped(item.problem.id, "wrapping_unresolved", f"no solution to tell apart {names}")
 
 
 def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
@@ -183,8 +178,7 @@ def _weight(item: Item) -> int:
         return 0
     if isinstance(item, Draft):
         return sum(len(repr(call)) for call in item.calls)
-    return sum(map(_test_weight, item.tests if isinstance(item, Problem) else item.tiers[0][0].tests))
-
-
-def _test_weight(test: TestCase) -> int:
-    return len(test.input) + len(test.expected) if isinstance(test, StdinTest) else len(repr(test))
+    tests = item.tests if isinstance(item, Problem) else item.tiers[0][0].tests
+    return sum(
+        len(test.input) + len(test.expected) if isinstance(test, StdinTest) else len(repr(test)) for test in tests
+    )

@@ -22,8 +22,7 @@ from typing import IO, Any, overload
 from code_rl.errors import DataError
 from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.native import format_problem, parse_problem
-from code_rl.problems.order import Selected
-from code_rl.problems.overlap import keys_of
+from code_rl.problems.order import Selected, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 
@@ -192,9 +191,7 @@ class Store(Sequence[Problem]):
                     self.skipped.append(Skipped(*row["skipped"]))
                 elif "id" in row:
                     offset, length = row["at"]
-                    place = Place(
-                        row["id"], offset, length, row.get("about", {}), row.get("text", ""), row.get("tests", 0)
-                    )
+                    place = Place(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"])
                     if place.offset + place.length > size:
                         break
                     self._take(place)

@@ -84,7 +84,7 @@ def encode(value: Any, depth: int = 0) -> Any:
     for base in (set, frozenset):
         if base in mro:
             items = [encode(item, depth + 1) for item in base.__iter__(value)]
-            return {TAG: base.__name__, "items": sorted(items, key=_order)}
+            return {TAG: base.__name__, "items": sorted(items, key=json.dumps)}
     if complex in mro:
         plain = complex.__add__(value, 0)
         return {TAG: "complex", "items": [plain.real, plain.imag]}
@@ -237,10 +237,6 @@ def _float_of(value: Any, mro: tuple[type, ...]) -> Any:
         return float(_method(mro, "__float__")(value))
 
 
-def _complex_of(value: Any, mro: tuple[type, ...]) -> Any:
-    return encode(complex(_method(mro, "__complex__")(value)))
-
-
 def _int_of(value: Any, mro: tuple[type, ...]) -> Any:
     return _encode_int(_method(mro, "__index__")(value))
 
@@ -373,17 +369,9 @@ def _int(parts: list[Any]) -> int:
     return int(text, 16)
 
 
-def _order(item: Any) -> str:
-    return json.dumps(item)
-
-
 def _complex(parts: list[Any]) -> complex:
     real, imag = parts
     return complex(real, imag)
-
-
-def _set_of_keys(items: list[Any]) -> Any:
-    return set(items)
 
 
 def _ratio(parts: list[Any]) -> Any:
@@ -414,7 +402,7 @@ _SCALARS: dict[tuple[str, str], Any] = {
     ("numpy", "bool_"): lambda value, mro: _method(mro, "__bool__")(value),
     ("numpy", "integer"): _int_of,
     ("numpy", "floating"): _float_of,
-    ("numpy", "complexfloating"): _complex_of,
+    ("numpy", "complexfloating"): lambda value, mro: encode(complex(_method(mro, "__complex__")(value))),
     ("gmpy2", "mpz"): _int_of,
     ("decimal", "Decimal"): lambda value, mro: {TAG: "decimal", "items": [_method(mro, "__str__")(value)]},
 }
@@ -442,6 +430,6 @@ _BUILDERS: dict[str, Any] = {
     "bytearray": bytearray,
     "fraction": _ratio,
     "decimal": _decimal,
-    "dict_keys": _set_of_keys,
+    "dict_keys": set,
     **dict.fromkeys(("ndarray", "range", "iterator", "deque", "array", "dict_values", "dict_items"), list),
 }

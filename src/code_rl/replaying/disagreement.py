@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from code_rl.concurrency import default_concurrency, together
-from code_rl.preparation.bench import Decision, Ledger, content_key, make_entry
+from code_rl.preparation.bench import make_entry
 from code_rl.preparation.deduplicate import program_shape
+from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.strengthen import LEAST_OTHERS, failed, reference_tests
 from code_rl.problems.problem import Problem
 from code_rl.replaying.recording import Recording

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import builtins
 
-from code_rl.problems.problem import CallTest, Compare, SequenceTest, StdinTest
-from code_rl.problems.rules import rule_for
+from code_rl.problems.problem import CallTest, Compare, SequenceTest, StdinTest, rule_for
 from code_rl.problems.values import ENVELOPE, TAG, dumps
 from code_rl.reward.plain import RAISED, UnreadableError, ValueRule, compare_values, parse_value
 from code_rl.reward.text import (

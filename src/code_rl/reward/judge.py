@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.problems.native import check_tests
-from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.problems.rules import check_compare
+from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase, check_compare
 from code_rl.reward.asking import Asked, put_to_checker
 from code_rl.reward.checker import read_answer
 from code_rl.reward.compare import compare_printed, compare_returned

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.problems.builtin.specs import WORD, Spec, apply
-from code_rl.problems.builtin.texts import FUNCTION
+from code_rl.problems.builtin.specs import FUNCTION, WORD, Spec, apply
 from code_rl.problems.problem import CallTest, StdinTest, TestCase
 
 CASES = 8

@@ -1,22 +1,117 @@
-"""`assert f(1, 2) == 3` as data: which call, what is expected, how it is compared; and tests from them.
+"""`assert f(1, 2) == 3` as data, without running any of it: which call, what is expected, how it is compared; and tests from them.
 
 Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's and EvoEval's self-contained tests. The called
 function's result may be wrapped in a `view` (`set(f(x)) == {1}`, `assert f(x)`): the view is applied inside the sandbox to the returned value,
 so that objects which are no plain data (a regular-expression match, say) can still be compared by what the test asks of them.
+
+Values are literals: `Folder` is `ast.literal_eval` with the few constant forms that public test suites use beside plain literals: arithmetic on
+numbers, `float("inf")`, `set()`, `tuple([...])`, `math.inf`, and the node builders of LeetCode tests.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from code_rl.problems.problem import CallTest, Compare, Problem
-from code_rl.problems.sources.literals import Folder, NotLiteralError
 from code_rl.problems.sources.records import Draft, RowError
 
+MAX_POWER_BITS = 1 << 16
+MAX_REPEAT = 1 << 20
+CONSTANTS: Mapping[str, Any] = {"inf": math.inf, "nan": math.nan}
+MATH_CONSTANTS: Mapping[str, float] = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "e": math.e, "tau": math.tau}
+BUILDERS: Mapping[str, Callable[..., Any]] = {
+    kind.__name__: kind for kind in (bool, int, float, complex, str, list, tuple, set, frozenset, dict, bytes)
+}
+BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}
+UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Invert: operator.invert,
+    ast.Not: operator.not_,
+}
+
+
+class NotLiteralError(ValueError):
+    """The expression is not a constant that can be read without running code."""
+
+
+class Folder:
+    """Folds constant expressions; `builders` adds functions that may be called with constant arguments."""
+
+    def __init__(self, builders: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self._builders = {**BUILDERS, **(builders or {})}
+
+    def fold(self, node: ast.expr) -> Any:
+        """The value of `node`. Raises NotLiteralError for anything that is not a constant form."""
+        try:
+            return self._fold(node)
+        except NotLiteralError:
+            raise
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise NotLiteralError(f"{type(error).__name__}: {error}") from error
+
+    def _fold(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value) if value is not Ellipsis:
+                return value
+            case ast.List(elts=items):
+                return [self._fold(item) for item in items]
+            case ast.Tuple(elts=items):
+                return tuple(self._fold(item) for item in items)
+            case ast.Set(elts=items):
+                return {self._fold(item) for item in items}
+            case ast.Dict(keys=keys, values=values) if None not in keys:
+                return {self._fold(key): self._fold(value) for key, value in zip(keys, values, strict=True) if key}
+            case ast.UnaryOp(op=op, operand=operand):
+                return UNARY[type(op)](self._fold(operand))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(op, self._fold(left), self._fold(right))
+            case ast.Name(id=name) if name in CONSTANTS:
+                return CONSTANTS[name]
+            case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in MATH_CONSTANTS:
+                return MATH_CONSTANTS[name]
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in self._builders:
+                return self._builders[name](*[self._fold(arg) for arg in args])
+        raise NotLiteralError(ast.unparse(node)[:120])
+
+    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
+        if type(op) not in BINARY:
+            raise NotLiteralError(f"operator {type(op).__name__}")
+        # Test rows are input: `10**10**10` must be refused, not computed.
+        match op, left, right:
+            case ast.Pow() | ast.LShift(), int(), int() if right > 0:
+                bits = right if isinstance(op, ast.LShift) else left.bit_length() * right
+                if bits > MAX_POWER_BITS:
+                    raise NotLiteralError(f"a constant of {bits} bits")
+            case (ast.Mult(), (str() | bytes() | list() | tuple()) as items, int(times)) | (
+                ast.Mult(),
+                int(times),
+                (str() | bytes() | list() | tuple()) as items,
+            ) if len(items) * times > MAX_REPEAT:
+                raise NotLiteralError(f"a sequence of {len(items) * times} items")
+        return BINARY[type(op)](left, right)
+
+
+FOLDER = Folder()
 SAME_VALUE_FUNCTIONS = ("is_same_list", "is_same_tree")
 DEFAULT_ISCLOSE_REL_TOL = 1e-9
 DEFAULT_FLOAT_TOL = 1e-6
@@ -85,7 +180,7 @@ class AssertReader:
     def __init__(self, name: str, entry_point: str | None = None, folder: Folder | None = None) -> None:
         self._name = name
         self._own_names = {name, entry_point or name}
-        self._folder = folder or Folder()
+        self._folder = folder or FOLDER
 
     def read(self, statement: ast.stmt) -> CallAssert | None:
         """One statement of a test. None for those without effect. Raises AssertFormError for unknown forms."""
@@ -97,11 +192,6 @@ class AssertReader:
             case ast.Assert(test=test):
                 return self._test(test)
         raise AssertFormError("statement_is_not_an_assert", ast.unparse(statement)[:120])
-
-    def read_one(self, statement: ast.stmt) -> Iterator[CallAssert]:
-        """What `read` makes of a statement, if anything."""
-        found = self.read(statement)
-        return iter(() if found is None else (found,))
 
     def raising(self, call: ast.expr, kind: str) -> CallAssert:
         """A call that must raise an exception of class `kind`."""
@@ -120,7 +210,12 @@ class AssertReader:
     def _test(self, test: ast.expr) -> CallAssert | None:
         match test:
             case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
-                return self._equality(left, right)
+                if self._calls_itself(left) and self._calls_itself(right):
+                    return None
+                match left:
+                    case ast.Call(func=ast.Name(id=view), args=[call]) if view in VIEWS:
+                        return self._call(call, self._constant(right), view=view)
+                return self._call(left, self._constant(right))
             case ast.Compare(
                 left=ast.Call(
                     func=ast.Name(id="abs"), args=[ast.BinOp(left=left, op=ast.Sub(), right=right)], keywords=[]
@@ -129,8 +224,14 @@ class AssertReader:
                 comparators=[bound],
             ):
                 return self._call(left, self._constant(right), abs_tol=float(self._constant(bound)))
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr="isclose"), args=[left, right]):
-                return self._isclose(left, right, test.keywords)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math"), attr="isclose"), args=[left, right], keywords=words
+            ):
+                tolerances = {str(word.arg): float(self._constant(word.value)) for word in words}
+                if not tolerances.keys() <= {"rel_tol", "abs_tol"}:
+                    raise AssertFormError("unknown_assert_form", f"math.isclose with {sorted(tolerances)}")
+                abs_tol, rel_tol = tolerances.get("abs_tol", 0.0), tolerances.get("rel_tol", DEFAULT_ISCLOSE_REL_TOL)
+                return self._call(left, self._constant(right), abs_tol=abs_tol, rel_tol=rel_tol)
             case ast.Call(func=ast.Name(id=same), args=[left, right], keywords=[]) if same in SAME_VALUE_FUNCTIONS:
                 return self._call(left, self._constant(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -138,25 +239,6 @@ class AssertReader:
             case ast.Call():
                 return self._call(test, True, view="bool")
         raise AssertFormError("unknown_assert_form", ast.unparse(test)[:120])
-
-    def _equality(self, left: ast.expr, right: ast.expr) -> CallAssert | None:
-        if self._calls_itself(left) and self._calls_itself(right):
-            return None
-        if (
-            isinstance(left, ast.Call)
-            and isinstance(left.func, ast.Name)
-            and left.func.id in VIEWS
-            and len(left.args) == 1
-        ):
-            return self._call(left.args[0], self._constant(right), view=left.func.id)
-        return self._call(left, self._constant(right))
-
-    def _isclose(self, left: ast.expr, right: ast.expr, keywords: list[ast.keyword]) -> CallAssert:
-        tolerances = {word.arg: float(self._constant(word.value)) for word in keywords}
-        if not tolerances.keys() <= {"rel_tol", "abs_tol"}:
-            raise AssertFormError("unknown_assert_form", f"math.isclose with {sorted(map(str, tolerances))}")
-        rel_tol = tolerances.get("rel_tol", DEFAULT_ISCLOSE_REL_TOL)
-        return self._call(left, self._constant(right), abs_tol=tolerances.get("abs_tol", 0.0), rel_tol=rel_tol)
 
     def _call(
         self, call: ast.expr, expected: Any, *, view: str | None = None, abs_tol: float = 0.0, rel_tol: float = 0.0
@@ -177,10 +259,7 @@ class AssertReader:
         return CallAssert(tuple(args), expected, kwargs, view, abs_tol, rel_tol)
 
     def _constant(self, node: ast.expr) -> Any:
-        try:
-            return self._folder.fold(node)
-        except NotLiteralError as error:
-            raise AssertFormError("value_is_not_a_literal", str(error)) from error
+        return fold(node, self._folder)
 
     def _calls_itself(self, node: ast.expr) -> bool:
         return any(isinstance(part, ast.expr) and self._is_entry(part) for part in ast.walk(node))
@@ -243,14 +322,23 @@ def read_call_texts(texts: Iterable[str]) -> list[tuple[Any, ...]]:
     return [tuple(fold(body[0].value)) for body in calls if isinstance(body[0], ast.Expr)]
 
 
-def call_tests(asserts: Sequence[CallAssert], public: int = 0) -> tuple[CallTest, ...]:
-    """One CallTest an assert; the first `public` of them public. Raises RowError when there is none."""
+def asserted(
+    problem: Problem, asserts: Sequence[CallAssert], compare: Compare | None = None, public: int = 0
+) -> Problem:
+    """`problem` with one test an assert, the first `public` of them public, the view that all share, and the rule: that of the asserts, or `compare`.
+
+    Raises RowError when there is no assert, or when their views differ.
+    """
     if not asserts:
         raise RowError("no_tests")
-    return tuple(
+    tests = tuple(
         CallTest(found.args, found.expected, found.kwargs, public=index < public, raises=found.raises)
         for index, found in enumerate(asserts)
     )
+    view, meta = common_view(asserts), problem.meta
+    if view is not None:
+        meta = {**meta, "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view)}
+    return dataclasses.replace(problem, tests=tests, compare=compare or assert_rule(asserts), meta=meta)
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
@@ -270,7 +358,12 @@ def assert_rule(asserts: Sequence[CallAssert]) -> Compare:
 
 def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
     """EvalPlus's rule: a named tolerance, else 1e-6 where an expected value is a float or a flat sequence of floats, else `==`."""
-    tolerance = abs_tol or (DEFAULT_FLOAT_TOL if any(map(_is_floats, expected)) else 0.0)
+
+    def of_floats(value: Any) -> bool:
+        items = value if isinstance(value, list | tuple) else [value]
+        return bool(items) and all(isinstance(item, float) for item in items)
+
+    tolerance = abs_tol or (DEFAULT_FLOAT_TOL if any(map(of_floats, expected)) else 0.0)
     return Compare("python", tolerance, ALLCLOSE_REL_TOL if tolerance else 0.0)
 
 
@@ -290,15 +383,9 @@ def holds_float(value: Any) -> bool:
     return any(map(holds_float, value)) if isinstance(value, list | tuple) else isinstance(value, float)
 
 
-def _is_floats(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(item, float) for item in value)
-    return isinstance(value, float)
-
-
-def fold(node: ast.expr) -> Any:
+def fold(node: ast.expr, folder: Folder = FOLDER) -> Any:
     """The value of a literal. Raises AssertFormError for any other expression."""
     try:
-        return Folder().fold(node)
+        return folder.fold(node)
     except NotLiteralError as error:
         raise AssertFormError("value_is_not_a_literal", str(error)) from error

@@ -12,7 +12,6 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import decode_private_tests
-from code_rl.problems.sources.mbpp import read_mbpp
 from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, filled, from_json
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, finish, solutions
 
@@ -29,15 +28,7 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Unsettled:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
-    draft = Problem(
-        id=_own_id(row, origin),
-        statement=filled(row, "problem"),
-        tests=(),
-        starter_code=_starter(row),
-        solutions=solutions(row.get("solutions")),
-        source=origin.source,
-    )
-    return finish(draft, _needed(row, "tests"), row.get("metadata"))
+    return finish(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
 
 
 def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
@@ -47,17 +38,11 @@ def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
     for name in ("time_limit", "memory_limit"):
         if row.get(name):
             meta[f"stated_{name}"] = str(row[name])
-    draft = Problem(
-        id=_own_id(row, origin),
-        statement=filled(row, "question"),
-        tests=(),
-        starter_code=_starter(row),
-        solutions=solutions(row.get("solutions")),
-        source=origin.source,
-        date=_day(row.get("date")),
-        meta=meta,
-    )
-    return finish(draft, _needed(row, "input_output"))
+    try:
+        day = date.fromisoformat(str(row.get("date"))[:10]).isoformat()
+    except ValueError:
+        day = None
+    return finish(_draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object))
 
 
 def read_code_contests(row: Row, origin: Origin) -> Problem:
@@ -65,11 +50,12 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     for name in ("input_file", "output_file"):
         if row.get(name):
             raise RowError("file_io", f"{name}={str(row[name])[:40]!r}: the program is to use a file")
-    tests = tuple(
-        test
-        for name in ("public_tests", "private_tests", "generated_tests")
-        for test in _columns(row, name, public=name == "public_tests")
-    )
+    tests = []
+    for name in ("public_tests", "private_tests", "generated_tests"):
+        pairs = _pairs(row, name, "input", "output")
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
+            raise RowError("wrong_field_type", f"{name} must hold texts")
+        tests += [StdinTest(given, wanted, name == "public_tests") for given, wanted in pairs]
     if not tests:
         raise RowError("no_tests")
     meta: dict[str, Any] = {name: row[name] for name in ("cf_rating", "cf_tags", "difficulty") if row.get(name)}
@@ -82,7 +68,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     return Problem(
         id=str(row.get("name") or origin.row_id),
         statement=filled(row, "description"),
-        tests=tests,
+        tests=tuple(tests),
         solutions=_in_python(row, "solutions"),
         source=origin.source,
         compare=CODE_CONTESTS,
@@ -109,16 +95,14 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Unsettled:
 def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     """Sandbox Fusion's CodeContests: `content`, and `test` with `{"input": {"stdin"}, "output": {"stdout"}}`."""
     labels = from_json(row.get("labels") or {}, "labels", dict)
-    tests = from_json(_needed(row, "test"), "test")
+    tests = from_json(field(row, "test", object), "test")
     if not isinstance(tests, list) or not tests:
         raise RowError("no_tests")
+    pairs = [(_part(test, "input"), _part(test, "output")) for test in tests]
     return Problem(
         id=str(labels.get("name") or origin.row_id),
         statement=filled(row, "content"),
-        tests=tuple(
-            StdinTest(field(_part(test, "input"), "stdin", str), field(_part(test, "output"), "stdout", str))
-            for test in tests
-        ),
+        tests=tuple(StdinTest(field(given, "stdin", str), field(wanted, "stdout", str)) for given, wanted in pairs),
         source=origin.source,
         compare=CODE_CONTESTS,
         meta=labels,
@@ -145,24 +129,6 @@ def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
     return finish(draft, tests, text_calls=True)
 
 
-def read_sandbox_mbpp(row: Row, origin: Origin) -> Problem:
-    """Sandbox Fusion's MBPP: the fields of MBPP under other names."""
-    renamed = {
-        "task_id": row.get("id", origin.row_id),
-        "text": row.get("content"),
-        "code": row.get("canonical_solution"),
-        "test_list": row.get("test_list"),
-        "test_setup_code": from_json(row.get("labels") or {}, "labels", dict).get("test_setup_code"),
-    }
-    return read_mbpp(renamed, origin)
-
-
-def _needed(row: Row, name: str) -> Any:
-    if row.get(name) is None:
-        raise RowError("missing_field", name)
-    return row[name]
-
-
 def _own_id(row: Row, origin: Origin) -> str:
     """The row's own id, within its set; APPS and TACO number their rows in every split anew."""
     for name in ("id", "problem_id", "question_id"):
@@ -172,18 +138,18 @@ def _own_id(row: Row, origin: Origin) -> str:
     return origin.row_id
 
 
-def _starter(row: Row) -> str | None:
-    starter = row.get("starter_code")
-    if starter is not None and not isinstance(starter, str):
-        raise RowError("wrong_field_type", f"starter_code is {type(starter).__name__}, expected str")
-    return starter if starter and starter.strip() else None
-
-
-def _day(value: Any) -> str | None:
-    try:
-        return date.fromisoformat(str(value)[:10]).isoformat()
-    except ValueError:
-        return None
+def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
+    """The problem but for its tests; its statement is in the field `statement`."""
+    starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
+    return Problem(
+        id=_own_id(row, origin),
+        statement=filled(row, statement),
+        tests=(),
+        starter_code=starter if starter.strip() else None,
+        solutions=solutions(row.get("solutions")),
+        source=origin.source,
+        **more,
+    )
 
 
 def _part(test: Any, name: str) -> Mapping[str, Any]:
@@ -192,32 +158,22 @@ def _part(test: Any, name: str) -> Mapping[str, Any]:
     return field(test, name, dict)
 
 
-def _columns(row: Row, name: str, *, public: bool) -> list[StdinTest]:
-    """`{"input": [...], "output": [...]}`, or a list of `{"input", "output"}`."""
-    tests = row.get(name) or {}
-    if isinstance(tests, list):
-        pairs = [(test.get("input"), test.get("output")) for test in tests if isinstance(test, Mapping)]
-        if len(pairs) != len(tests):
+def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]]:
+    """Two columns of a field that is an object of lists, or a list of objects."""
+    found = row.get(name) or {}
+    if isinstance(found, list):
+        if not all(isinstance(one, Mapping) for one in found):
             raise RowError("bad_tests", f"{name} must hold objects")
-    elif isinstance(tests, Mapping):
-        inputs, outputs = tests.get("input") or [], tests.get("output") or []
-        if len(inputs) != len(outputs):
-            raise RowError("bad_tests", f"{name} has {len(inputs)} inputs and {len(outputs)} outputs")
-        pairs = list(zip(inputs, outputs, strict=True))
-    else:
-        raise RowError("wrong_field_type", f"{name} is {type(tests).__name__}")
-    if not all(isinstance(text, str) for pair in pairs for text in pair):
-        raise RowError("wrong_field_type", f"{name} must hold texts")
-    return [StdinTest(str(given), str(wanted), public) for given, wanted in pairs]
+        return [(one.get(first), one.get(second)) for one in found]
+    if not isinstance(found, Mapping):
+        raise RowError("wrong_field_type", f"{name} is {type(found).__name__}")
+    firsts, seconds = found.get(first) or [], found.get(second) or []
+    if len(firsts) != len(seconds):
+        raise RowError("bad_tests", f"{name} has {len(firsts)} {first}s and {len(seconds)} {second}s")
+    return list(zip(firsts, seconds, strict=True))
 
 
 def _in_python(row: Row, name: str) -> tuple[str, ...]:
     """The first solutions in Python 3."""
-    found = row.get(name) or {}
-    if isinstance(found, Mapping):
-        pairs = zip(found.get("language") or [], found.get("solution") or [], strict=False)
-    elif isinstance(found, list):
-        pairs = zip([part.get("language") for part in found], [part.get("solution") for part in found], strict=True)
-    else:
-        raise RowError("wrong_field_type", f"{name} is {type(found).__name__}")
+    pairs = _pairs(row, name, "language", "solution")
     return tuple(code for language, code in pairs if language in PYTHON3 and isinstance(code, str))[:MAX_SOLUTIONS]

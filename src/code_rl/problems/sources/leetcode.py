@@ -13,14 +13,13 @@ from code_rl.problems.problem import Compare, Problem
 from code_rl.problems.prompts import REQUEST
 from code_rl.problems.sources.asserts import (
     AssertReader,
-    CallAssert,
-    call_tests,
+    Folder,
+    asserted,
     check_body,
     common_view,
     holds_float,
     read_asserts,
 )
-from code_rl.problems.sources.literals import Folder
 from code_rl.problems.sources.records import Origin, Row, RowError, field
 from code_rl.problems.values import BinaryTree, LinkedList
 
@@ -30,7 +29,18 @@ LEETCODE_ABS_TOL = 1e-5
 
 def read_leetcode(row: Row, _origin: Origin) -> Problem:
     """A LeetCodeDataset row of either layout."""
-    statement, starter, date, meta = _newer(row) if "problem_description" in row else _older(row)
+    date: str | None = None
+    named: tuple[str, ...] = ("question_id", "difficulty")
+    if "problem_description" in row:
+        statement, starter = field(row, "problem_description", str), field(row, "starter_code", str).rstrip()
+        date, about, named = field(row, "estimated_date", str), row, (*named, "tags")
+    else:  # `query` without its request: unlike `meta`, it leaves out the examples, which are the tests
+        statement, request, _ = field(row, "query", str).partition(REQUEST)
+        if not request:
+            raise RowError("unknown_query_shape", "the request for code is missing")
+        about = field(row, "meta", dict)
+        statement, starter = statement.strip(), field(about, "lang_code", str)
+    meta = {name: about[name] for name in named if name in about}
     draft = Problem(
         id=field(row, "task_id", str),
         statement=statement,
@@ -50,7 +60,12 @@ def check_tests(draft: Problem, source: str, entry: str) -> Problem:
     asserts = list(read_asserts(reader, check_body(source)))
     if common_view(asserts) is not None:
         raise RowError("mixed_views", "LeetCode tests compare values")
-    return dataclasses.replace(draft, tests=call_tests(asserts), fn_name=_method(entry), compare=_rule(asserts))
+    owner, dot, method = entry.partition(".")
+    if owner != "Solution()" or not dot or not method.isidentifier():
+        raise RowError("unknown_entry_point", entry)
+    floats = any(holds_float(found.expected) for found in asserts)
+    rule = Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0)
+    return asserted(dataclasses.replace(draft, fn_name=method), asserts, rule)
 
 
 def linked_list(values: list[Any]) -> LinkedList | None:
@@ -74,31 +89,3 @@ def binary_tree(values: list[Any]) -> BinaryTree | None:
     while kept[-1] is None:
         kept.pop()
     return BinaryTree(tuple(kept))
-
-
-def _newer(row: Row) -> tuple[str, str, str | None, dict[str, Any]]:
-    meta = {name: row[name] for name in ("question_id", "difficulty", "tags") if name in row}
-    starter = field(row, "starter_code", str)
-    return field(row, "problem_description", str), starter.rstrip(), field(row, "estimated_date", str), meta
-
-
-def _older(row: Row) -> tuple[str, str, str | None, dict[str, Any]]:
-    """`query` without its request: unlike `meta`, it leaves out the examples, which are the tests."""
-    statement, request, _ = field(row, "query", str).partition(REQUEST)
-    meta = field(row, "meta", dict)
-    if not request:
-        raise RowError("unknown_query_shape", "the request for code is missing")
-    shown = {name: meta[name] for name in ("question_id", "difficulty") if name in meta}
-    return statement.strip(), field(meta, "lang_code", str), None, shown
-
-
-def _method(entry: str) -> str:
-    owner, dot, method = entry.partition(".")
-    if owner != "Solution()" or not dot or not method.isidentifier():
-        raise RowError("unknown_entry_point", entry)
-    return method
-
-
-def _rule(asserts: list[CallAssert]) -> Compare:
-    floats = any(holds_float(found.expected) for found in asserts)
-    return Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0)

@@ -7,13 +7,11 @@ are chosen by `contest_date`, both ends inclusive.
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import dataclasses
 import io
-import json
 import pickle
 import re
-import sys
 import zlib
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from code_rl.errors import ConfigError
+from code_rl.problems.files import parse_json
 from code_rl.problems.problem import Problem, TestCase
 from code_rl.problems.sources.records import Origin, Row, RowError, Skipped, field, from_json
 from code_rl.problems.sources.testcases import CALL_PRELUDE, read_tests
@@ -66,7 +65,13 @@ class Window:
 
 def parse_window(start: str | None, end: str | None) -> Window:
     """A window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end before the start."""
-    window = Window(_day(start, "start_date"), _day(end, "end_date"))
+    days: list[date | None] = []
+    for name, text in (("start_date", start), ("end_date", end)):
+        try:
+            days.append(None if text is None else date.fromisoformat(text))
+        except ValueError as error:
+            raise ConfigError(f"{name}={text!r} is not a date; write YYYY-MM-DD") from error
+    window = Window(*days)
     if window.start is not None and window.end is not None and window.end < window.start:
         raise ConfigError(f"end_date={end} is before start_date={start}; both ends are inclusive")
     return window
@@ -117,7 +122,7 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
     if len(kinds) != 1:
         raise RowError("bad_tests", "no tests" if not kinds else "public and private tests are of different kinds")
     starter, called = field(row, "starter_code", str), kinds.pop()
-    named = {"title": "question_title", "platform": "platform", "difficulty": "difficulty", "contest_id": "contest_id"}
+    meta = {name: field(row, name, str) for name in ("platform", "difficulty", "contest_id")}
     return Problem(
         id=field(row, "question_id", str),
         statement=field(row, "question_content", str),
@@ -126,10 +131,7 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
         fn_name=called,
         source="livecodebench",
         date=day.isoformat(),
-        meta={
-            **{name: field(row, theirs, str) for name, theirs in named.items()},
-            **({"preamble": CALL_PRELUDE} if called else {}),
-        },
+        meta={"title": field(row, "question_title", str), **meta, **({"preamble": CALL_PRELUDE} if called else {})},
     )
 
 
@@ -139,20 +141,15 @@ def decode_private_tests(text: str) -> Any:
     The pickle may hold a string, or `{"input_output": string}` as copies of the set have it, and nothing else: no name in it is ever
     looked up, let alone called. Raises RowError.
     """
-    sys.set_int_max_str_digits(0)
+    with contextlib.suppress(ValueError):
+        return parse_json(text)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        packed = base64.b64decode(text, validate=True)
-        unpacked = _inflate(packed)
-    except (binascii.Error, zlib.error, ValueError) as error:
+        unpacked = _inflate(base64.b64decode(text, validate=True))
+    except (zlib.error, ValueError) as error:
         raise RowError("bad_private_tests", f"neither JSON nor base64 of zlib: {error}") from error
-    plain = _unpickle_text(unpacked)
     try:
-        return json.loads(plain)
-    except (ValueError, RecursionError) as error:
+        return parse_json(_unpickle_text(unpacked))
+    except ValueError as error:
         raise RowError("bad_private_tests", f"the pickled text is not JSON: {error}") from error
 
 
@@ -183,10 +180,9 @@ def _unpickle_text(data: bytes) -> str:
 def _inflate(packed: bytes) -> bytes:
     stream = zlib.decompressobj()
     data = stream.decompress(packed, MAX_PRIVATE_BYTES)
-    if stream.unconsumed_tail:
-        raise ValueError(f"more than {MAX_PRIVATE_BYTES} bytes when unpacked")
     if not stream.eof:
-        raise ValueError("the compressed data ends early")
+        over = f"more than {MAX_PRIVATE_BYTES} bytes when unpacked"
+        raise ValueError(over if stream.unconsumed_tail else "the compressed data ends early")
     return data
 
 
@@ -218,12 +214,3 @@ def _contest_day(row: Row) -> date:
         return datetime.fromisoformat(text).date()
     except ValueError as error:
         raise RowError("bad_date", text[:40]) from error
-
-
-def _day(text: str | None, name: str) -> date | None:
-    if text is None:
-        return None
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}={text!r} is not a date; write YYYY-MM-DD") from error

@@ -20,9 +20,7 @@ from typing import Any
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.asserts import (
     AssertReader,
-    assert_rule,
-    call_tests,
-    common_view,
+    asserted,
     read_asserts,
     read_statements,
     read_tables,
@@ -48,18 +46,13 @@ COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
     """An MBPP row, original (`text`) or sanitized (`prompt`)."""
     text = field(row, "text" if "text" in row else "prompt", str)
-    solution, asserts = _lines(field(row, "code", str)), strings(row, "test_list")
+    solution, asserts = field(row, "code", str).replace("\r\n", "\n"), strings(row, "test_list")
     statements = [part for source in asserts for part in read_statements(source)]
     name = entry_point(solution, statements)
     imports = strings(row, "test_imports") if "test_imports" in row else []
-    setup = "\n".join([*imports, _lines(str(row.get("test_setup_code") or ""))]).strip()
-    found = list(read_asserts(AssertReader(name), statements))
-    view = common_view(found)
-    if view is not None:
-        setup += view_setup(name, view)
-    tests, compare = call_tests(found, public=1), assert_rule(found)
-    shown = _statement(row, text, asserts)
-    return _problem(row, "mbpp", name, shown, solution=solution, setup=setup, tests=tests, compare=compare)
+    setup = "\n".join([*imports, str(row.get("test_setup_code") or "").replace("\r\n", "\n")]).strip()
+    problem = _problem(row, "mbpp", name, _statement(row, text, asserts), solution=solution, setup=setup)
+    return asserted(problem, list(read_asserts(AssertReader(name), statements)), public=1)
 
 
 def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
@@ -93,19 +86,16 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
     """An AceCoder row: `question`, `test_cases` (asserts), perhaps `inferences`, of which those that pass every test are solutions."""
     statements = [part for source in strings(row, "test_cases") for part in read_statements(source)]
     name = entry_point(None, statements)
-    found = list(read_asserts(AssertReader(name), statements))
-    view = common_view(found)
     passing = [one for one in row.get("inferences") or () if isinstance(one, Mapping) and one.get("pass_rate") == 1.0]
-    return Problem(
+    problem = Problem(
         id=str(row.get("id") or origin.row_id),
         statement=filled(row, "question").strip(),
-        tests=call_tests(found),
+        tests=(),
         fn_name=name,
-        compare=assert_rule(found),
         solutions=tuple(unfenced(str(one.get("completion", ""))) for one in passing[:MAX_SOLUTIONS]),
         source=origin.source,
-        meta={"setup": view_setup(name, view)} if view else {},
     )
+    return asserted(problem, list(read_asserts(AssertReader(name), statements)))
 
 
 def _row_id(row: Row) -> str:
@@ -113,27 +103,18 @@ def _row_id(row: Row) -> str:
     return task_id if task_id.startswith("Mbpp/") else f"Mbpp/{task_id}"
 
 
-def _problem(
-    row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = "", **rest: Any
-) -> Problem:
+def _problem(row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = "") -> Problem:
     view = "set" if name in SET_VIEWS else "found" if name in FOUND_VIEWS else None
     if view is not None and source.startswith("mbppplus"):
         setup += view_setup(name, view)
     meta = {"setup": setup} if setup else {}
-    rest.setdefault("tests", ())
-    return Problem(
-        id=_row_id(row), statement=statement, fn_name=name, solutions=(solution,), source=source, meta=meta, **rest
-    )
+    return Problem(_row_id(row), statement, (), fn_name=name, solutions=(solution,), source=source, meta=meta)
 
 
 def _statement(row: Row, text: str, asserts: list[str]) -> str:
     if not asserts:
         raise RowError("no_tests", _row_id(row))
     return f"{text.strip()}\n\nYour code should pass this test:\n{asserts[0].strip()}"
-
-
-def _lines(source: str) -> str:
-    return source.replace("\r\n", "\n")
 
 
 def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
@@ -182,16 +163,6 @@ class Cast:
     entries: Cast | None = None
     numerals: bool = False
 
-    def learn_argument(self, value: Any, shown: Any) -> None:
-        """Take in one typed argument and how JSON shows it: a number may be written there as text."""
-        self.learn(value)
-        self.numerals |= type(value) in NUMBERS and isinstance(shown, str)
-
-    def learn_extra(self, shown: Any) -> None:
-        """Take in an extra JSON argument: complex text among arguments that are numbers makes all of them complex."""
-        if self.scalars and self.scalars <= NUMBERS and isinstance(shown, str) and COMPLEX_TEXT.fullmatch(shown):
-            self.scalars.add(complex)
-
     def learn(self, value: Any) -> None:
         """Take in one typed example. Raises CastError when two examples disagree on the container."""
         if isinstance(value, dict):
@@ -214,18 +185,13 @@ class Cast:
             return (self.container or unseen)((self.items or Cast()).apply(item, unseen) for item in value)
         if isinstance(value, dict):
             keys, entries = self.keys or Cast(), self.entries or Cast()
-            return {keys._key(key): entries.apply(entry) for key, entry in value.items()}
-        return self._scalar(value)
-
-    def _scalar(self, value: Any) -> Any:
+            kind = int if keys.scalars == {int} else str
+            return {kind(key): entries.apply(entry) for key, entry in value.items()}
         if complex in self.scalars and self.scalars <= NUMBERS and not isinstance(value, bool):
             return complex(value)
         if self.numerals and isinstance(value, str):
             return float(value)
         return value
-
-    def _key(self, key: str) -> Any:
-        return int(key) if self.scalars == {int} else key
 
 
 def cast_calls(
@@ -242,16 +208,15 @@ def cast_calls(
     for call, shown in zip(literal, base, strict=False):
         casts.extend(Cast() for _ in range(len(call) - len(casts)))
         for cast, value, text in zip(casts, call, shown, strict=False):
-            cast.learn_argument(value, text)
-    for call in extra:
+            cast.learn(value)
+            cast.numerals |= type(value) in NUMBERS and isinstance(text, str)  # a number may be written as text
+    for call in extra:  # complex text among arguments that are numbers makes all of them complex
         for cast, text in zip(casts, call, strict=False):
-            cast.learn_extra(text)
+            if cast.scalars and cast.scalars <= NUMBERS and isinstance(text, str) and COMPLEX_TEXT.fullmatch(text):
+                cast.scalars.add(complex)
+    calls = (*base, *extra)
+    casts += [Cast() for _ in range(max(map(len, calls), default=0) - len(casts))]
     try:
-        return [_cast_call(casts, call, unseen) for call in (*base, *extra)]
+        return [tuple(cast.apply(value, unseen) for cast, value in zip(casts, call, strict=False)) for call in calls]
     except (TypeError, ValueError) as error:
         raise CastError(str(error)) from error
-
-
-def _cast_call(casts: list[Cast], call: Sequence[Any], unseen: type) -> tuple[Any, ...]:
-    padded = [*casts, *(Cast() for _ in range(len(call) - len(casts)))]
-    return tuple(cast.apply(value, unseen) for cast, value in zip(padded, call, strict=False))

@@ -7,13 +7,12 @@ Nothing is guessed and nothing is dropped in silence.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from code_rl.errors import DataError
+from code_rl.problems.files import parse_json
 from code_rl.problems.problem import CallTest, Problem
 
 T = TypeVar("T")
@@ -139,10 +138,9 @@ def strings(row: Row, name: str) -> list[str]:
 def from_json(value: Any, name: str, kind: type[T] | None = None) -> Any:
     """`value`, parsed when it is text; with `kind` it must be of that type. Raises RowError."""
     if isinstance(value, str):
-        sys.set_int_max_str_digits(0)
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(value)
+        except ValueError as error:
             raise RowError("not_json", f"{name}: {error}") from error
     if kind is not None and not isinstance(value, kind):
         raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from code_rl.problems.native import read_native
-from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, unittests, verl
-from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
+from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
+from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped, from_json
 
 ReadRow = Callable[[Row, Origin], Item]
 
@@ -61,9 +62,19 @@ def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
     return test
 
 
-def _unit_tests(row: Row) -> bool:
-    tests = row.get("verifier_metadata")
-    return isinstance(tests, Mapping) and "unit_tests" in tests
+def _renamed(read: ReadRow, content: str) -> ReadRow:
+    """Sandbox Fusion's copies of a set: its fields under other names (`content` is one of them), some of them in `labels`."""
+
+    def read_renamed(row: Row, origin: Origin) -> Item:
+        labels = from_json(row.get("labels") or {}, "labels", dict)
+        names = {"task_id": row.get("id", origin.row_id), content: row["content"], "code": row["canonical_solution"]}
+        return read({**row, **names, **labels}, origin)
+
+    return read_renamed
+
+
+def _has_unit_tests(row: Row) -> bool:
+    return isinstance(row["verifier_metadata"], Mapping) and "unit_tests" in row["verifier_metadata"]
 
 
 def _shape(name: str, columns: str, read: ReadRow, test: Callable[[Row], bool] = lambda _: True) -> Shape:
@@ -82,7 +93,7 @@ SHAPES = (
     _shape("mbppplus", "task_id canonical_solution base_input assertion", mbpp.read_mbpp_plus),
     _shape("humanevalplus-origin", "task_id canonical_solution prompt test", humaneval.read_humaneval_plus_origin, _TABLES),
     _shape("evoeval", "task_id canonical_solution prompt inputs", humaneval.read_evoeval),
-    _shape("bigcodebench", "task_id complete_prompt canonical_solution entry_point test", unittests.read_bigcodebench),
+    _shape("bigcodebench", "task_id complete_prompt canonical_solution entry_point test", humaneval.read_bigcodebench),
     _shape("humaneval", "task_id canonical_solution prompt test", humaneval.read_humaneval),
     _shape("mbppplus-origin", "task_id code test_list test", mbpp.read_mbpp_plus_origin),
     _shape("mbpp", "task_id code test_list", mbpp.read_mbpp),
@@ -91,10 +102,10 @@ SHAPES = (
     _shape("verl", "prompt reward_model", verl.read_verl),
     _shape("apps", "question input_output", competition.read_apps),
     _shape("deepcoder", "problem tests", competition.read_deepcoder),
-    _shape("nemo_gym", "responses_create_params verifier_metadata", competition.read_nemo_gym, _unit_tests),
-    _shape("sandboxfusion-mbpp", "content canonical_solution test_list", competition.read_sandbox_mbpp),
-    _shape("sandboxfusion-evoeval", "content labels test canonical_solution", humaneval.read_sandbox_evoeval, _TABLES),
-    _shape("sandboxfusion-unittest", "content labels test canonical_solution", unittests.read_sandbox_unittest, _text_holds("test", "unittest")),
+    _shape("nemo_gym", "responses_create_params verifier_metadata", competition.read_nemo_gym, _has_unit_tests),
+    _shape("sandboxfusion-mbpp", "content canonical_solution test_list", _renamed(mbpp.read_mbpp, "text")),
+    _shape("sandboxfusion-evoeval", "content labels test canonical_solution", _renamed(partial(humaneval.read_humaneval_plus_origin, source="evoeval"), "prompt"), _TABLES),
+    _shape("sandboxfusion-unittest", "content labels test canonical_solution", _renamed(humaneval.read_bigcodebench, "complete_prompt"), _text_holds("test", "unittest")),
     _shape("sandboxfusion-packed", "content labels test canonical_solution", competition.read_packed_tests, _text_holds("content", "### Format:")),
     _shape("sandboxfusion-stdin", "content labels test", competition.read_stdin_pairs, _text_holds("test", '"stdin"')),
 )  # fmt: skip

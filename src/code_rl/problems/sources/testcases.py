@@ -9,22 +9,143 @@
 
 Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result as JSON text) are exact. The other call shapes
 hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and a result that is a list of one item for that
-item; `finish` leaves it to the row's own solutions (`readings`, `problems.settle`).
+item; `finish` gives every `Reading`: a way to take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
+decided here: `problems.settle` runs the row's own solutions.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.problems.files import short
+from code_rl.problems.files import parse_json, short
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
-from code_rl.problems.sources.readings import call_tiers
-from code_rl.problems.sources.records import RowError, Unsettled, from_json
+from code_rl.problems.sources.records import Reading, RowError, Unsettled, from_json
 from code_rl.problems.values import ValueCodecError, decode, dumps, loads
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class _DoesNotFitError(Exception):
+    """The value cannot be read this way."""
+
+
+def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Reading, ...], ...]:
+    """Every reading of raw call tests, the documented ones first. Raises RowError for values that no reading fits."""
+    wanted = _fitting(_RESULTS, outputs)
+    tiers = tuple(
+        tuple(
+            Reading(arguments, result, tuple(CallTest(a, v, k) for (a, k), v in zip(calls, values, strict=True)))
+            for arguments, calls in _fitting(ways, inputs)
+            for result, values in wanted
+        )
+        for ways in (_DOCUMENTED, _SEEN)
+    )
+    if not any(tiers):
+        raise RowError("unknown_call_shape", f"input of type {type(inputs[0]).__name__}" if inputs else "no tests")
+    return tuple(tier for tier in tiers if tier)
+
+
+def _fitting(ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """Each way that fits every value, with what it makes of them; ways that agree on all values are one."""
+    found: list[tuple[str, list[Any]]] = []
+    for name, way in ways.items():
+        try:
+            values = [way(value) for value in raw]
+        except _DoesNotFitError:
+            continue
+        if not any(_same(values, earlier) for _, earlier in found):
+            found.append((name, values))
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality that tells True from 1 and 1 from 1.0."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return _same(list(one.items()), list(other.items()))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _line_each(value: Any) -> Arguments:
+    return tuple(_parsed(line) for line in _typed(value, str).split("\n") if line.strip()), {}
+
+
+def _json_items(value: Any) -> Arguments:
+    """A list of JSON texts, one an argument, or a list of one text with one argument a line."""
+    items = _typed(value, list)
+    return _line_each(items[0]) if len(items) == 1 else (tuple(map(_parsed, items)), {})
+
+
+def _named(value: Any) -> Arguments:
+    names = _typed(value, dict)
+    if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise _DoesNotFitError
+    return (), dict(names)
+
+
+def _only_item(value: Any) -> Any:
+    items = _typed(value, list)
+    if len(items) != 1:
+        raise _DoesNotFitError
+    return items[0]
+
+
+def _typed(value: Any, kind: type[Any]) -> Any:
+    if not isinstance(value, kind):
+        raise _DoesNotFitError
+    return value
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        return parse_json(_typed(text, str))
+    except ValueError:
+        raise _DoesNotFitError from None
+
+
+def _with_integer_keys(value: Any) -> Any:
+    """JSON has no integer keys: a dict whose keys are all numerals may have been one with integers."""
+    if isinstance(value, list):
+        return [_with_integer_keys(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    entries = {key: _with_integer_keys(item) for key, item in value.items()}
+    if entries and all(isinstance(key, str) and key.lstrip("-").isdecimal() for key in entries):
+        return {int(key): item for key, item in entries.items()}
+    return entries
+
+
+_DOCUMENTED: dict[str, Callable[[Any], Arguments]] = {
+    "argument list": lambda value: (tuple(_typed(value, list)), {}),
+    "argument a line": _line_each,
+    "argument list, integer keys": lambda value: (tuple(map(_with_integer_keys, _typed(value, list))), {}),
+}
+DOCUMENTED = frozenset(_DOCUMENTED)
+"""The names of the ways of taking arguments that some set documents."""
+
+_SEEN: dict[str, Callable[[Any], Arguments]] = {
+    "argument list in a list": lambda value: (tuple(_typed(_only_item(value), list)), {}),
+    "argument list as JSON texts": _json_items,
+    "arguments by name": _named,
+    "one argument": lambda value: ((value,), {}),
+}
+_RESULTS: dict[str, Callable[[Any], Any]] = {
+    "result": lambda value: value,
+    "result in a list": _only_item,
+    "result as JSON text": _parsed,
+    "result as JSON text in a list": lambda value: _parsed(_only_item(value)),
+    "result, integer keys": _with_integer_keys,
+    "result in a list, integer keys": lambda value: _with_integer_keys(_only_item(value)),
+}
 
 STDIN_TYPES = ("stdin", "stdin_stdout")
 CALL_TYPES = ("functional", "function_call")
@@ -56,9 +177,12 @@ class RawTests:
 
     def typed(self) -> tuple[TestCase, ...]:
         """The tests, wrapped as is usual."""
-        make = _stdin_test if self.fn_name is None else _call_test
-        pairs = enumerate(zip(self.inputs, self.outputs, strict=True))
-        return tuple(make(given, wanted, f"tests[{index}]") for index, (given, wanted) in pairs)
+        pairs = [(f"tests[{i}]", *pair) for i, pair in enumerate(zip(self.inputs, self.outputs, strict=True))]
+        if self.fn_name is not None:
+            return tuple(_call_test(given, wanted, at) for at, given, wanted in pairs)
+        return tuple(
+            StdinTest(_lines(given, f"{at}: input"), _lines(wanted, f"{at}: output")) for at, given, wanted in pairs
+        )
 
 
 def read_tests(raw: Any, metadata: Any = None) -> tuple[tuple[TestCase, ...], str | None]:
@@ -146,10 +270,6 @@ def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
         known = ", ".join((*STDIN_TYPES, *CALL_TYPES))
         raise RowError("bad_tests", f"{where}: type {short(kind)} is unknown; known are {known}")
     return kind, _identifier(own or named, where)
-
-
-def _stdin_test(given: Any, wanted: Any, where: str) -> StdinTest:
-    return StdinTest(_lines(given, f"{where}: input"), _lines(wanted, f"{where}: output"))
 
 
 def _call_test(given: Any, wanted: Any, where: str) -> CallTest:

@@ -80,12 +80,8 @@ def read_verl(row: Row, origin: Origin) -> Problem | Unsettled:
 
 def _asked(prompt: Any) -> str:
     """The last thing that the user says."""
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    said = (
-        [one.get("content") for one in messages if isinstance(one, Mapping) and one.get("role") == "user"]
-        if isinstance(messages, list)
-        else []
-    )
+    messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+    said = [one.get("content") for one in messages if isinstance(one, Mapping) and one.get("role") == "user"]
     if not said or not isinstance(said[-1], str) or not said[-1].strip():
         raise RowError("blank_statement", "prompt has no message of the user")
     return said[-1]
