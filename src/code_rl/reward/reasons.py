@@ -15,13 +15,6 @@ from code_rl.sandbox.executor import Execution, Status
 MAX_MESSAGE = 240
 MAX_GOT = 2_000
 
-_KINDS = {
-    Status.RUNTIME_ERROR: VerdictKind.RUNTIME_ERROR,
-    Status.COMPILE_ERROR: VerdictKind.COMPILE_ERROR,
-    Status.TIME_LIMIT: VerdictKind.TIME_LIMIT,
-    Status.MEMORY_LIMIT: VerdictKind.MEMORY_LIMIT,
-    Status.OUTPUT_LIMIT: VerdictKind.OUTPUT_LIMIT,
-}
 _EXCEPTIONS = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 )
@@ -48,10 +41,10 @@ class Reason:
 
 def status_reason(execution: Execution, test: TestCase) -> Reason | None:
     """Why this execution failed before any comparison, or None when it gave an answer."""
-    kind = _KINDS.get(execution.status)
     detail = clip(execution.detail)
-    if kind is None:
+    if execution.status is Status.OK:
         return None if isinstance(test, StdinTest) else _unanswered(execution, test, detail)
+    kind = VerdictKind(execution.status.value)
     if kind is VerdictKind.COMPILE_ERROR:
         return Reason(kind, detail or "the program does not compile")
     name = re.match(r"\w+", detail)
