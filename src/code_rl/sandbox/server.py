@@ -16,11 +16,8 @@ import chz
 from code_rl.errors import ConfigError
 from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.fusion.protocol import RUN_PATH
-from code_rl.sandbox.serving.admission import Admission
 from code_rl.sandbox.serving.application import Application
-from code_rl.sandbox.serving.bodies import Pace
 from code_rl.sandbox.serving.life import LOOPBACK, stop_signal
-from code_rl.sandbox.serving.runs import RunLimits
 from code_rl.settings import make_settings
 
 
@@ -98,14 +95,7 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 async def _serve(config: SandboxServerConfig) -> None:
     sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
     try:
-        application = Application(
-            sandbox,
-            Admission(sandbox.concurrency, config.max_queue, config.max_queued_mb << 20),
-            RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes),
-            config.max_request_mb << 20,
-            config.max_run_s,
-            Pace(config.body_timeout_s, config.body_grace_s, config.body_kb_per_s * 1024),
-        )
+        application = Application(sandbox, sandbox.concurrency, config)
         stop = stop_signal()
         try:
             async with application.listening(config.host, config.port) as port:

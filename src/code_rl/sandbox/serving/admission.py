@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class BusyError(Exception):
@@ -39,9 +39,11 @@ class Admission:
         self._room = concurrency + max_queue
         self._max_bytes = max_bytes
         self._admitted = 0
-        self._slots = asyncio.Semaphore(concurrency)
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.running = asyncio.Semaphore(concurrency)
+        """Held while a program runs; its waiters are the queue."""
+        self.idle = asyncio.Event()
+        """Set while nothing is admitted."""
+        self.idle.set()
 
     @contextmanager
     def receiving(self, declared: int) -> Iterator[Held]:
@@ -54,28 +56,18 @@ class Admission:
         finally:
             self.bytes -= held.size
 
-    @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[None]:
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
         """Give a request that has arrived a place in the queue, or raise BusyError at once."""
         self._check_room()
         self._admitted += 1
-        self._idle.clear()
+        self.idle.clear()
         try:
             yield
         finally:
             self._admitted -= 1
             if not self._admitted:
-                self._idle.set()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Wait in the queue for one of the places where programs run."""
-        async with self._slots:
-            yield
-
-    async def idle(self) -> None:
-        """Return when nothing is admitted."""
-        await self._idle.wait()
+                self.idle.set()
 
     def check_bytes(self, held: Held, count: int) -> None:
         """Raise BusyError when `count` more are over the budget. A request that is alone may exceed it; its own limit is another."""

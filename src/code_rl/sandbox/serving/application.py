@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -16,27 +17,22 @@ from code_rl.sandbox.serving.bodies import BodyError, Pace, read_body
 from code_rl.sandbox.serving.requests import MalformedRequestError, UnrunnableRequestError, parse_request
 from code_rl.sandbox.serving.runs import RunLimits, run_request
 
-LARGE_BODY_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from code_rl.sandbox.server import SandboxServerConfig
+
+LARGE_BODY_BYTES = 1 << 18
 
 
 class Application:
-    """Serves `sandbox` under Sandbox Fusion's protocol. Belongs to one event loop."""
+    """Serves `sandbox`, of so many places, under Sandbox Fusion's protocol. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        sandbox: Executor,
-        admission: Admission,
-        limits: RunLimits,
-        max_request_bytes: int,
-        longest_run_s: float,
-        pace: Pace,
-    ) -> None:
-        self.admission = admission
+    def __init__(self, sandbox: Executor, places: int, config: SandboxServerConfig) -> None:
+        self.admission = Admission(places, config.max_queue, config.max_queued_mb << 20)
         self._sandbox = sandbox
-        self._limits = limits
-        self._max_request_bytes = max_request_bytes
-        self._longest_run_s = longest_run_s
-        self._pace = pace
+        self._limits = RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes)
+        self._max_request_bytes = config.max_request_mb << 20
+        self._longest_run_s = config.max_run_s
+        self._pace = Pace(config.body_timeout_s, config.body_grace_s, config.body_kb_per_s * 1024)
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[int]:
@@ -61,7 +57,7 @@ class Application:
         """Refuse what is new, wait for what was admitted. False when something still ran after `grace_s`."""
         self.admission.draining = True
         try:
-            await asyncio.wait_for(self.admission.idle(), grace_s)
+            await asyncio.wait_for(self.admission.idle.wait(), grace_s)
         except TimeoutError:
             return False
         return True
@@ -76,7 +72,7 @@ class Application:
         try:
             with self.admission.receiving(size) as held:
                 body = await read_body(request, held, self._max_request_bytes, self._pace)
-                async with self.admission.admitted():
+                with self.admission.admitted():
                     return await self._admitted(body)
         except BusyError as error:
             return _error(error.status, str(error), {"Retry-After": str(error.retry_after_s)})
@@ -94,7 +90,7 @@ class Application:
         except UnrunnableRequestError as error:
             return await _answer(RunResponse(SANDBOX_ERROR, message=str(error)))
         body.clear()
-        async with self.admission.running():
+        async with self.admission.running:
             response = await run_request(self._sandbox, parsed, self._limits)
         return await _answer(response)
 
