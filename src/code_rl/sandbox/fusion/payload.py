@@ -18,18 +18,17 @@ from dataclasses import dataclass
 
 from code_rl.errors import ConfigError
 from code_rl.problems import values
-from code_rl.sandbox import runner, starvation
+from code_rl.sandbox import ending, runner, starvation
 from code_rl.sandbox.executor import CaseInput, Job, case_bytes
 from code_rl.sandbox.fusion.protocol import RunRequest
-from code_rl.sandbox.fusion.remote import confine, frames, harness, processes, watch
-from code_rl.sandbox.fusion.remote.frames import RESULT_FILE
-from code_rl.sandbox.fusion.remote.harness import JOB_FILE
+from code_rl.sandbox.fusion.remote import confine, harness, processes, watch
+from code_rl.sandbox.fusion.remote.harness import JOB_FILE, RESULT_FILE
 from code_rl.sandbox.retries import RefusedError
 
 __all__ = ["RESULT_FILE", "TEST_CODE", "TEST_UTIL", "Chunk", "make_chunk"]
 
 UTIL_FILE = "testing_util.py"
-MODULES = (values, runner, starvation, confine, processes, watch, frames, harness)
+MODULES = (values, runner, starvation, ending, confine, processes, watch, harness)
 """In the order of their imports. They are sent under their own names, so that the text that travels is the text that is tested here."""
 
 TEST_CODE = """\
