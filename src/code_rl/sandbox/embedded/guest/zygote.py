@@ -18,35 +18,31 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from code_rl.sandbox.embedded.guest import (
-    confine,
-    kernel,
-    limits,
-    rehearsal,
-    rootfs,
-    scratch,
-    supervisor,
-    testrun,
-    tree,
-    worker,
-)
+from code_rl.sandbox.embedded.guest import confine, files, kernel, rehearsal, rootfs, supervisor, testrun, worker
+from code_rl.sandbox.starvation import Load
 
 THREAD_STACK = 8 << 20
 _GRACE_S = 2
 READY, FAILED, REFUSED, SPAWNED = "ready", "failed", "refused", "spawned"
+_NEEDED_LIMITS = (
+    (resource.RLIMIT_AS, 3 << 30, "memory as address space (ulimit -v)"),
+    (resource.RLIMIT_FSIZE, 256 << 20, "the size of a file (ulimit -f)"),
+    (resource.RLIMIT_NOFILE, 256, "open files (ulimit -n)"),
+)
+"""(kind, what a test of the default limits may need, what it is called)."""
 
 
 def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     """Be the zygote whose channel to the host is `control`."""
     control = socket.socket(fileno=_reserve_descriptors(control.detach()))
-    in_the_way = limits.lift()
+    in_the_way = _lift_limits()
     if in_the_way:
         control.send(marshal.dumps((REFUSED, in_the_way)))
         os._exit(1)
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wanted = confine.Confinement(config["level"], tuple(config["packages"]), config["scratch"], config["counted"], proc)
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is out of reach later
-    load = tree.Load()
+    load = Load()
     try:
         wanted = confine.confine_zygote(wanted)
         _trial(wanted)
@@ -60,6 +56,22 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     os.close(statm)
     _tell(control, wanted, READY)
     _serve(control, wanted, base_bytes, load)
+
+
+def _lift_limits() -> str:
+    """Lift the hard limits inherited from whoever starts the sandbox (`ulimit`), where this process may. Returns what then still is in the way of a test, or nothing."""
+    for kind, needed, name in _NEEDED_LIMITS:
+        soft, hard = resource.getrlimit(kind)
+        if hard == resource.RLIM_INFINITY:
+            continue
+        try:
+            # The kernel knows no infinity of open files.
+            lifted = max(hard, needed) if kind == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
+            resource.setrlimit(kind, (soft, lifted))
+        except (ValueError, OSError):
+            if hard < needed:
+                return f"the limit of {name} is {hard} here, and the embedded sandbox needs {needed}: raise it, or use another executor"
+    return ""
 
 
 def _reserve_descriptors(control_fd: int) -> int:
@@ -100,7 +112,7 @@ def _trial(wanted: confine.Confinement) -> None:
 def _fork_worker(wanted: confine.Confinement, number: int) -> tuple[int, str]:
     """Fork worker `number`. Returns its process id, 0 in the worker, and where its working directories will be, if /tmp is not private."""
     uid = confine.FIRST_UID + (_uids + number) % confine.UIDS if wanted.own_uids else None
-    directory = scratch.make_room(wanted.scratch, number, uid) if wanted.scratch else ""
+    directory = files.make_room(wanted.scratch, number, uid) if wanted.scratch else ""
     return confine.fork_worker(wanted, uid), directory
 
 
@@ -126,7 +138,7 @@ def _settle(wanted: confine.Confinement, preload: list[str]) -> None:
     if wanted.level == confine.FULL:
         sys.path.append(rootfs.PACKAGES)
     else:
-        sys.path.append(scratch.link_packages(wanted.scratch, wanted.packages))
+        sys.path.append(files.link_packages(wanted.scratch, wanted.packages))
     for name in [name for name in sys.modules if name.split(".")[0] == "code_rl"]:
         del sys.modules[name]
     sys.path_importer_cache.clear()
@@ -171,11 +183,11 @@ def _leave(wanted: confine.Confinement) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, 0)  # with SIGCHLD ignored this returns when the last worker has gone
         signal.alarm(0)
-        scratch.remove(wanted.scratch)
+        files.remove_directory(wanted.scratch)
     os._exit(0)
 
 
-def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: tree.Load) -> NoReturn:
+def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: Load) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     number = 0

@@ -42,7 +42,7 @@ from code_rl.sandbox.fusion.remote.confine import (
 )
 from code_rl.sandbox.fusion.remote.processes import kill, open_pidfd, reap, remove
 from code_rl.sandbox.fusion.remote.watch import VALUE_FD, Outcome, Rules, UnfinishedError, watch
-from code_rl.sandbox.starvation import processors
+from code_rl.sandbox.starvation import Load
 
 JOB_FILE, RESULT_FILE = "job.json", "results.bin"
 MAGIC, PREFIX = b"CRX1", struct.Struct("<4sIQI")
@@ -67,7 +67,7 @@ class Chunk:
         self.sources: tuple[str, str | None, str, str] = (job["code"], job["fn_name"], job["preamble"], job["setup"])
         self.inputs = [take_file(f"case_{index}") for index in range(job["count"])]
         self.results = anonymous_file()
-        self.processors = processors()
+        self.load = Load()
         self.apart = False
         """Whether its programs get accounts of their own."""
         self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -75,7 +75,7 @@ class Chunk:
 
     def rules(self) -> Rules:
         """For one more process."""
-        return Rules(self.limits, self.deadline, self.processors, fresh_uid() if self.apart else None)
+        return Rules(self.limits, self.deadline, self.load, fresh_uid() if self.apart else None)
 
 
 def main() -> None:
