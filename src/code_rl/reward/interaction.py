@@ -10,8 +10,7 @@ import dataclasses
 
 from code_rl.problems.native import INTERACT
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reward.asking import unreadable
-from code_rl.reward.checker import OUTPUT_BYTES, UndecidedError, read_decision
+from code_rl.reward.checker import OUTPUT_BYTES, UndecidedError, read_decision, unreadable
 from code_rl.reward.reasons import Reason, clip, status_reason
 from code_rl.reward.submission import program_job
 from code_rl.reward.verdict import VerdictKind

@@ -14,8 +14,7 @@ from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.problems.native import check_tests
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.rules import check_compare
-from code_rl.reward.asking import Asked, put_to_checker
-from code_rl.reward.checker import read_answer
+from code_rl.reward.checker import Asked, put_to_checker, read_answer
 from code_rl.reward.compare import compare_printed, compare_returned
 from code_rl.reward.interaction import converse
 from code_rl.reward.plain import UnreadableError

@@ -16,8 +16,8 @@ import chz
 from code_rl.errors import ConfigError
 from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.fusion.protocol import RUN_PATH
+from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal
 from code_rl.sandbox.serving.application import Application
-from code_rl.sandbox.serving.life import LOOPBACK, stop_signal
 from code_rl.settings import make_settings
 
 

@@ -22,10 +22,9 @@ from code_rl.sandbox.embedded.link import WorkerLink
 from code_rl.sandbox.embedded.outcome import Streams
 from code_rl.sandbox.embedded.places import Places
 from code_rl.sandbox.executor import CallInput, Conversation, Execution, Job, Status, StdinInput, case_bytes
-from code_rl.sandbox.retries import RefusedError, Retries
+from code_rl.sandbox.retries import EMBEDDED_PATIENCE_S, RefusedError, Retries
 
 LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
-PATIENCE_S = 10.0
 _END_TIMEOUT_S = 30.0
 _DESCRIPTORS = 8192
 _SCIENTIFIC = re.compile(
@@ -61,7 +60,7 @@ class EmbeddedSandbox:
         self,
         concurrency: int | None = None,
         isolation: str = "auto",
-        patience_s: float = PATIENCE_S,
+        patience_s: float = EMBEDDED_PATIENCE_S,
         stop: asyncio.Event | None = None,
     ) -> None:
         """Starts the first zygote. Raises ConfigError for bad arguments, IsolationError when the level cannot be had."""

@@ -25,7 +25,7 @@ from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.fusion.attempts import Attempts
 from code_rl.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.sandbox.fusion.transport import open_session, ping, post_run
-from code_rl.sandbox.retries import RefusedError, Retries
+from code_rl.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
 from code_rl.sandbox.servers import Server, ServerPool
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
 MEASURE = f"{inspect.getsource(starvation)}\nprint(processors())\n"
 """Says how many processors a server has; its places are twice as many, as the embedded sandbox's."""
-PATIENCE_S = 600.0
 GRACE_S = 30.0
 CHECK_S = 10.0
 CROWDING = 8.0
@@ -80,7 +79,7 @@ class FusionClient:
         urls: Sequence[str] | None = None,
         concurrency: int | None = None,
         *,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = REMOTE_PATIENCE_S,
         stop: asyncio.Event | None = None,
         grace_s: float = GRACE_S,
     ) -> None:

@@ -1,19 +1,23 @@
-"""Who may come in: so many runs at once, a bounded queue, one budget for the bytes of all requests, and nobody while draining."""
+"""Who may come in, from where, and until when: so many runs at once, a bounded queue, one budget for the bytes of all requests, nobody while draining."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Where a server may listen without a thought."""
 
-class BusyError(Exception):
-    """Not now: `status` is the HTTP status, `retry_after_s` when to come back."""
 
-    def __init__(self, status: int, message: str, retry_after_s: int) -> None:
+class NotTakenError(Exception):
+    """A request is not taken; `status` is the HTTP status. With `retry_after_s` it may come back then."""
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.retry_after_s = retry_after_s
+        self.headers = {"Connection": "close"} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
 
 
 class Held:
@@ -24,7 +28,7 @@ class Held:
         self._admission = admission
 
     def add(self, count: int) -> None:
-        """So many more arrived, or came out of what arrived. Raises BusyError when all requests together hold too much."""
+        """So many more arrived, or came out of what arrived. Raises NotTakenError when all requests together hold too much."""
         self._admission.check_bytes(self, count)
         self.size += count
         self._admission.bytes += count
@@ -47,7 +51,7 @@ class Admission:
 
     @contextmanager
     def receiving(self, declared: int) -> Iterator[Held]:
-        """Count the bytes of a request that says it has `declared`; it holds no place yet. Raises BusyError at once where that is known."""
+        """Count the bytes of a request that says it has `declared`; it holds no place yet. Raises NotTakenError at once where that is known."""
         held = Held(self)
         self._check_room()
         self.check_bytes(held, declared)
@@ -58,7 +62,7 @@ class Admission:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Give a request that has arrived a place in the queue, or raise BusyError at once."""
+        """Give a request that has arrived a place in the queue, or raise NotTakenError at once."""
         self._check_room()
         self._admitted += 1
         self.idle.clear()
@@ -70,13 +74,28 @@ class Admission:
                 self.idle.set()
 
     def check_bytes(self, held: Held, count: int) -> None:
-        """Raise BusyError when `count` more are over the budget. A request that is alone may exceed it; its own limit is another."""
+        """Raise NotTakenError when `count` more are over the budget. A request that is alone may exceed it; its own limit is another."""
         others = self.bytes - held.size
         if others and self.bytes + count > self._max_bytes:
-            raise BusyError(429, f"requests hold {self.bytes} bytes; {count} more are over the limit", 1)
+            raise NotTakenError(429, f"requests hold {self.bytes} bytes; {count} more are over the limit", 1)
 
     def _check_room(self) -> None:
         if self.draining:
-            raise BusyError(503, "the server is shutting down", 5)
+            raise NotTakenError(503, "the server is shutting down", 5)
         if self._admitted >= self._room:
-            raise BusyError(429, f"{self._admitted} requests are running or queued, the limit", 1)
+            raise NotTakenError(429, f"{self._admitted} requests are running or queued, the limit", 1)
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; a second one ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        stop.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop

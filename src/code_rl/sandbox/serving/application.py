@@ -12,8 +12,8 @@ from aiohttp import web
 
 from code_rl.sandbox.executor import Executor
 from code_rl.sandbox.fusion.protocol import LONGEST_RUN_HEADER, PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
-from code_rl.sandbox.serving.admission import Admission, BusyError
-from code_rl.sandbox.serving.bodies import BodyError, Pace, read_body
+from code_rl.sandbox.serving.admission import Admission, NotTakenError
+from code_rl.sandbox.serving.bodies import Pace, read_body
 from code_rl.sandbox.serving.requests import MalformedRequestError, UnrunnableRequestError, parse_request
 from code_rl.sandbox.serving.runs import RunLimits, run_request
 
@@ -67,17 +67,15 @@ class Application:
 
     async def _run_code(self, request: web.Request) -> web.Response:
         size = request.content_length or 0
-        if size > self._max_request_bytes:
-            return _error(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
         try:
+            if size > self._max_request_bytes:
+                raise NotTakenError(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
             with self.admission.receiving(size) as held:
                 body = await read_body(request, held, self._max_request_bytes, self._pace)
                 with self.admission.admitted():
                     return await self._admitted(body)
-        except BusyError as error:
-            return _error(error.status, str(error), {"Retry-After": str(error.retry_after_s)})
-        except BodyError as error:
-            return _error(error.status, str(error), {"Connection": "close"})
+        except NotTakenError as error:
+            return web.json_response({"detail": str(error)}, status=error.status, headers=error.headers)
 
     async def _admitted(self, body: bytearray) -> web.Response:
         try:
@@ -101,7 +99,3 @@ async def _answer(response: RunResponse) -> web.Response:
         return web.json_response(response.to_json())
     text = await asyncio.to_thread(lambda: json.dumps(response.to_json()))
     return web.json_response(text=text)
-
-
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response({"detail": message}, status=status, headers=headers)

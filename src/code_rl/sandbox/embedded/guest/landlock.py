@@ -24,7 +24,7 @@ _FILE_RIGHTS = _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 
 def version() -> int:
     """The kernel's Landlock version. Raises KernelError where there is none."""
-    return kernel.raw_syscall("landlock_create_ruleset")(_CREATE, None, ctypes.c_size_t(0), _VERSION_QUERY)
+    return kernel.raw_syscall("landlock_create_ruleset", _CREATE, None, ctypes.c_size_t(0), _VERSION_QUERY)
 
 
 def scopes_signals() -> bool:
@@ -40,8 +40,8 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
     abi = version()
     rights = _FS_RIGHTS_BY_ABI.get(abi, _ALL_FS_RIGHTS)
     attributes = struct.pack("QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
-    made = kernel.raw_syscall("landlock_create_ruleset")(
-        _CREATE, attributes[: _size(abi)], ctypes.c_size_t(_size(abi)), 0
+    made = kernel.raw_syscall(
+        "landlock_create_ruleset", _CREATE, attributes[: _size(abi)], ctypes.c_size_t(_size(abi)), 0
     )
     for path in read_only:
         _allow(made, path, (_READ_FILE | _READ_DIR) & rights)
@@ -52,7 +52,7 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
 
 def restrict(rules: int) -> None:
     """Confine this process, and all that it starts, to a rule set, and close it. Raises KernelError."""
-    kernel.raw_syscall("landlock_restrict_self")(_RESTRICT, rules, 0)
+    kernel.raw_syscall("landlock_restrict_self", _RESTRICT, rules, 0)
     os.close(rules)
 
 
@@ -69,6 +69,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not os.path.isdir(path):
             rights &= _FILE_RIGHTS
         rule = struct.pack("=Qi", rights, fd)
-        kernel.raw_syscall(f"landlock_add_rule({path})")(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
+        kernel.raw_syscall(f"landlock_add_rule({path})", _ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
     finally:
         os.close(fd)
