@@ -212,7 +212,7 @@ def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int)
         return _report(error)
     try:
         payload = values.text_of(form).encode("utf-8")
-        _write_all(value_fd, VALUE_HEADER.pack(len(payload)) + payload)
+        write_all(value_fd, VALUE_HEADER.pack(len(payload)) + payload)
         os.close(value_fd)
     except OSError as error:
         return _complain(f"the value could not be sent: {error}")
@@ -395,7 +395,8 @@ def _say(message: str) -> None:
         os.write(2, (message + "\n").encode("utf-8", "backslashreplace"))
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -120,11 +120,11 @@ class Groups:
         """Remove a dead worker's groups, now or, if its processes are still ending, at a later call."""
         if group is not None:
             self._leaving.append(group)
-        self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
+        self.gone()
 
-    @property
-    def empty(self) -> bool:
-        """Whether all groups given up are gone."""
+    def gone(self) -> bool:
+        """Remove what can be removed by now; whether all groups given up are gone."""
+        self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
         return not self._leaving
 
 

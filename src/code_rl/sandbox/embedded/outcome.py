@@ -23,11 +23,7 @@ class Streams:
     def __init__(self, case: bytes, call: bool, fetch: bool, talk: tuple[int, int] | None = None) -> None:
         self._fds: list[int] = []
         self._talk = talk or ()
-        self.input = self._memory("input") if call or talk is None else -1
-        at = 0
-        view = memoryview(case)
-        while at < len(case) and self.input >= 0:
-            at += os.pwrite(self.input, view[at:], at)
+        self.input = self._memory("input", case) if call or talk is None else -1
         self.stdout = self._memory("stdout") if talk is None else -1
         self.stderr = self._memory("stderr")
         self.value = self._memory("value") if call else -1
@@ -52,14 +48,26 @@ class Streams:
         while self._fds:
             os.close(self._fds.pop())
 
-    def _memory(self, name: str) -> int:
+    def _memory(self, name: str, content: bytes = b"") -> int:
         try:
-            fd = os.memfd_create(name)
+            fd = memory_file(name, content)
         except OSError:  # no descriptors are left: keep none of those that there were
             self._release()
             raise
         self._fds.append(fd)
         return fd
+
+
+def memory_file(name: str, content: bytes = b"") -> int:
+    """A descriptor of an anonymous file in memory, to be read from its start."""
+    fd, view, at = os.memfd_create(name), memoryview(content), 0
+    try:
+        while at < len(content):
+            at += os.pwrite(fd, view[at:], at)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, killed_for_memory: bool) -> Execution:

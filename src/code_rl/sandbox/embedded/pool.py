@@ -8,7 +8,7 @@ import dataclasses
 import os
 import re
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import NamedTuple
 
@@ -75,7 +75,8 @@ class EmbeddedSandbox:
         self._starts: dict[_Kind, asyncio.Task[Zygote]] = {}
         self._idle: dict[_Kind, list[WorkerLink]] = {kind: [] for kind in _KINDS}
         self._workers: set[WorkerLink] = set()
-        self._places = Places(self.concurrency, _lending_bytes())
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._places = Places(self.concurrency, lending_bytes=memory_bytes // 2)
         self._closed = False
         self.crowding = max(1.0, self.concurrency / processors)
         """How many submissions share a processor."""
@@ -151,20 +152,13 @@ class EmbeddedSandbox:
         """Stop all workers and release everything. Idempotent."""
         self.close()
         await self._retries.aclose()
-        for _ in range(400):
-            if all(not zygote.alive() for zygote in self._zygotes.values()):
-                break
-            await asyncio.sleep(0.005)
+        await _soon(lambda: not any(zygote.alive() for zygote in self._zygotes.values()))
         for zygote in self._zygotes.values():
             if zygote.alive():
                 zygote.process.kill()
             zygote.wait(_END_TIMEOUT_S)
         self._zygotes.clear()
-        for _ in range(400):
-            self._groups.release(None)
-            if self._groups.empty:
-                break
-            await asyncio.sleep(0.005)
+        await _soon(self._groups.gone)
 
     def close(self) -> None:
         """Tell everything to end, without waiting; `aclose` also waits."""
@@ -188,9 +182,8 @@ class EmbeddedSandbox:
         zygote = await self._zygote(kind)
         if self._closed:
             raise RefusedError("the sandbox is closed")
-        idle = self._idle[kind]
-        while idle and not fresh:
-            link = idle.pop()
+        while self._idle[kind] and not fresh:
+            link = self._idle[kind].pop()
             if not link.lost:
                 return link
         for others in self._idle.values():
@@ -249,6 +242,14 @@ class EmbeddedSandbox:
         )
 
 
+async def _soon(done: Callable[[], bool]) -> None:
+    """Wait for what is about to happen, two seconds at the most."""
+    for _ in range(400):
+        if done():
+            return
+        await asyncio.sleep(0.005)
+
+
 def _wants_packages(job: Job) -> bool:
     """Whether the program, or a file that came with it, imports a package that is worth having loaded beforehand."""
     if _SCIENTIFIC.search(job.code) or _SCIENTIFIC.search(job.preamble):
@@ -296,8 +297,3 @@ def _allow_descriptors() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _lending_bytes() -> int:
-    """How much memory submissions whose places are lent may have among them."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

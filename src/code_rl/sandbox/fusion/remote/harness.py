@@ -38,7 +38,6 @@ from code_rl.sandbox.fusion.remote.confine import (
     libc,
     read_all,
     take_file,
-    write_all,
 )
 from code_rl.sandbox.fusion.remote.processes import kill, open_pidfd, reap, remove
 from code_rl.sandbox.fusion.remote.watch import VALUE_FD, Outcome, Rules, UnfinishedError, watch
@@ -100,7 +99,7 @@ def main() -> None:
     if os.path.lexists(RESULT_FILE):
         remove(RESULT_FILE)
     fd = os.open(RESULT_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    write_all(fd, read_all(chunk.results))  # the last test is over: now its outputs may be in this memory
+    runner.write_all(fd, read_all(chunk.results))  # the last test is over: now its outputs may be in this memory
 
 
 def run_chunk(chunk: Chunk) -> tuple[str, str]:
@@ -296,4 +295,6 @@ def append_outcome(chunk: Chunk, index: int, outcome: Outcome, status: str, deta
 def append(chunk: Chunk, header: dict[str, Any], body: bytes) -> None:
     """Append one frame to the results. Their form is described where they are read, in `fusion/records.py`."""
     text = json.dumps({**header, "nonce": chunk.nonce}).encode("utf-8")
-    write_all(chunk.results, PREFIX.pack(MAGIC, len(text), len(body), zlib.crc32(body, zlib.crc32(text))) + text + body)
+    runner.write_all(
+        chunk.results, PREFIX.pack(MAGIC, len(text), len(body), zlib.crc32(body, zlib.crc32(text))) + text + body
+    )
