@@ -114,13 +114,8 @@ def _jobs(problem: Problem, test: StdinTest, code: str, limits: Limits) -> tuple
 
 
 def _with_transcript(reason: Reason, held: Conversation) -> Reason:
-    joined: list[tuple[str, bytes]] = []
-    for who, data in held.transcript:
-        if joined and joined[-1][0] == who:
-            joined[-1] = who, (joined[-1][1] + data)[: MAX_SHOWN_CHARS + 1]
-        elif len(joined) < MAX_SHOWN_TURNS:
-            joined.append((who, data[: MAX_SHOWN_CHARS + 1]))
-    turns = tuple((who, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for who, data in joined)
+    first = held.transcript[:MAX_SHOWN_TURNS]
+    turns = tuple((who, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for who, data in first)
     shown = " ".join(f"{who} wrote {text!r}." for who, text in turns[-2:])
     public = ". ".join(part for part in (reason.public_message, clip(shown)) if part)
     return dataclasses.replace(reason, public_message=public, transcript=turns)

@@ -82,6 +82,15 @@ class CallInput:
 CaseInput = StdinInput | CallInput
 
 
+def encodable(text: str) -> bool:
+    """False for text with lone surrogates, which is no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def case_bytes(case: CaseInput) -> bytes:
     """What travels into the sandbox for one test: the bytes on stdin, or JSON of `[args, kwargs]`, with what else `case` says as a third item.
 
@@ -175,7 +184,7 @@ class Conversation:
     program: Execution
     interactor: Execution
     transcript: tuple[tuple[str, bytes], ...]
-    """Pairs of `program` or `interactor` and what it wrote."""
+    """Pairs of `program` or `interactor` and what it wrote, until the other wrote something."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
 
 from code_rl.errors import SandboxError
 from code_rl.sandbox.embedded.cgroups import WorkerGroup
@@ -109,29 +110,25 @@ class WorkerLink:
         self.lost = True
 
 
+@dataclass(eq=False)
 class _Submission:
     """A job from its start, or from where an earlier supervisor gave it up, to the end of a supervisor."""
 
-    def __init__(
-        self,
-        link: WorkerLink,
-        job: wire.JobMessage,
-        tests: int,
-        files: Mapping[str, bytes],
-        streams_of: StreamsOf,
-        done: int,
-    ) -> None:
-        self._link, self._job, self._tests, self._files = link, job, tests, files
-        self._streams_of = streams_of
-        self._streams: Streams | None = None
-        self.due = done
-        """`due`: the test whose result comes next."""
-        self._records: deque[wire.Record | wire.Account] = deque()
-        self._reaped: list[wire.Account] = []
-        self._closed: str | None = None
-        self._compiled = self._starved = False
-        self._compile_s = 0.0
-        self._wake: asyncio.Future[None] | None = None
+    _link: WorkerLink
+    _job: wire.JobMessage
+    _tests: int
+    _files: Mapping[str, bytes]
+    _streams_of: StreamsOf
+    due: int
+    """The test whose result comes next."""
+    _streams: Streams | None = None
+    _records: deque[wire.Record | wire.Account] = field(default_factory=deque)
+    _reaped: list[wire.Account] = field(default_factory=list)
+    _closed: str | None = None
+    _compiled: bool = False
+    _starved: bool = False
+    _compile_s: float = 0.0
+    _wake: asyncio.Future[None] | None = None
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
         """See `WorkerLink.run`; ends early, with `due` telling where, when the rest needs another supervisor."""

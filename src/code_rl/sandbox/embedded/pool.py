@@ -9,7 +9,6 @@ import os
 import re
 import resource
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import NamedTuple
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
@@ -173,9 +172,7 @@ class EmbeddedSandbox:
     async def __aenter__(self) -> EmbeddedSandbox:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _take_worker(self, kind: _Kind, fresh: bool) -> WorkerLink:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, FiniteFloat, ValidationError
 
+from code_rl.sandbox.executor import encodable
 from code_rl.sandbox.fusion.protocol import (
     LANGUAGES,
     OVER_LONGEST_RUN,
@@ -71,7 +72,7 @@ def parse_request(text: bytes | bytearray, longest_run_s: float) -> RunRequest:
     if body.run_timeout > longest_run_s:
         raise UnrunnableRequestError(f"run_timeout={body.run_timeout:g}{OVER_LONGEST_RUN}{longest_run_s:g} s")
     for name, text_field in (("code", body.code), ("stdin", body.stdin or "")):
-        if not _encodable(text_field):
+        if not encodable(text_field):
             raise UnrunnableRequestError(f"{name} holds lone surrogates and cannot be written as UTF-8")
     try:
         contents = {
@@ -97,7 +98,7 @@ def parse_request(text: bytes | bytearray, longest_run_s: float) -> RunRequest:
 def _inside(path: str) -> str:
     """The path, if it stays inside the working directory."""
     parts = path.split("/")
-    if not path or path.startswith("/") or ".." in parts or "\0" in path or not _encodable(path) or path.endswith("/"):
+    if not path or path.startswith("/") or ".." in parts or "\0" in path or not encodable(path) or path.endswith("/"):
         raise UnrunnableRequestError(f"path {path!r} does not name a file inside the working directory")
     if parts[-1] == "." or len(parts) > MOST_LEVELS or max(len(part.encode()) for part in parts) > 255:
         raise UnrunnableRequestError(f"path {path[:300]!r} does not name a file inside the working directory")
@@ -119,11 +120,3 @@ def _check_layout(paths: Iterable[str]) -> None:
             parent = posixpath.dirname(parent)
         if len(files) + len(directories) > MOST_FILES:
             raise UnrunnableRequestError(f"files: there are more than {MOST_FILES} files and directories")
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

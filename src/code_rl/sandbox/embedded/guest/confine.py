@@ -93,9 +93,9 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
     os._exit(0)
 
 
-def fork_submission(level: str) -> tuple[int, int]:
-    """Fork the supervisor of one submission; (pid, pidfd), or (0, -1) in the supervisor."""
-    return kernel.clone3(kernel.NEWPID | kernel.NEWNS if level == FULL else 0)
+def submission_namespaces(level: str) -> int:
+    """What namespaces of its own the supervisor of a submission has."""
+    return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
 
 
 def confine_submission(

@@ -15,7 +15,7 @@ import os
 import resource
 import signal
 import socket
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from code_rl.sandbox import runner
 from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, rootfs, wire
@@ -37,16 +37,6 @@ _CAUSES: dict[int, int] = {signal.SIGUSR1: wire.OVER_CPU, signal.SIGUSR2: wire.O
 
 _AWAITED = frozenset((signal.SIGCHLD, *_CAUSES))
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
-
-
-class Test(Protocol):
-    """How a test starts, and whether it started; a `TestRun`."""
-
-    def child(self) -> NoReturn:
-        """In the process just forked: become the program."""
-
-    def close(self, account: kernel.Account) -> None:
-        """Raise RuntimeError if the process that ended so never became the program."""
 
 
 class Supervisor:
@@ -93,7 +83,7 @@ class Supervisor:
         self._end(run, pid, 0 if repeats else WATCH_AFTER_S)
         os._exit(0)
 
-    def rehearse(self, channel: socket.socket, run: Test) -> None:
+    def rehearse(self, channel: socket.socket, run: TestRun) -> None:
         """What is done for a job and a test, done in a process that has no namespaces."""
         self._channel = channel
         self._job = wire.receive_job(channel)
@@ -145,7 +135,7 @@ class Supervisor:
             cycle.wipe(account.cause, wire.ACCOUNT_BYTES - wire.CAUSE_AT),
         )
 
-    def _end(self, run: Test, pid: int, at_first_s: float) -> None:
+    def _end(self, run: TestRun, pid: int, at_first_s: float) -> None:
         """See a test to its end, and report; watch it when it has taken so long. What began in `_repeat` may have ended there."""
         account = self._account
         cause = account.view[wire.CAUSE_AT]

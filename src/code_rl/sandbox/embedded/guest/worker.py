@@ -40,8 +40,7 @@ class Worker:
     def serve(self) -> NoReturn:
         """Run submissions; never returns."""
         select.select([self._control], [], [])
-        full = self._wanted.level == confine.FULL
-        if full:
+        if self._wanted.level == confine.FULL:
             # By now the host has put this process into its control group: make that group the root of what programs see of groups.
             with contextlib.suppress(OSError):
                 kernel.unshare(kernel.NEWCGROUP, "unshare(CLONE_NEWCGROUP)")
@@ -54,7 +53,7 @@ class Worker:
         cycle.Rounds(
             cycle.something_to_read(self._control.fileno()),
             *((cycle.write(counter, _BEFORE_SUPERVISOR),) if counter >= 0 else ()),
-            *cycle.clone(kernel.NEWPID | kernel.NEWNS if full else 0),
+            *cycle.clone(confine.submission_namespaces(self._wanted.level)),
             cycle.waitid(os.P_ALL, 0, os.WEXITED, ended.info, None),
             cycle.send(self._control.fileno(), ended.place, wire.ACCOUNT_BYTES),
             cycle.wipe(ended.info, wire.USAGE_AT - wire.INFO_AT),

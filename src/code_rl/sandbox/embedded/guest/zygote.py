@@ -93,10 +93,12 @@ def _trial(wanted: confine.Confinement) -> None:
     pid, directory = _fork_worker(wanted, 0)
     if pid == 0:
         try:
-            child, _ = confine.fork_submission(wanted.level)
+            child, _ = kernel.clone3(confine.submission_namespaces(wanted.level))
             if child == 0:
-                _trial_submission(wanted, writer, directory)
-            os.waitpid(child, 0)
+                confine.confine_submission(wanted, 1 << 20, directory, shows_proc=True, clocks=False).enter()
+                os.write(writer, marshal.dumps((0, "")))
+            else:
+                os.waitpid(child, 0)
         except OSError as error:
             os.write(writer, marshal.dumps((error.errno or 1, getattr(error, "step", str(error)))))
         os._exit(0)
@@ -118,16 +120,6 @@ def _fork_worker(wanted: confine.Confinement, number: int) -> tuple[int, str]:
 
 _uids = int.from_bytes(os.urandom(4), "big")
 """Where the user ids of this zygote's workers begin: two sandboxes on one machine should have none in common."""
-
-
-def _trial_submission(wanted: confine.Confinement, writer: int, directory: str) -> NoReturn:
-    try:
-        confine.confine_submission(wanted, 1 << 20, directory, shows_proc=True, clocks=False).enter()
-        outcome = (0, "")
-    except OSError as error:
-        outcome = (error.errno or 1, getattr(error, "step", str(error)))
-    os.write(writer, marshal.dumps(outcome))
-    os._exit(0)
 
 
 def _settle(wanted: confine.Confinement, preload: list[str]) -> None:

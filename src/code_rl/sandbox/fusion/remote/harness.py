@@ -110,7 +110,8 @@ def run_chunk(chunk: Chunk) -> tuple[str, str]:
         return "failed", "compile_error"
     program = runner.Program(*chunk.sources)
     if len(chunk.inputs) > 1 and re.search(r"^\s*(import|from)\s+numpy", chunk.sources[0], re.MULTILINE):
-        preload_numpy()
+        with contextlib.suppress(ImportError):  # once instead of in every test
+            importlib.import_module("numpy")
     gc.collect()
     gc.freeze()
     for index in range(len(chunk.inputs)):
@@ -264,14 +265,6 @@ def remove_traces(uid: int) -> None:
         for path in left:
             with contextlib.suppress(OSError, RecursionError):
                 remove(path)
-
-
-def preload_numpy() -> None:
-    """Import numpy once instead of in every test."""
-    try:
-        importlib.import_module("numpy")
-    except ImportError:
-        return
 
 
 def append_outcome(chunk: Chunk, index: int, outcome: Outcome, status: str, detail: str) -> None:
