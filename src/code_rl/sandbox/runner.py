@@ -18,7 +18,6 @@ import builtins
 import contextlib
 import errno
 import gc
-import importlib
 import linecache
 import os
 import random
@@ -31,6 +30,8 @@ import weakref
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, ModuleType
 from typing import Any, NoReturn
 
+from code_rl.problems import values
+
 FILENAME = "/tmp/solution.py"  # noqa: S108 - the name that programs see, inside their private file system
 CALL_MODULE = "solution"
 VALUE_HEADER = struct.Struct("<Q")
@@ -41,18 +42,6 @@ _exit = os._exit
 _UNFLUSHED = 120
 _SEED_BYTES = 1 << 16
 _LAST_WORDS = (GeneratorType, CoroutineType, AsyncGeneratorType, weakref.ReferenceType)
-
-
-def _codec() -> Any:
-    for name in ("code_rl.problems.values", "values"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise ImportError("the value codec (problems/values.py) is not beside the runner")
-
-
-values = _codec()
 
 
 class Program:

@@ -89,26 +89,13 @@ class Load:
 def processors() -> float:
     """How many processors this process may use: those it is bound to, fewer where a control group says so."""
     count = float(len(os.sched_getaffinity(0)))
-    for read in (_quota_v2, _quota_v1):
-        try:
-            count = min(count, read())
-        except (OSError, ValueError, IndexError, ZeroDivisionError):
-            continue
+    for paths in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        words: list[str] = []
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            for path in paths:
+                with open(f"/sys/fs/cgroup/{path}", encoding="ascii") as file:
+                    words += file.read().split()
+            quota, period = map(int, words)
+            if quota > 0:
+                count = min(count, quota / period)
     return count
-
-
-def _quota_v2() -> float:
-    quota, period = _text("/sys/fs/cgroup/cpu.max").split()[:2]
-    return int(quota) / int(period)
-
-
-def _quota_v1() -> float:
-    quota = int(_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-    if quota <= 0:
-        raise ValueError("no quota")
-    return quota / int(_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read()

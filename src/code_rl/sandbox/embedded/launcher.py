@@ -125,14 +125,12 @@ class Zygote:
             raise SandboxError(f"the sandbox's first process did not start: {error}") from error
         finally:
             theirs.close()
-        if not answer:
-            self.close()
-            self.wait(_SPAWN_TIMEOUT_S)
-            raise SandboxError("the sandbox's first process ended while starting; its message is on stderr")
-        kind, *rest = marshal.loads(answer)  # noqa: S302 - sent before any program was seen
+        kind, *rest = marshal.loads(answer) if answer else ("",)  # noqa: S302 - sent before any program was seen
         if kind != READY:
             self.close()
             self.wait(_SPAWN_TIMEOUT_S)
+            if not answer:
+                raise SandboxError("the sandbox's first process ended while starting; its message is on stderr")
             raise ConfigError(rest[0]) if kind == REFUSED else IsolationError(_explain(level, *rest))
         self._control.settimeout(_SPAWN_TIMEOUT_S)
 

@@ -115,7 +115,7 @@ class EmbeddedSandbox:
                 if isinstance(item, Execution):
                     yield item
                 else:
-                    place.offer(message.memory_bytes)
+                    self._places.offer(place, message.memory_bytes)
 
     async def converse(self, program: Job, interactor: Job) -> Conversation:
         """See `Converses.converse`. The two hold one place between them."""
@@ -129,7 +129,7 @@ class EmbeddedSandbox:
                     link = await stack.enter_async_context(self._worker(kind, alone))
                     sides.append(Side(link, _message(each)._replace(talks=True), case_messages(each)[0]))
                 memory_bytes = sum(side.job.memory_bytes for side in sides)
-                outcome[:] = [await converse(*sides, idle=lambda _: place.offer(memory_bytes))]
+                outcome[:] = [await converse(*sides, idle=lambda _: self._places.offer(place, memory_bytes))]
             yield outcome[0].program
 
         executions = [execution async for execution in self._retries.run(program, attempt)]

@@ -8,7 +8,7 @@ import socket
 import stat
 from typing import NamedTuple
 
-from code_rl.sandbox.embedded.guest import cycle, kernel, landlock, rootfs, seccomp
+from code_rl.sandbox.embedded.guest import kernel, landlock, rootfs, seccomp
 
 FULL, LANDLOCK, NONE = "full", "landlock", "none"
 INSIDE_ID = 1000
@@ -130,11 +130,6 @@ def confine_submission(
     return confinement
 
 
-def dropping(level: str) -> tuple[cycle.Step, ...]:
-    """How a test gives up what its supervisor may, where that takes no more."""
-    return (cycle.drop_capabilities(),) if level == FULL else ()
-
-
 class TestConfinement:
     """What a single test loses beyond its submission."""
 
@@ -152,7 +147,7 @@ class TestConfinement:
         """The worker, its keeper, the supervisor and, where there is one, who stands over it: counted with the tests."""
 
     def enter(self) -> None:
-        """In the process just forked; at `full` what `dropping` does is enough."""
+        """In the process just forked; at `full` giving up capabilities (`testrun.First`) is enough."""
         if self._level == FULL:
             return
         os.setpgid(0, 0)  # all that it starts stays in this group, which is how it is ended

@@ -46,7 +46,7 @@ class Supervisor:
         """`sees_tests`: the watch can tell what tests use without their CPU clocks."""
         self._wanted, self._base, self._sees_tests = wanted, base_bytes, sees_tests
         self._account, self._others = kernel.Account(), kernel.Account()
-        self._dropping = confine.dropping(wanted.level)
+        self._dropping = (cycle.drop_capabilities(),) if wanted.level == confine.FULL else ()
         self._script, self._call = (First(call, False, self._dropping) for call in (False, True))
 
     def supervise(self, channel: socket.socket, directory: str, keeper: socket.socket) -> NoReturn:
