@@ -199,16 +199,9 @@ class Converses(Protocol):
         ...
 
 
-@runtime_checkable
-class CountsRetries(Protocol):
-    """An executor that counts how often it began anew because of trouble of ours, since it was made."""
-
-    retries: int
-
-
 def retries_of(executor: Executor) -> int:
-    """How often `executor` has begun anew; 0 for one that does not count."""
-    return executor.retries if isinstance(executor, CountsRetries) else 0
+    """How often `executor` has begun anew because of trouble of ours, since it was made; 0 for one that does not count."""
+    return int(getattr(executor, "retries", 0))
 
 
 class OnDemand:

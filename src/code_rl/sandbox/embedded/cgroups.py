@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 _OVERHEAD_BYTES = 256 << 20
@@ -39,7 +39,7 @@ class WorkerGroup:
     directories: tuple[str, ...]
     names: Names
     _limits: tuple[int, int] = (0, 0)
-    _kills: int = field(default=0)
+    _kills: int = 0
     _events: list[int] | None = None
 
     def limit(self, memory_bytes: int, processes: int) -> None:
@@ -140,16 +140,14 @@ def _remove_orphans(parent: str, *, mine_too: bool) -> None:
 def _writable_parents() -> tuple[tuple[str, ...], Names]:
     """The directories in which groups can be made: of memory and pids (version 1), or the one of version 2."""
     mine = _by_controller()
-    found = []
-    for controller in ("memory", "pids"):
-        directory = _directory("cgroup", controller, mine.get(controller))
-        if directory and _can_make(directory, "cgroup.procs"):
-            found.append(directory)
-    if found:
-        return tuple(found), _V1
-    directory = _directory("cgroup2", "", mine.get(""))
-    if directory and _can_make(directory, _V2.memory_limit):
-        return (directory,), _V2
+    for kind, controllers, names, needed in (
+        ("cgroup", ("memory", "pids"), _V1, "cgroup.procs"),
+        ("cgroup2", ("",), _V2, _V2.memory_limit),
+    ):
+        directories = (_directory(kind, controller, mine.get(controller)) for controller in controllers)
+        found = tuple(directory for directory in directories if directory and _can_make(directory, needed))
+        if found:
+            return found, names
     return (), _V2
 
 

@@ -105,8 +105,6 @@ class Attempts:
                 lost = not records.executions and (ample or records.end != "deadline")
                 if lost:
                     await self._control(server, records)
-            except OverloadedError:
-                raise
             except (TroubleError, UnansweredError) as error:
                 self.pool.failed(server, str(error))
                 raise

@@ -30,7 +30,7 @@ class TroubleError(SandboxError):
     """The server or the way to it failed; another try may work."""
 
 
-class OverloadedError(TroubleError):
+class OverloadedError(SandboxError):
     """The server asks to come back after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
