@@ -70,7 +70,8 @@ def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
     raw = execution.stdout if execution.value is None else execution.value
     got = raw[:MAX_GOT].decode("utf-8", "replace") + ("…" if len(raw) > MAX_GOT else "")
     said = repr(raw[:80].decode("utf-8", "replace")) + ("…" if len(raw) > 80 else "")
-    shown = f"expected {_clip_repr(expected)}, got {said}"
+    wanted = repr(expected[:80]) if isinstance(expected, str) else dumps(expected, -ENVELOPE)
+    shown = f"expected {wanted[:80]}{'…' * (len(wanted) > 80)}, got {said}"
     return Reason(VerdictKind.WRONG_ANSWER, message, shown, got=got)
 
 
@@ -96,8 +97,3 @@ def _unanswered(execution: Execution, test: TestCase, detail: str) -> Reason | N
         return None
     known = next((name for name in names if name in _EXCEPTIONS), "an exception")
     return Reason(VerdictKind.RUNTIME_ERROR, known, f"{known}: the call raised {', '.join(names[:1])}")
-
-
-def _clip_repr(value: object) -> str:
-    text = repr(value[:80]) if isinstance(value, str) else dumps(value, -ENVELOPE)
-    return text[:80] + ("…" if len(text) > 80 else "")

@@ -96,11 +96,6 @@ class Groups:
             _remove_orphans(parent, mine_too=first)
 
     @property
-    def available(self) -> bool:
-        """Whether groups can be made here."""
-        return bool(self._parents)
-
-    @property
     def counts_processes(self) -> bool:
         """Whether groups limit how many processes there are."""
         return self._names is _V2 or any("pids" in parent for parent in self._parents)

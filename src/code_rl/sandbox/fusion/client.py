@@ -19,18 +19,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiohttp import ClientSession, TCPConnector
+
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox import starvation
 from code_rl.sandbox.executor import Execution, Job, closing
 from code_rl.sandbox.fusion.attempts import Attempts
 from code_rl.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
-from code_rl.sandbox.fusion.transport import open_session, ping, post_run
+from code_rl.sandbox.fusion.transport import ping, post_run
 from code_rl.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
 from code_rl.sandbox.servers import Server, ServerPool
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
-
     from code_rl.sandbox.embedded import EmbeddedSandbox
 
 DEFAULT_URL = "http://localhost:8080/run_code"
@@ -157,7 +157,7 @@ class FusionClient:
         return known[1]
 
     async def _lifetime(self) -> AsyncGenerator[_Room, None]:
-        session = open_session()
+        session = ClientSession(connector=TCPConnector(limit=0, ttl_dns_cache=60))  # as many as there are requests
         servers = [Server(url, self.concurrency) for url in self.urls]
         pool = ServerPool(servers, partial(_answers, session))
         attempts = Attempts(session, pool, self._patience_s, self._grace_s)

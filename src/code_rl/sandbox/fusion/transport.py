@@ -54,12 +54,6 @@ class TooLargeError(RefusedError):
     """The request is over the server's size limit."""
 
 
-def open_session() -> aiohttp.ClientSession:
-    """A session with as many connections as its caller has requests in flight."""
-    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
-    return aiohttp.ClientSession(connector=connector, auto_decompress=True)
-
-
 async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest, timeout_s: float) -> RunResponse:
     """Run one request.
 

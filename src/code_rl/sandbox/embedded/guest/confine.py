@@ -140,7 +140,7 @@ class TestConfinement:
 
     def __init__(self, wanted: Confinement) -> None:
         self._level, self._may_fork = wanted.level, wanted.may_fork
-        self._scoped = wanted.level == LANDLOCK and landlock.scopes_signals()
+        self._scoped = wanted.level == LANDLOCK and landlock.version() >= landlock.SCOPING_SIGNALS
         self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
         """Whether the kernel counts this submission's processes apart from all others."""
         self.own_processes = 3 if wanted.level == FULL else 4

@@ -268,8 +268,3 @@ def trim_heap() -> None:
     """Give free pages of the C heap back, so that no fork copies their entries."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
-
-
-def process_cpu_clock(pid: int) -> int:
-    """The clock id of the CPU time of process `pid`, all its threads together."""
-    return (~pid << 3) | 2

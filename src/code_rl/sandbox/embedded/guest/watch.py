@@ -42,7 +42,7 @@ class Tree:
         if self.sees:
             return sum(sum(map(int, self._stat(pid)[11:15])) for pid in self._below(supervisor)) / _TICKS
         try:
-            return time.clock_gettime(kernel.process_cpu_clock(supervisor))
+            return time.clock_gettime((~supervisor << 3) | 2)  # the CPU clock of a process, all its threads together
         except OSError:
             return 0.0
 
