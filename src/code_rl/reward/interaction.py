@@ -115,7 +115,7 @@ def _jobs(problem: Problem, test: StdinTest, code: str, limits: Limits) -> tuple
 
 def _with_transcript(reason: Reason, held: Conversation) -> Reason:
     first = held.transcript[:MAX_SHOWN_TURNS]
-    turns = tuple((who, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for who, data in first)
-    shown = " ".join(f"{who} wrote {text!r}." for who, text in turns[-2:])
+    turns = tuple((speaker, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for speaker, data in first)
+    shown = " ".join(f"{speaker} wrote {text!r}." for speaker, text in turns[-2:])
     public = ". ".join(part for part in (reason.public_message, clip(shown)) if part)
     return dataclasses.replace(reason, public_message=public, transcript=turns)

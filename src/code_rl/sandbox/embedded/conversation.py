@@ -39,13 +39,13 @@ class _Transcript:
         self.entries: list[tuple[str, bytes]] = []
         self._room = TRANSCRIPT_BYTES
 
-    def add(self, who: str, data: bytes) -> None:
+    def add(self, speaker: str, data: bytes) -> None:
         data = data[: self._room]
         self._room -= len(data)
-        if data and self.entries and self.entries[-1][0] == who:
-            self.entries[-1] = (who, self.entries[-1][1] + data)
+        if data and self.entries and self.entries[-1][0] == speaker:
+            self.entries[-1] = (speaker, self.entries[-1][1] + data)
         elif data:
-            self.entries.append((who, data))
+            self.entries.append((speaker, data))
 
 
 async def converse(program: Side, interactor: Side, *, idle: Callable[[Idle], None] | None = None) -> Conversation:

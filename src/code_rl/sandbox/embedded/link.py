@@ -290,25 +290,25 @@ class _Submission:
             self._close(f"the channel broke: {error}")
             return
         if self._records and self._wake is not None:
-            _settle(self._wake)
+            _resolve(self._wake)
 
     def _close(self, reason: str) -> None:
         self._closed = reason if self._closed is None else self._closed
         asyncio.get_running_loop().remove_reader(self._number)
         if self._wake is not None:
-            _settle(self._wake)
+            _resolve(self._wake)
 
 
 async def _ready(add: Callable[..., object], remove: Callable[[int], object], fd: int) -> None:
     """Wait for a descriptor, with the event loop's methods for reading or for writing."""
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    add(fd, _settle, ready)
+    add(fd, _resolve, ready)
     try:
         await ready
     finally:
         remove(fd)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -50,7 +50,7 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
         step = getattr(error, "step", "") or str(error)
         _tell(control, wanted, FAILED, step, error.errno or 0)
         os._exit(1)
-    _settle(wanted, config["preload"])
+    _prepare_interpreter(wanted, config["preload"])
     # Bytes of address space in use: what a test has before its program asks for anything.
     base_bytes = int(os.pread(statm, 100, 0).split()[0]) * resource.getpagesize()
     os.close(statm)
@@ -122,7 +122,7 @@ _uids = int.from_bytes(os.urandom(4), "big")
 """Where the user ids of this zygote's workers begin: two sandboxes on one machine should have none in common."""
 
 
-def _settle(wanted: confine.Confinement, preload: list[str]) -> None:
+def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> None:
     """Leave the interpreter as a program expects to find it: its own modules, a clean path, nothing of ours in `sys.modules`."""
     os.environ.pop("PYTHONHOME", None)  # it told a nameless interpreter where it lives
     ours = os.path.abspath(__file__).split("/code_rl/")[0]
