@@ -165,15 +165,12 @@ class Zygote:
         """Tell the zygote to end; its workers end with it. Returns at once."""
         self._control.close()
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float) -> None:
         """Reap the process if it ends within `timeout_s`."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        if self._scratch:
-            files.remove_directory(self._scratch)
-        return True
+            if self._scratch:
+                files.remove_directory(self._scratch)
 
 
 def installed_packages() -> list[tuple[str, str]]:

@@ -179,7 +179,7 @@ class Supervisor:
             kernel.end_after_cpu(0)
             resource.setrlimit(kind, (hard, hard))
         text = detail[:_DETAIL].encode("utf-8", "replace")
-        self._channel.send(wire.pack(wire.Record(wire.COMPILE_ERROR, exit_code=1, text=text)))
+        self._channel.send(wire.pack(wire.Record(wire.COMPILE_ERROR, text)))
         os._exit(0)
 
     def _lay_out_source(self) -> None:
