@@ -70,7 +70,7 @@ class Supervisor:
         repeats = counter >= 0 and job.several and not job.files and not job.fetch
         run = TestRun(job, channel, confinement, program, self._base, repeats)
         if job.tells and not repeats:
-            channel.send(wire.pack(wire.Record(wire.COMPILED)))
+            channel.send(wire.record(wire.COMPILED))
         if job.fetch:
             run.take_fetched()
         talking = First(True, True, self._dropping) if job.fn_name and job.talks else None
@@ -179,7 +179,7 @@ class Supervisor:
             kernel.end_after_cpu(0)
             resource.setrlimit(kind, (hard, hard))
         text = detail[:_DETAIL].encode("utf-8", "replace")
-        self._channel.send(wire.pack(wire.Record(wire.COMPILE_ERROR, text)))
+        self._channel.send(wire.record(wire.COMPILE_ERROR, text))
         os._exit(0)
 
     def _lay_out_source(self) -> None:

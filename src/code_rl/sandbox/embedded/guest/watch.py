@@ -120,6 +120,6 @@ def _watch(given: bytes, supervisor: int, pidfd: int, channel: socket.socket, tr
             looked = (elapsed, cpu)
             if idle:
                 with contextlib.suppress(BrokenPipeError):  # the host has what it wanted
-                    channel.send(wire.pack(wire.Record(wire.IDLE)))
+                    channel.send(wire.record(wire.IDLE))
         if end.poll(1000 * clock.next_look(elapsed, cpu)):
             return

@@ -73,7 +73,7 @@ class Record(NamedTuple):
     """Word from a supervisor or its worker."""
 
     kind: int
-    text: bytes = b""
+    text: bytes
 
 
 class Account(NamedTuple):
@@ -89,9 +89,9 @@ class Account(NamedTuple):
     compile_s: float
 
 
-def pack(record: Record) -> bytes:
-    """One record as a datagram."""
-    return bytes([record.kind]) + record.text
+def record(kind: int, text: bytes = b"") -> bytes:
+    """A record as a datagram."""
+    return bytes([kind]) + text
 
 
 def unpack(datagram: bytes) -> Record | Account:
