@@ -199,6 +199,11 @@ class Converses(Protocol):
         ...
 
 
+def default_places(processors: float) -> int:
+    """How many submissions run at once on a machine with so many processors, where nobody says."""
+    return max(4, round(2 * processors))
+
+
 def retries_of(executor: Executor) -> int:
     """How often `executor` has begun anew because of trouble of ours, since it was made; 0 for one that does not count."""
     return int(getattr(executor, "retries", 0))

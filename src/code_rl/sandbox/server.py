@@ -192,8 +192,8 @@ class Application:
         try:
             if size > self._max_request_bytes:
                 raise NotTakenError(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
-            with self.admission.receiving(size) as held:
-                body = await read_body(request, held, self._max_request_bytes, self._pace)
+            with self.admission.receiving(size) as count:
+                body = await read_body(request, count, self._max_request_bytes, self._pace)
                 with self.admission.admitted():
                     return await self._admitted(body)
         except NotTakenError as error:

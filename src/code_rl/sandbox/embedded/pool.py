@@ -20,7 +20,16 @@ from code_rl.sandbox.embedded.launcher import PRELOADED_PACKAGES, Zygote
 from code_rl.sandbox.embedded.link import WorkerLink
 from code_rl.sandbox.embedded.outcome import Streams
 from code_rl.sandbox.embedded.places import Places
-from code_rl.sandbox.executor import CallInput, Conversation, Execution, Job, Status, StdinInput, case_bytes
+from code_rl.sandbox.executor import (
+    CallInput,
+    Conversation,
+    Execution,
+    Job,
+    Status,
+    StdinInput,
+    case_bytes,
+    default_places,
+)
 from code_rl.sandbox.retries import EMBEDDED_PATIENCE_S, RefusedError, Retries
 
 LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
@@ -68,7 +77,7 @@ class EmbeddedSandbox:
         if isolation not in (*LEVELS, "auto"):
             raise ConfigError(f"isolation={isolation!r}: use auto, full, landlock or none")
         processors = len(os.sched_getaffinity(0))
-        self.concurrency = concurrency if concurrency is not None else max(4, 2 * processors)
+        self.concurrency = concurrency if concurrency is not None else default_places(processors)
         self._groups = Groups()
         self._zygotes: dict[_Kind, Zygote] = {}
         self._starts: dict[_Kind, asyncio.Task[Zygote]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -18,20 +18,6 @@ class NotTakenError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = {"Connection": "close"} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-
-
-class Held:
-    """The bytes of one request, from the first that arrives to the answer."""
-
-    def __init__(self, admission: Admission) -> None:
-        self.size = 0
-        self._admission = admission
-
-    def add(self, count: int) -> None:
-        """So many more arrived, or came out of what arrived. Raises NotTakenError when all requests together hold too much."""
-        self._admission.check_bytes(self, count)
-        self.size += count
-        self._admission.bytes += count
 
 
 class Admission:
@@ -50,15 +36,26 @@ class Admission:
         self.idle.set()
 
     @contextmanager
-    def receiving(self, declared: int) -> Iterator[Held]:
-        """Count the bytes of a request that says it has `declared`; it holds no place yet. Raises NotTakenError at once where that is known."""
-        held = Held(self)
+    def receiving(self, declared: int) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a request that says it has `declared`, from the first that arrives to the answer; it holds no place yet.
+
+        Yields what is to be told that so many more arrived, or came out of what arrived. It raises NotTakenError when all requests together hold too
+        much; so does this, at once, where that is known.
+        """
+        held = 0
+
+        def add(count: int) -> None:
+            nonlocal held
+            self._check_bytes(held, count)
+            held += count
+            self.bytes += count
+
         self._check_room()
-        self.check_bytes(held, declared)
+        self._check_bytes(held, declared)
         try:
-            yield held
+            yield add
         finally:
-            self.bytes -= held.size
+            self.bytes -= held
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -73,10 +70,9 @@ class Admission:
             if not self._admitted:
                 self.idle.set()
 
-    def check_bytes(self, held: Held, count: int) -> None:
-        """Raise NotTakenError when `count` more are over the budget. A request that is alone may exceed it; its own limit is another."""
-        others = self.bytes - held.size
-        if others and self.bytes + count > self._max_bytes:
+    def _check_bytes(self, held: int, count: int) -> None:
+        """Raise NotTakenError when `count` more than `held` are over the budget. A request that is alone may exceed it; its own limit is another."""
+        if self.bytes > held and self.bytes + count > self._max_bytes:
             raise NotTakenError(429, f"requests hold {self.bytes} bytes; {count} more are over the limit", 1)
 
     def _check_room(self) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from code_rl.sandbox.serving.admission import Held, NotTakenError
+from code_rl.sandbox.serving.admission import NotTakenError
 
 PIECE_BYTES = 1 << 18
 MOST_PARTS = 100_000
@@ -25,14 +25,14 @@ class Pace:
     bytes_per_s: float
 
 
-async def read_body(request: web.Request, held: Held, most: int, pace: Pace) -> bytearray:
-    """The body, unpacked. Raises NotTakenError, too, as soon as all requests together hold too much."""
+async def read_body(request: web.Request, count: Callable[[int], None], most: int, pace: Pace) -> bytearray:
+    """The body, unpacked; `count` is told of its bytes. Raises NotTakenError, too, as soon as all requests together hold too much."""
     body = bytearray()
     unpacker = _Unpacker(request.headers.get("Content-Encoding", "identity").strip().lower())
     parts = _Parts()
     async for packed in _arriving(request, pace):
         for piece in unpacker.unpack(packed):
-            held.add(len(piece))
+            count(len(piece))
             body += piece
             if len(body) > most:
                 raise NotTakenError(413, f"a request may have {most} bytes")
