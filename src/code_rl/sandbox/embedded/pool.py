@@ -8,6 +8,7 @@ import dataclasses
 import os
 import re
 import resource
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
@@ -51,9 +52,6 @@ class _Kind(NamedTuple):
     scientific: bool
 
 
-_KINDS = tuple(_Kind(trusted, scientific) for trusted in (False, True) for scientific in (False, True))
-
-
 class EmbeddedSandbox:
     """Runs programs in namespaces of this machine; an `Executor`.
 
@@ -81,7 +79,7 @@ class EmbeddedSandbox:
         self._groups = Groups()
         self._zygotes: dict[_Kind, Zygote] = {}
         self._starts: dict[_Kind, asyncio.Task[Zygote]] = {}
-        self._idle: dict[_Kind, list[WorkerLink]] = {kind: [] for kind in _KINDS}
+        self._idle: defaultdict[_Kind, list[WorkerLink]] = defaultdict(list)
         self._workers: set[WorkerLink] = set()
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._places = Places(self.concurrency, lending_bytes=memory_bytes // 2)
@@ -90,7 +88,7 @@ class EmbeddedSandbox:
         """How many submissions share a processor."""
         self._retries = Retries(self._attempt, patience_s=patience_s, crowding=self.crowding, stop=stop)
         _allow_descriptors()
-        self.isolation, self._zygotes[_KINDS[0]] = self._strongest(isolation)
+        self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(isolation)
 
     @property
     def description(self) -> str:

@@ -175,13 +175,17 @@ def _may_change_user() -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            os.setgroups([])
-            os.setresgid(FIRST_UID, FIRST_UID, FIRST_UID)
-            os.setresuid(FIRST_UID, FIRST_UID, FIRST_UID)
+            _take_user(FIRST_UID)
         except OSError:
             os._exit(1)
         os._exit(0)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def _take_user(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
 
 
 def _become(uid: int | None, wanted: Confinement) -> None:
@@ -193,9 +197,7 @@ def _become(uid: int | None, wanted: Confinement) -> None:
     )
     if not reachable:
         kernel.prctl(kernel.PR_SET_KEEPCAPS, 1, step="prctl(PR_SET_KEEPCAPS)")
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
+    _take_user(uid)
     if wanted.level == LANDLOCK:
         if reachable:
             kernel.drop_capabilities()
