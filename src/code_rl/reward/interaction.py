@@ -114,8 +114,13 @@ def _jobs(problem: Problem, test: StdinTest, code: str, limits: Limits) -> tuple
 
 
 def _with_transcript(reason: Reason, held: Conversation) -> Reason:
-    first = held.transcript[:MAX_SHOWN_TURNS]
-    turns = tuple((speaker, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for speaker, data in first)
+    joined: list[tuple[str, bytes]] = []
+    for speaker, data in held.transcript:
+        if joined and joined[-1][0] == speaker:
+            joined[-1] = speaker, (joined[-1][1] + data)[: MAX_SHOWN_CHARS + 1]
+        elif len(joined) < MAX_SHOWN_TURNS:
+            joined.append((speaker, data[: MAX_SHOWN_CHARS + 1]))
+    turns = tuple((speaker, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for speaker, data in joined)
     shown = " ".join(f"{speaker} wrote {text!r}." for speaker, text in turns[-2:])
     public = ". ".join(part for part in (reason.public_message, clip(shown)) if part)
     return dataclasses.replace(reason, public_message=public, transcript=turns)

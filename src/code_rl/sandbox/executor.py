@@ -184,7 +184,7 @@ class Conversation:
     program: Execution
     interactor: Execution
     transcript: tuple[tuple[str, bytes], ...]
-    """Pairs of `program` or `interactor` and what it wrote, until the other wrote something."""
+    """Pairs of `program` or `interactor` and what it wrote."""
 
 
 @runtime_checkable
