@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.errors import ConfigError, SandboxError
-from code_rl.sandbox.executor import CallInput, Job, Limits
+from code_rl.sandbox.executor import CallInput, Job, Limits, Status
 from code_rl.sandbox.fusion.client import FusionClient
 from code_rl.sandbox.fusion.payload import RESULT_FILE, TEST_CODE, TEST_UTIL, make_chunk
 from code_rl.sandbox.fusion.protocol import run_urls
@@ -195,6 +195,12 @@ def test_reading_never_raises(result_file, noise):
     whole, nonce = result_file
     for text in (noise, b"CRX1" + noise, whole[:60] + noise):
         assert len(read_records(text, nonce, 3).executions) <= 3
+
+
+def test_what_a_program_that_ends_well_writes_to_stderr_is_no_verdict(tmp_path):
+    """The rule is the embedded sandbox's: one function says by what status an end is called."""
+    data, nonce = run_harness(tmp_path, stdin_job("import sys; print('MemoryError', file=sys.stderr)", ""), 1)
+    assert [execution.status for execution in read_records(data, nonce, 1).executions] == [Status.OK]
 
 
 def test_results_with_another_nonce_are_not_read(result_file):

@@ -12,8 +12,8 @@ from code_rl.sandbox.starvation import (
     SHORTEST_LOOK_S,
     WINDOW_S,
     Clock,
+    Load,
     processors,
-    runnable_threads,
 )
 
 
@@ -89,5 +89,5 @@ def test_every_test_ends_by_the_ceiling_and_no_idle_one_lasts(cpu_s, wall_s, rat
 
 
 def test_the_machine_tells_what_the_rule_needs():
-    assert (runnable_threads() or 1) >= 1
+    assert (Load().runnable() or 1) >= 1
     assert processors() > 0

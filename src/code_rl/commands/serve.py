@@ -15,7 +15,7 @@ from pathlib import Path
 import chz
 
 from code_rl.errors import ConfigError, install_command
-from code_rl.sandbox.serving.life import LOOPBACK, stop_signal
+from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal
 from code_rl.settings import make_settings
 
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name

@@ -6,21 +6,37 @@ It runs in processes that no policy program shares or descends from (`Job.truste
 
 The older protocol: a source that defines no such function is run as a script for each test, reads one JSON object, `{"input", "expected", "output"}`
 (strings) or `{"args", "kwargs", "expected", "value"}` in the encoding of `problems.values`, and prints one line: `ok`, or `wrong: why`.
+
+A checker that decides about the problem's own reference works: an answer that it cannot read is wrong. One that does not decide even there is broken, and
+that is the problem's fault, not the program's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from code_rl.problems.problem import CallTest, Compare, SequenceTest, StdinTest, TestCase, defines
-from code_rl.problems.values import ENVELOPE, Encoded, ValueCodecError, encode, text_of
+from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, defines
+from code_rl.problems.values import ENVELOPE, Encoded, ValueCodecError, dumps, encode, text_of
 from code_rl.reward.plain import UnreadableError, parse_value
-from code_rl.reward.reasons import clip, last_lines
-from code_rl.sandbox.executor import CallInput, CaseInput, Execution, Job, Limits, Status, StdinInput, case_bytes
+from code_rl.reward.reasons import Reason, clip, last_lines, status_reason
+from code_rl.reward.submission import executions_of, program_job, single
+from code_rl.reward.verdict import VerdictKind
+from code_rl.sandbox.executor import (
+    CallInput,
+    CaseInput,
+    Execution,
+    Executor,
+    Job,
+    Limits,
+    Status,
+    StdinInput,
+    case_bytes,
+)
 
 CHECK = "check"
 OUTPUT_BYTES = 1 << 20
@@ -36,6 +52,10 @@ class Answer:
 
     test: TestCase
     case: CaseInput
+
+
+Asked = Answer | Reason | None
+"""What there is to ask about one test: an answer; nothing, since it failed before; nothing, since it passed."""
 
 
 def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
@@ -90,6 +110,88 @@ def read_value(value: bytes) -> str | None:
     if isinstance(decision, str):
         return clip(decision) or "it says wrong"
     raise UndecidedError(f"it returned {clip(repr(decision))[:80]}, not True, False or a reason")
+
+
+async def put_to_checker(
+    problem: Problem, asked: Sequence[Asked], executor: Executor, limits: Limits
+) -> AsyncGenerator[Reason | None, None]:
+    """The reason for each test in order, None for one that passed. Answers that follow one another share a submission of the checker."""
+    at = 0
+    while at < len(asked):
+        answers: list[Answer] = []
+        for each in asked[at:]:
+            if not isinstance(each, Answer):
+                break
+            answers.append(each)
+        if not answers:
+            item = asked[at]
+            assert not isinstance(item, Answer)
+            yield item
+            at += 1
+            continue
+        try:
+            async with contextlib.aclosing(
+                executions_of(executor, checker_job(problem.compare, answers))
+            ) as executions:
+                async for execution in executions:
+                    said = read_decision(execution)
+                    at += 1
+                    yield None if said is None else Reason(VerdictKind.WRONG_ANSWER, "the checker says wrong", said)
+        except UndecidedError as error:
+            item = asked[at]
+            assert isinstance(item, Answer)
+            yield await _blame(problem, item.test, executor, limits, error)
+            at += 1
+
+
+def unreadable(what: str, trouble: UndecidedError, tried: UndecidedError | None, decided: bool) -> Reason:
+    """Whose fault it is that `what` (the checker, the interactor) did not decide, after its trial on the references.
+
+    `tried` is how the last trial failed; None with `decided` false: there is no reference, and a program is not excused by what it wrote itself.
+    """
+    if decided or tried is None:
+        without = "" if decided else "; the problem has no reference to try it on"
+        return Reason(VerdictKind.WRONG_ANSWER, f"the {what} could not read the answer", f"{trouble}{without}")
+    return Reason(VerdictKind.CHECKER_ERROR, f"the problem's {what} fails on its own reference: {tried}")
+
+
+async def _blame(
+    problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError
+) -> Reason:
+    tried: UndecidedError | None = None
+    async with contextlib.aclosing(_references(problem, test, executor, limits)) as references:
+        async for reference in references:
+            try:
+                if isinstance(reference, UndecidedError):
+                    raise reference
+                answer = await asyncio.to_thread(read_answer, test, reference, problem.compare)
+                read_decision(await single(executor, checker_job(problem.compare, [answer])))
+            except UnreadableError as error:
+                tried = UndecidedError(str(error))
+            except UndecidedError as error:
+                tried = error
+            else:
+                return unreadable("checker", trouble, None, decided=True)
+    return unreadable("checker", trouble, tried, decided=False)
+
+
+async def _references(
+    problem: Problem, test: TestCase, executor: Executor, limits: Limits
+) -> AsyncGenerator[bytes | UndecidedError, None]:
+    """The problem's own answers to a test: what it expects, then what its first reference solution gives."""
+    if isinstance(test, StdinTest):
+        if test.expected.strip():
+            yield test.expected.encode("utf-8", "surrogatepass")
+    elif test.expected is not None:
+        expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected
+        yield dumps(expected, -ENVELOPE).encode()
+    if problem.solutions:
+        execution = await single(executor, program_job(problem, problem.solutions[0], [test], limits))
+        reason = status_reason(execution, test)
+        if reason is not None:
+            yield UndecidedError(f"its first reference solution ends with {reason.kind.value}: {reason.shown(True)}")
+            return
+        yield execution.stdout if execution.value is None else execution.value
 
 
 def _call(test: TestCase, given: bytes) -> CallInput:

@@ -18,17 +18,18 @@ import builtins
 
 from code_rl.problems.problem import CallTest, Compare, SequenceTest, StdinTest, rule_for
 from code_rl.problems.values import ENVELOPE, TAG, dumps
-from code_rl.reward.plain import RAISED, UnreadableError, ValueRule, compare_values, parse_value
-from code_rl.reward.text import (
-    compare_contest,
-    compare_exact,
-    compare_float,
-    compare_lcb,
-    compare_lcb_official,
-    compare_tokens,
-)
+from code_rl.reward import text
+from code_rl.reward.plain import RAISED, UnreadableError, compare_values, parse_value
 
 MAX_RAISED_BYTES = 1 << 16
+_PRINTED = {
+    "lcb": text.compare_lcb,
+    "lcb-official": text.compare_lcb_official,
+    "python": text.compare_python,
+    "tokens": text.compare_tokens,
+    "float": text.compare_float,
+    "contest": text.compare_contest,
+}
 
 
 def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | None:
@@ -37,25 +38,16 @@ def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | N
     Linear in both texts. Output that is not UTF-8 is wrong, never an error.
     """
     compare = rule_for(compare, test)
-    if compare.rule == "exact":
-        return compare_exact(stdout, test.expected)
+    if compare.rule == "exact":  # one line feed at the very end does not count
+        wanted = test.expected.encode("utf-8", "surrogatepass").removesuffix(b"\n")
+        return None if stdout.removesuffix(b"\n") == wanted else "the output differs"
+    if compare.rule not in _PRINTED:
+        raise ValueError(f"rule {compare.rule!r} does not compare text")
     try:
         got = stdout.decode("utf-8")
     except UnicodeDecodeError:
         return "the output is not UTF-8 text"
-    tolerance = compare.abs_tol, compare.rel_tol
-    if compare.rule == "lcb-official":
-        return compare_lcb_official(got, test.expected)
-    if compare.rule == "tokens":
-        return compare_tokens(got, test.expected)
-    if compare.rule == "contest":
-        options = {"ignore_case": compare.ignore_case, "integers_as_floats": compare.integers_as_floats}
-        return compare_contest(got, test.expected, *tolerance, **options)
-    if compare.rule == "lcb" or (compare.rule == "python" and not any(tolerance)):
-        return compare_lcb(got, test.expected)
-    if compare.rule in ("float", "python"):
-        return compare_float(got, test.expected, *tolerance)
-    raise ValueError(f"rule {compare.rule!r} does not compare text")
+    return _PRINTED[compare.rule](got, test.expected, compare)
 
 
 def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compare) -> str | None:
@@ -67,24 +59,12 @@ def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compa
         return None if test.raises in _kinds(names) else "the call raised another exception"
     if compare.rule == "checker":
         raise ValueError("rule 'checker' does not compare values")
-    compare = rule_for(compare, test)
-    rule = ValueRule(
-        abs_tol=compare.abs_tol,
-        rel_tol=compare.rel_tol,
-        strict=compare.rule == "exact",
-        tokens=compare.rule == "tokens",
-        official=compare.rule == "lcb-official",
-        python=compare.rule == "python",
-        contest=compare.rule == "contest",
-        ignore_case=compare.ignore_case,
-        integers_as_floats=compare.integers_as_floats,
-    )
     expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected
     try:
         got = parse_value(value, dumps(expected, -ENVELOPE).encode())
     except UnreadableError as error:
         return str(error)
-    return compare_values(got, expected, rule)
+    return compare_values(got, expected, rule_for(compare, test))
 
 
 def _kinds(names: list[str]) -> set[str]:

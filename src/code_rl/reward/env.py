@@ -49,6 +49,7 @@ class StepResult:
     metrics: dict[str, float | int] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class CodeEnv:
     """One problem: takes a sampled completion, extracts its last fenced block, runs it on the tests, gives the reward.
 
@@ -56,24 +57,17 @@ class CodeEnv:
     `executor` the process's shared one is used. Raises DataError for malformed tests.
     """
 
-    def __init__(
-        self,
-        problem: str,
-        tests: Sequence[Mapping[str, Any]] | Mapping[str, Any],
-        renderer: StepRenderer,
-        convo_prefix: Sequence[Any] | None = None,
-        format_coef: float = 0.1,
-        reward_timeout: float = 6,
-        executor: Executor | None = None,
-    ) -> None:
-        self.problem = problem
-        self.tests = tests
-        self.renderer = renderer
-        self.convo_prefix = list(convo_prefix or [])
-        self.format_coef = format_coef
-        self.reward_timeout = reward_timeout
-        self.executor = executor
-        read_tests(tests)
+    problem: str
+    tests: Sequence[Mapping[str, Any]] | Mapping[str, Any]
+    renderer: StepRenderer
+    convo_prefix: Sequence[Any] | None = None
+    format_coef: float = 0.1
+    reward_timeout: float = 6
+    executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        self.convo_prefix = list(self.convo_prefix or [])
+        read_tests(self.tests)
 
     @property
     def stop_condition(self) -> list[str] | list[int]:
@@ -82,7 +76,7 @@ class CodeEnv:
 
     async def initial_observation(self) -> tuple[tinker.ModelInput, list[str] | list[int]]:
         """The prompt's tokens and the stop condition."""
-        messages = [*self.convo_prefix, {"role": "user", "content": self.get_question()}]
+        messages = [*(self.convo_prefix or []), {"role": "user", "content": self.get_question()}]
         return self.renderer.build_generation_prompt(messages), self.stop_condition
 
     def get_question(self) -> str:

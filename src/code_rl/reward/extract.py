@@ -29,13 +29,11 @@ class _Block:
     soft_end: int | None = None
 
     def closed_by(self, indent: int, marker: str, tag: str) -> bool:
-        return not tag and self._matches(marker) and indent <= self.indent + _CLOSING_SLACK
+        longer = marker[0] == self.marker[0] and len(marker) >= len(self.marker)
+        return not tag and longer and indent <= self.indent + _CLOSING_SLACK
 
     def replaced_by(self, indent: int, marker: str, tag: str) -> bool:
         return bool(tag) and marker[0] == self.marker[0] and len(marker) <= len(self.marker) and indent <= self.indent
-
-    def _matches(self, marker: str) -> bool:
-        return marker[0] == self.marker[0] and len(marker) >= len(self.marker)
 
     def add(self, line: str) -> None:
         if self.soft_end is None and line.rstrip().endswith(self.marker) and line.count(self.marker[0] * 3) == 1:
@@ -49,7 +47,7 @@ class _Block:
             if self.soft_end is None:
                 return None
             lines = [*lines[: self.soft_end], lines[self.soft_end].rstrip().rstrip(self.marker[0])]
-        body = [_outdent(line, self.indent) for line in lines]
+        body = [line[min(self.indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines]
         while body and not body[-1].strip():
             body.pop()
         first = next((index for index, line in enumerate(body) if line.strip()), 0)
@@ -82,8 +80,3 @@ def _fence(line: str) -> tuple[int, str, str] | None:
     if match is None or (match[2][0] == "`" and "`" in match[3]):
         return None
     return len(match[1]), match[2], match[3]
-
-
-def _outdent(line: str, indent: int) -> str:
-    blank = len(line) - len(line.lstrip(" \t"))
-    return line[min(indent, blank) :]

@@ -10,8 +10,7 @@ import dataclasses
 
 from code_rl.problems.native import INTERACT
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reward.asking import unreadable
-from code_rl.reward.checker import OUTPUT_BYTES, UndecidedError, read_decision
+from code_rl.reward.checker import OUTPUT_BYTES, UndecidedError, read_decision, unreadable
 from code_rl.reward.reasons import Reason, clip, status_reason
 from code_rl.reward.submission import program_job
 from code_rl.reward.verdict import VerdictKind
@@ -116,12 +115,12 @@ def _jobs(problem: Problem, test: StdinTest, code: str, limits: Limits) -> tuple
 
 def _with_transcript(reason: Reason, held: Conversation) -> Reason:
     joined: list[tuple[str, bytes]] = []
-    for who, data in held.transcript:
-        if joined and joined[-1][0] == who:
-            joined[-1] = who, (joined[-1][1] + data)[: MAX_SHOWN_CHARS + 1]
+    for speaker, data in held.transcript:
+        if joined and joined[-1][0] == speaker:
+            joined[-1] = speaker, (joined[-1][1] + data)[: MAX_SHOWN_CHARS + 1]
         elif len(joined) < MAX_SHOWN_TURNS:
-            joined.append((who, data[: MAX_SHOWN_CHARS + 1]))
-    turns = tuple((who, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for who, data in joined)
-    shown = " ".join(f"{who} wrote {text!r}." for who, text in turns[-2:])
+            joined.append((speaker, data[: MAX_SHOWN_CHARS + 1]))
+    turns = tuple((speaker, data[:MAX_SHOWN_CHARS].decode("utf-8", "replace")) for speaker, data in joined)
+    shown = " ".join(f"{speaker} wrote {text!r}." for speaker, text in turns[-2:])
     public = ". ".join(part for part in (reason.public_message, clip(shown)) if part)
     return dataclasses.replace(reason, public_message=public, transcript=turns)

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.problems.native import check_tests
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase, check_compare
-from code_rl.reward.asking import Asked, put_to_checker
-from code_rl.reward.checker import read_answer
+from code_rl.reward.checker import Asked, put_to_checker, read_answer
 from code_rl.reward.compare import compare_printed, compare_returned
 from code_rl.reward.interaction import converse
 from code_rl.reward.plain import UnreadableError
 from code_rl.reward.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.reward.submission import executions_of, limits_of, program_job
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
-from code_rl.sandbox.executor import Converses, Execution, Executor, Limits, Status
+from code_rl.sandbox.executor import Converses, Execution, Executor, Limits, Status, encodable
 
 THREAD_ABOVE_BYTES = 1 << 16
 MAX_CHECKER_CHUNK = 16
@@ -73,7 +72,7 @@ async def judge(
     tally = _Tally(all_tests)
     if code is None:
         return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), _rule(problem))
-    if not _encodable(code):
+    if not encodable(code):
         tally.note(Reason(VerdictKind.COMPILE_ERROR, "the program is not UTF-8 text"))
         return _verdict(problem, tally)
     limits = limits_of(problem, cpu_limit_s)
@@ -196,11 +195,3 @@ def _verdict(problem: Problem, tally: _Tally) -> Verdict:
 
 def _rule(problem: Problem) -> str:
     return problem.compare.rule if problem.interactor is None else "interactor"
-
-
-def _encodable(code: str) -> bool:
-    try:
-        code.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from code_rl.problems.problem import Compare
 from code_rl.problems.values import ENVELOPE, MAX_DEPTH, TAG, encode
 from code_rl.reward.numbers import canonical_number, is_number_form, is_whole, near_numbers, same_number_forms
 from code_rl.reward.text import compare_contest
@@ -29,6 +30,9 @@ LIKE_SETS = ("dict_keys", "dict_items")
 RAISED = "raised"
 SETS = ("set", "frozenset")
 RAW = ("bytes", "bytearray")
+_NAMED = (*SEQUENCES, *SETS, *RAW, *LIKE_LISTS, "fraction", "decimal", "dict", "complex", "int", "float", "str", "bool")
+BOOLS_ARE_NUMBERS = ("lcb-official", "python")
+"""Rules under which True equals 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +40,6 @@ class HugeInt:
     """An integer of more than MAX_INT_DIGITS digits, kept as its decimal text."""
 
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ValueRule:
-    """What counts as equal between two values.
-
-    `strict` (rule `exact`): equal types all the way down. `tokens`: strings by their tokens between white space.
-    `official`: as LiveCodeBench decides: True equals 1, NaN equals nothing, and only the outermost tuple is read as a list.
-    `python`: as Python's `==` in an assert: True equals 1 and 1.0, a tuple is no list. `contest`: strings by `compare_contest`; a float for an
-    expected int only with `integers_as_floats`, then within tolerance.
-    """
-
-    abs_tol: float = 0.0
-    rel_tol: float = 0.0
-    strict: bool = False
-    tokens: bool = False
-    official: bool = False
-    python: bool = False
-    contest: bool = False
-    ignore_case: bool = False
-    integers_as_floats: bool = False
 
 
 class UnreadableError(ValueError):
@@ -86,14 +69,17 @@ def _parts(data: bytes) -> int:
     return sum(map(data.count, (b",", b":", b"[", b"{"))) + 1
 
 
-def compare_values(got: Any, expected: Any, rule: ValueRule) -> str | None:
+def compare_values(got: Any, expected: Any, rule: Compare) -> str | None:
     """Compare `got` (from `parse_value`) with `expected` (a Python value). None when equal, else a safe message.
 
-    Decisions shared by all rules: NaN equals NaN (not under lcb-official); 0.0 equals -0.0; dicts and sets are equal whatever their order; set
-    members and dict keys are compared exactly. Unless `strict`: a tuple equals a list with equal items, 1 equals 1.0
+    Decisions shared by all rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal whatever their order; set
+    members and dict keys are compared exactly. Unless a rule says otherwise: a tuple equals a list with equal items, 1 equals 1.0
     (exactly: 2**53 + 1 is not 2.0**53), a set equals a frozenset, bytes equal a bytearray. A returned bool is not a
-    number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an assert. `python` differs
-    from that in two things: a tuple is not a list, and True is 1.
+    number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an assert.
+
+    `exact`: equal types all the way down. `tokens`: strings by their tokens between white space. `lcb-official`: True equals 1, NaN equals nothing,
+    and only the outermost tuple is read as a list. `python`: a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for
+    an expected int only with `integers_as_floats`, then within tolerance.
     """
     pending: list[tuple[Any, Any, int]] = [(got, encode(expected, -ENVELOPE), 0)]
     while pending:
@@ -107,49 +93,40 @@ def compare_values(got: Any, expected: Any, rule: ValueRule) -> str | None:
     return None
 
 
-def _step(got: Any, expected: Any, rule: ValueRule, *, outermost: bool) -> list[tuple[Any, Any]] | str:
+def _step(got: Any, expected: Any, rule: Compare, *, outermost: bool) -> list[tuple[Any, Any]] | str:
     """The pairs that must be equal for `got` to equal `expected`, or the reason why it cannot."""
     kind_got, kind_expected = _kind(got), _kind(expected)
     if kind_got in SEQUENCES and kind_expected in SEQUENCES:
-        return _sequences(got, expected, rule, outermost)
-    if kind_expected in SEQUENCES and kind_got in LIKE_LISTS and not (rule.strict or rule.python or rule.official):
-        return _pairs(_items(got), _items(expected))
+        official = rule.rule == "lcb-official"
+        strict = rule.rule in ("exact", "python") or (official and not (outermost and kind_expected == "list"))
+        return _type_message(got, expected) if strict and kind_got != kind_expected else _pairs(got, expected)
+    if kind_expected in SEQUENCES and kind_got in LIKE_LISTS and rule.rule not in ("exact", "python", "lcb-official"):
+        return _pairs(got, expected)
     if kind_got in (*SETS, *LIKE_SETS) and kind_expected in SETS:
-        return _sets(got, expected, rule)
+        if rule.rule == "exact" and kind_got != kind_expected:
+            return _type_message(got, expected)
+        members_got, members_expected = (sorted(map(_canonical, _items(form))) for form in (got, expected))
+        return [] if members_got == members_expected else "the sets differ"
     if kind_got == kind_expected == "dict":
         return _dicts(got, expected)
-    if kind_expected in RAW and kind_got in RAW and not rule.strict:
+    if kind_expected in RAW and kind_got in RAW and rule.rule != "exact":
         return [] if got.get("items") == expected["items"] else "bytes differ"
     if is_number_form(got) or is_number_form(expected):
         return [] if _equal_numbers(got, expected, rule) else _scalar_message(got, expected)
     if kind_got == RAISED and isinstance(got, dict):
         return "the call raised an exception"
     if kind_got == kind_expected and isinstance(expected, dict) and isinstance(got, dict):
-        return _pairs(_items(got), _items(expected))
+        return _pairs(got, expected)
     if isinstance(got, dict | list) or isinstance(expected, dict | list):
         return _type_message(got, expected)
     return [] if _equal_scalars(got, expected, rule) else _scalar_message(got, expected)
 
 
-def _sequences(got: Any, expected: Any, rule: ValueRule, outermost: bool) -> list[tuple[Any, Any]] | str:
-    kind_got, kind_expected = _kind(got), _kind(expected)
-    lenient = not (rule.strict or rule.python) and (not rule.official or (outermost and kind_expected == "list"))
-    if kind_got != kind_expected and not lenient:
-        return _type_message(got, expected)
-    return _pairs(_items(got), _items(expected))
-
-
-def _pairs(got: list[Any], expected: list[Any]) -> list[tuple[Any, Any]] | str:
-    if len(got) != len(expected):
+def _pairs(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
+    items, wanted = _items(got), _items(expected)
+    if len(items) != len(wanted):
         return "the number of items differs"
-    return list(zip(reversed(got), reversed(expected), strict=True))
-
-
-def _sets(got: Any, expected: Any, rule: ValueRule) -> list[tuple[Any, Any]] | str:
-    if rule.strict and _kind(got) != _kind(expected):
-        return _type_message(got, expected)
-    members_got, members_expected = map(_canonical_list, (_items(got), _items(expected)))
-    return [] if members_got == members_expected else "the sets differ"
+    return list(zip(reversed(items), reversed(wanted), strict=True))
 
 
 def _dicts(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
@@ -166,10 +143,6 @@ def _by_key(form: dict[str, Any]) -> dict[str, Any]:
     if any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
         return {}
     return {_canonical(key): value for key, value in pairs}
-
-
-def _canonical_list(items: list[Any]) -> list[str]:
-    return sorted(map(_canonical, items))
 
 
 def _canonical(form: Any) -> str:
@@ -203,45 +176,40 @@ def _normal(form: Any, depth: int) -> Any:
     return form
 
 
-def _equal_numbers(got: Any, expected: Any, rule: ValueRule) -> bool:
-    if rule.strict and _kind(got) != _kind(expected):
+def _equal_numbers(got: Any, expected: Any, rule: Compare) -> bool:
+    if rule.rule == "exact" and _kind(got) != _kind(expected):
         return False
-    if isinstance(got, bool) and not (rule.official or rule.python):
+    if isinstance(got, bool) and rule.rule not in BOOLS_ARE_NUMBERS:
         return False
     if any(isinstance(form, str | HugeInt | None) for form in (got, expected)):
         return False
     if type(expected) is not int:
         return same_number_forms(got, expected) or near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
-    if not rule.contest or is_whole(got):
+    if rule.rule != "contest" or is_whole(got):
         return same_number_forms(got, expected)
     near = same_number_forms(got, expected) or near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
     return rule.integers_as_floats and near
 
 
-def _equal_scalars(got: Any, expected: Any, rule: ValueRule) -> bool:
+def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
     if isinstance(got, str) and isinstance(expected, str):
-        if rule.contest:
-            return _equal_strings(got, expected, rule)
-        return got == expected or (rule.tokens and got.split() == expected.split())
-    if isinstance(got, bool) and not isinstance(expected, bool) and not (rule.official or rule.python):
+        if rule.rule == "contest":
+            return compare_contest(got, expected, rule) is None
+        return got == expected or (rule.rule == "tokens" and got.split() == expected.split())
+    if isinstance(got, bool) and not isinstance(expected, bool) and rule.rule not in BOOLS_ARE_NUMBERS:
         return False
-    if rule.strict and _kind(got) != _kind(expected):
+    if rule.rule == "exact" and _kind(got) != _kind(expected):
         return False
     if isinstance(got, HugeInt) or isinstance(expected, HugeInt):
         return _same_huge(got, expected)
-    if rule.contest and isinstance(got, float) and type(expected) is int:
+    if rule.rule == "contest" and isinstance(got, float) and type(expected) is int:
         return rule.integers_as_floats and _near(got, expected, rule)
-    if isinstance(expected, float) and isinstance(got, int | float) and not rule.official:
+    if isinstance(expected, float) and isinstance(got, int | float) and rule.rule != "lcb-official":
         return _near(got, expected, rule)
     return bool(got == expected)
 
 
-def _equal_strings(got: str, expected: str, rule: ValueRule) -> bool:
-    options = {"ignore_case": rule.ignore_case, "integers_as_floats": rule.integers_as_floats}
-    return compare_contest(got, expected, rule.abs_tol, rule.rel_tol, **options) is None
-
-
-def _near(got: float, expected: float, rule: ValueRule) -> bool:
+def _near(got: float, expected: float, rule: Compare) -> bool:
     """Two numbers of which at least one is a float."""
     if got == expected or (got != got and expected != expected):
         return True
@@ -296,24 +264,7 @@ def _kind(form: Any) -> str:
 def kind_name(form: Any) -> str:
     """The type's name for people, from a closed list, since a program may have forged the tag."""
     kind = _kind(form)
-    known = (
-        *SEQUENCES,
-        *SETS,
-        *RAW,
-        *LIKE_LISTS,
-        "fraction",
-        "decimal",
-        "dict",
-        "complex",
-        "int",
-        "float",
-        "str",
-        "bool",
-        "NoneType",
-        "list_node",
-        "tree_node",
-    )
-    return kind if kind in known else "value"
+    return kind if kind in (*_NAMED, "NoneType", "list_node", "tree_node") else "value"
 
 
 def _type_message(got: Any, expected: Any) -> str:

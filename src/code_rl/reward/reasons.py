@@ -15,13 +15,6 @@ from code_rl.sandbox.executor import Execution, Status
 MAX_MESSAGE = 240
 MAX_GOT = 2_000
 
-_KINDS = {
-    Status.RUNTIME_ERROR: VerdictKind.RUNTIME_ERROR,
-    Status.COMPILE_ERROR: VerdictKind.COMPILE_ERROR,
-    Status.TIME_LIMIT: VerdictKind.TIME_LIMIT,
-    Status.MEMORY_LIMIT: VerdictKind.MEMORY_LIMIT,
-    Status.OUTPUT_LIMIT: VerdictKind.OUTPUT_LIMIT,
-}
 _EXCEPTIONS = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 )
@@ -48,10 +41,10 @@ class Reason:
 
 def status_reason(execution: Execution, test: TestCase) -> Reason | None:
     """Why this execution failed before any comparison, or None when it gave an answer."""
-    kind = _KINDS.get(execution.status)
     detail = clip(execution.detail)
-    if kind is None:
+    if execution.status is Status.OK:
         return None if isinstance(test, StdinTest) else _unanswered(execution, test, detail)
+    kind = VerdictKind(execution.status.value)
     if kind is VerdictKind.COMPILE_ERROR:
         return Reason(kind, detail or "the program does not compile")
     name = re.match(r"\w+", detail)
@@ -77,7 +70,8 @@ def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
     raw = execution.stdout if execution.value is None else execution.value
     got = raw[:MAX_GOT].decode("utf-8", "replace") + ("…" if len(raw) > MAX_GOT else "")
     said = repr(raw[:80].decode("utf-8", "replace")) + ("…" if len(raw) > 80 else "")
-    shown = f"expected {_clip_repr(expected)}, got {said}"
+    wanted = repr(expected[:80]) if isinstance(expected, str) else dumps(expected, -ENVELOPE)
+    shown = f"expected {wanted[:80]}{'…' * (len(wanted) > 80)}, got {said}"
     return Reason(VerdictKind.WRONG_ANSWER, message, shown, got=got)
 
 
@@ -103,8 +97,3 @@ def _unanswered(execution: Execution, test: TestCase, detail: str) -> Reason | N
         return None
     known = next((name for name in names if name in _EXCEPTIONS), "an exception")
     return Reason(VerdictKind.RUNTIME_ERROR, known, f"{known}: the call raised {', '.join(names[:1])}")
-
-
-def _clip_repr(value: object) -> str:
-    text = repr(value[:80]) if isinstance(value, str) else dumps(value, -ENVELOPE)
-    return text[:80] + ("…" if len(text) > 80 else "")

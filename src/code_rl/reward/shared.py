@@ -44,6 +44,8 @@ class SharedExecutor:
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(CLOSE_TIMEOUT_S)
+            if not loop.is_running():
+                loop.close()
 
     async def _use(self, use: Callable[[Executor], Coroutine[Any, Any, Result]]) -> Result:
         if self._executor is None:
@@ -59,18 +61,10 @@ class SharedExecutor:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(loop,), name="code-rl executor", daemon=True)
+                self._thread = threading.Thread(target=loop.run_forever, name="code-rl executor", daemon=True)
                 self._loop = loop
                 self._thread.start()
             return self._loop
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
 
 
 def _from_environment() -> Executor:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_UP, Context, Decimal, InvalidOperation, Overflow
 from itertools import zip_longest
 
+from code_rl.problems.problem import Compare
+
 NUMERAL = re.compile(r"([+-]?)(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(?:[eE]([+-]?[0-9]+))?")
 INFINITY = re.compile(r"([+-]?)inf(?:inity)?", re.IGNORECASE)
 TOKEN = re.compile(r"\S+")
@@ -111,31 +113,36 @@ def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: floa
     return apart <= max(allowed, Decimal(repr(abs_tol)))
 
 
-def compare_lcb(got: str, expected: str) -> str | None:
+def compare_lcb(got: str, expected: str, _rule: Compare) -> str | None:
     """LiveCodeBench's rule for printed output. None when equal, else a message without any content of the texts.
 
     Both texts are stripped and split at line feeds, lines are stripped, and each line must be equal as text or be a
     list of equal numerals. Blank lines inside count. Stricter than LiveCodeBench only in its known slips: underscores
     and non-ASCII digits in numerals, and exponent notation for an expected integer, are not accepted.
     """
-    return _by_line(got, expected, _equal_line)
+    return _by_line(got, expected, same_number)
 
 
-def compare_lcb_official(got: str, expected: str) -> str | None:
+def compare_lcb_official(got: str, expected: str, _rule: Compare) -> str | None:
     """As LiveCodeBench decides, its slips included: any two lines that `decimal.Decimal` reads as equal are equal."""
-    return _by_line(got, expected, _equal_line_official)
+    return _by_line(got, expected, _same_decimal)
 
 
-def compare_float(got: str, expected: str, abs_tol: float, rel_tol: float) -> str | None:
+def compare_float(got: str, expected: str, rule: Compare) -> str | None:
     """Lines as in `compare_lcb`; each token equal as text, or a near numeral."""
 
     def close(one: str, other: str) -> bool:
-        return one == other or near_number(one, other, abs_tol, rel_tol)
+        return one == other or near_number(one, other, rule.abs_tol, rule.rel_tol)
 
-    return _by_line(got, expected, lambda line, want: _all_tokens(line, want, close))
+    return _by_line(got, expected, close)
 
 
-def compare_tokens(got: str, expected: str, equal: PairRule = str.__eq__) -> str | None:
+def compare_python(got: str, expected: str, rule: Compare) -> str | None:
+    """As `compare_float` where there is a tolerance, else as `compare_lcb`."""
+    return (compare_float if rule.abs_tol or rule.rel_tol else compare_lcb)(got, expected, rule)
+
+
+def compare_tokens(got: str, expected: str, _rule: Compare | None = None, equal: PairRule = str.__eq__) -> str | None:
     """Sequences of tokens between white space that are equal pair by pair; line ends do not count."""
     for index, (token, want) in enumerate(_token_pairs(got, expected)):
         if token is None or want is None:
@@ -145,9 +152,7 @@ def compare_tokens(got: str, expected: str, equal: PairRule = str.__eq__) -> str
     return None
 
 
-def compare_contest(
-    got: str, expected: str, abs_tol: float, rel_tol: float, *, ignore_case: bool, integers_as_floats: bool
-) -> str | None:
+def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
     """Tokens as contest validators compare them: equal as text, or as numbers within tolerance.
 
     An expected integer is met by an integer of the same value only; with `integers_as_floats` also by a near number that is written with a point or an
@@ -155,27 +160,13 @@ def compare_contest(
     """
 
     def equal(token: str, want: str) -> bool:
-        if token == want or (ignore_case and token.lower() == want.lower()):
+        if token == want or (rule.ignore_case and token.lower() == want.lower()):
             return True
-        if INTEGER.fullmatch(want) and (INTEGER.fullmatch(token) or not integers_as_floats):
+        if INTEGER.fullmatch(want) and (INTEGER.fullmatch(token) or not rule.integers_as_floats):
             return INTEGER.fullmatch(token) is not None and numeral(token) == numeral(want)
-        return near(token, want, abs_tol, rel_tol)
+        return near(token, want, rule.abs_tol, rule.rel_tol)
 
-    return compare_tokens(got, expected, equal)
-
-
-def compare_exact(got: bytes, expected: str) -> str | None:
-    """Byte for byte, except that one line feed at the very end does not count."""
-    wanted = expected.encode("utf-8", "surrogatepass")
-    return None if got.removesuffix(b"\n") == wanted.removesuffix(b"\n") else "the output differs"
-
-
-def _equal_line(got: str, expected: str) -> bool:
-    return _all_tokens(got, expected, same_number)
-
-
-def _equal_line_official(got: str, expected: str) -> bool:
-    return _all_tokens(got, expected, _same_decimal)
+    return compare_tokens(got, expected, rule, equal)
 
 
 def _same_decimal(got: str, expected: str) -> bool:
@@ -209,6 +200,6 @@ def _by_line(got: str, expected: str, equal: PairRule) -> str | None:
         if line == want:
             continue
         line, want = line.strip(), want.strip()
-        if line != want and not equal(line, want):
+        if line != want and not _all_tokens(line, want, equal):
             return f"line {index + 1} differs"
     return None

@@ -7,13 +7,12 @@ import os
 
 from code_rl.errors import ConfigError
 from code_rl.sandbox.executor import Executor
+from code_rl.sandbox.retries import EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S
 
 EXECUTOR_DOC = (
     "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else this machine's, else one started here);\n"
     "or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded."
 )
-EMBEDDED_PATIENCE_S = 10.0
-REMOTE_PATIENCE_S = 600.0
 
 
 def resolve_executor(executor: str) -> str:

@@ -82,6 +82,15 @@ class CallInput:
 CaseInput = StdinInput | CallInput
 
 
+def encodable(text: str) -> bool:
+    """False for text with lone surrogates, which is no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def case_bytes(case: CaseInput) -> bytes:
     """What travels into the sandbox for one test: the bytes on stdin, or JSON of `[args, kwargs]`, with what else `case` says as a third item.
 
@@ -190,16 +199,14 @@ class Converses(Protocol):
         ...
 
 
-@runtime_checkable
-class CountsRetries(Protocol):
-    """An executor that counts how often it began anew because of trouble of ours, since it was made."""
-
-    retries: int
+def default_places(processors: float) -> int:
+    """How many submissions run at once on a machine with so many processors, where nobody says."""
+    return max(4, round(2 * processors))
 
 
 def retries_of(executor: Executor) -> int:
-    """How often `executor` has begun anew; 0 for one that does not count."""
-    return executor.retries if isinstance(executor, CountsRetries) else 0
+    """How often `executor` has begun anew because of trouble of ours, since it was made; 0 for one that does not count."""
+    return int(getattr(executor, "retries", 0))
 
 
 class OnDemand:

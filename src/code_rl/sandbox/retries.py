@@ -33,6 +33,8 @@ EXCUSES = 3
 OUTAGES = 10
 """And so often may it go away at one and the same test: a program that brings a remote server down each time must not hold the run for ever."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S = 10.0, 600.0
+"""How long an outage is bridged where nobody says."""
 
 logger = logging.getLogger("code_rl.outages")
 

@@ -18,7 +18,6 @@ import builtins
 import contextlib
 import errno
 import gc
-import importlib
 import linecache
 import os
 import random
@@ -31,6 +30,8 @@ import weakref
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, ModuleType
 from typing import Any, NoReturn
 
+from code_rl.problems import values
+
 FILENAME = "/tmp/solution.py"  # noqa: S108 - the name that programs see, inside their private file system
 CALL_MODULE = "solution"
 VALUE_HEADER = struct.Struct("<Q")
@@ -41,18 +42,6 @@ _exit = os._exit
 _UNFLUSHED = 120
 _SEED_BYTES = 1 << 16
 _LAST_WORDS = (GeneratorType, CoroutineType, AsyncGeneratorType, weakref.ReferenceType)
-
-
-def _codec() -> Any:
-    for name in ("code_rl.problems.values", "values"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise ImportError("the value codec (problems/values.py) is not beside the runner")
-
-
-values = _codec()
 
 
 class Program:
@@ -212,7 +201,7 @@ def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int)
         return _report(error)
     try:
         payload = values.text_of(form).encode("utf-8")
-        _write_all(value_fd, VALUE_HEADER.pack(len(payload)) + payload)
+        write_all(value_fd, VALUE_HEADER.pack(len(payload)) + payload)
         os.close(value_fd)
     except OSError as error:
         return _complain(f"the value could not be sent: {error}")
@@ -395,7 +384,8 @@ def _say(message: str) -> None:
         os.write(2, (message + "\n").encode("utf-8", "backslashreplace"))
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

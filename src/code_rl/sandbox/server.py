@@ -7,21 +7,25 @@ isolation level: they may fork, but neither start other programs nor open socket
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import chz
+from aiohttp import web
 
 from code_rl.errors import ConfigError
 from code_rl.sandbox.embedded import EmbeddedSandbox
-from code_rl.sandbox.fusion.protocol import RUN_PATH
-from code_rl.sandbox.serving.admission import Admission
-from code_rl.sandbox.serving.application import Application
-from code_rl.sandbox.serving.bodies import Pace
-from code_rl.sandbox.serving.life import LOOPBACK, stop_signal
-from code_rl.sandbox.serving.runs import RunLimits
+from code_rl.sandbox.fusion.protocol import LONGEST_RUN_HEADER, PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
+from code_rl.sandbox.serving.admission import LOOPBACK, Admission, NotTakenError, stop_signal
+from code_rl.sandbox.serving.bodies import Pace, read_body
+from code_rl.sandbox.serving.requests import MalformedRequestError, UnrunnableRequestError, parse_request
+from code_rl.sandbox.serving.runs import RunLimits, run_request
 from code_rl.settings import make_settings
+
+LARGE_BODY_BYTES = 1 << 18
 
 
 @chz.chz
@@ -98,14 +102,7 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 async def _serve(config: SandboxServerConfig) -> None:
     sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
     try:
-        application = Application(
-            sandbox,
-            Admission(sandbox.concurrency, config.max_queue, config.max_queued_mb << 20),
-            RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes),
-            config.max_request_mb << 20,
-            config.max_run_s,
-            Pace(config.body_timeout_s, config.body_grace_s, config.body_kb_per_s * 1024),
-        )
+        application = Application(sandbox, config)
         stop = stop_signal()
         try:
             async with application.listening(config.host, config.port) as port:
@@ -146,3 +143,81 @@ def _validate(config: SandboxServerConfig) -> None:
         value = getattr(config, name)
         if not 0 <= value <= most:
             raise ConfigError(f"{name}={value} must be 0 or more, at most {most:g}")
+
+
+class Application:
+    """Serves `sandbox` under Sandbox Fusion's protocol. Belongs to one event loop."""
+
+    def __init__(self, sandbox: EmbeddedSandbox, config: SandboxServerConfig) -> None:
+        self.admission = Admission(sandbox.concurrency, config.max_queue, config.max_queued_mb << 20)
+        self._sandbox = sandbox
+        self._limits = RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes)
+        self._max_request_bytes = config.max_request_mb << 20
+        self._longest_run_s = config.max_run_s
+        self._pace = Pace(config.body_timeout_s, config.body_grace_s, config.body_kb_per_s * 1024)
+
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[int]:
+        """Accept connections; yields the port. On leaving nothing new is accepted; requests that were admitted are cancelled."""
+        app = web.Application()
+        for slash in ("", "/"):
+            app.router.add_post(RUN_PATH + slash, self._run_code)
+            app.router.add_get(PING_PATH + slash, self._ping)
+        # handler_cancellation: a client that goes away takes its program with it. auto_decompress: `bodies` unpacks, and counts.
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, backlog=1024)
+            await site.start()
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+    async def drain(self, grace_s: float) -> bool:
+        """Refuse what is new, wait for what was admitted. False when something still ran after `grace_s`."""
+        self.admission.draining = True
+        try:
+            await asyncio.wait_for(self.admission.idle.wait(), grace_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ping(self, _request: web.Request) -> web.Response:
+        return web.json_response("pong", headers={LONGEST_RUN_HEADER: f"{self._longest_run_s:g}"})
+
+    async def _run_code(self, request: web.Request) -> web.Response:
+        size = request.content_length or 0
+        try:
+            if size > self._max_request_bytes:
+                raise NotTakenError(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
+            with self.admission.receiving(size) as count:
+                body = await read_body(request, count, self._max_request_bytes, self._pace)
+                with self.admission.admitted():
+                    return await self._admitted(body)
+        except NotTakenError as error:
+            return web.json_response({"detail": str(error)}, status=error.status, headers=error.headers)
+
+    async def _admitted(self, body: bytearray) -> web.Response:
+        try:
+            if len(body) < LARGE_BODY_BYTES:
+                parsed = parse_request(body, self._longest_run_s)
+            else:
+                parsed = await asyncio.to_thread(parse_request, body, self._longest_run_s)
+        except MalformedRequestError as error:
+            return web.json_response({"detail": error.detail}, status=422)
+        except UnrunnableRequestError as error:
+            return await _answer(RunResponse(SANDBOX_ERROR, message=str(error)))
+        body.clear()
+        async with self.admission.running:
+            response = await run_request(self._sandbox, parsed, self._limits)
+        return await _answer(response)
+
+
+async def _answer(response: RunResponse) -> web.Response:
+    size = sum(map(len, response.files.values())) + (len(response.run_result.stdout) if response.run_result else 0)
+    if size < LARGE_BODY_BYTES:
+        return web.json_response(response.to_json())
+    text = await asyncio.to_thread(lambda: json.dumps(response.to_json()))
+    return web.json_response(text=text)

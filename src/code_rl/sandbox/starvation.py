@@ -7,6 +7,7 @@ never beyond eight times the cap.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 CEILING = 8
@@ -55,46 +56,46 @@ class Clock:
         return max(min(self.cpu_s - cpu_s, end_s - elapsed_s, LONGEST_LOOK_S), SHORTEST_LOOK_S)
 
     def _close(self, elapsed_s: float, cpu_s: float, runnable: int | None, processors: float) -> None:
-        known = [count for count in (self._runnable, runnable) if count is not None]
-        part = FAIR_PART * min(1.0, processors / max(*known, 1)) if known else UNKNOWN_PART
-        lean = cpu_s - self._cpu_before_s < part * (elapsed_s - self._opened_s)
+        wanted = fair_part(processors, self._runnable, runnable)
+        lean = cpu_s - self._cpu_before_s < wanted * (elapsed_s - self._opened_s)
         self._lean = 0 if self._lean < 0 or not lean else self._lean + 1
         self._opened_s, self._cpu_before_s, self._runnable = elapsed_s, cpu_s, runnable
         self._next_s = elapsed_s + self._window_s
 
 
-def runnable_threads() -> int | None:
-    """How many threads of the machine are on a processor or waiting for one, this one among them; None where the kernel does not tell."""
-    try:
-        with open("/proc/loadavg", "rb") as file:
-            return int(file.read().split()[3].partition(b"/")[0])
-    except (OSError, ValueError, IndexError):
-        return None
+def fair_part(processors: float, *runnable: int | None) -> float:
+    """How many seconds of a processor in one second keep a test from being idle, by the greatest of some counts of runnable threads."""
+    known = [count for count in runnable if count is not None]
+    return FAIR_PART * min(1.0, processors / max(*known, 1)) if known else UNKNOWN_PART
+
+
+class Load:
+    """How many threads of the machine are runnable, from a /proc/loadavg that was opened while it could be."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        self.processors = processors()
+
+    def runnable(self) -> int | None:
+        """Those on a processor or waiting for one, the calling one among them; None where the kernel does not tell."""
+        try:
+            return int(os.pread(self._fd, 128, 0).split()[3].partition(b"/")[0])
+        except (OSError, ValueError, IndexError):
+            return None
 
 
 def processors() -> float:
     """How many processors this process may use: those it is bound to, fewer where a control group says so."""
     count = float(len(os.sched_getaffinity(0)))
-    for read in (_quota_v2, _quota_v1):
-        try:
-            count = min(count, read())
-        except (OSError, ValueError, IndexError, ZeroDivisionError):
-            continue
+    for paths in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        words: list[str] = []
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            for path in paths:
+                with open(f"/sys/fs/cgroup/{path}", encoding="ascii") as file:
+                    words += file.read().split()
+            quota, period = map(int, words)
+            if quota > 0:
+                count = min(count, quota / period)
     return count
-
-
-def _quota_v2() -> float:
-    quota, period = _text("/sys/fs/cgroup/cpu.max").split()[:2]
-    return int(quota) / int(period)
-
-
-def _quota_v1() -> float:
-    quota = int(_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-    if quota <= 0:
-        raise ValueError("no quota")
-    return quota / int(_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read()

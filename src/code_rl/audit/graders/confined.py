@@ -63,7 +63,7 @@ def _enter(folders: list[str]) -> None:
                 file.write(text)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0))
-    kernel.raw_syscall("mount_setattr")(_MOUNT_SETATTR, _AT_FDCWD, b"/", _RECURSIVE, attributes, 32)
+    kernel.raw_syscall("mount_setattr", _MOUNT_SETATTR, _AT_FDCWD, b"/", _RECURSIVE, attributes, 32)
     for place in _EMPTY:
         if os.path.isdir(place) and not os.path.islink(place):
             _make_empty(place, [folder for folder in folders if folder.startswith(f"{place}/")])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 _OVERHEAD_BYTES = 256 << 20
@@ -39,7 +39,7 @@ class WorkerGroup:
     directories: tuple[str, ...]
     names: Names
     _limits: tuple[int, int] = (0, 0)
-    _kills: int = field(default=0)
+    _kills: int = 0
     _events: list[int] | None = None
 
     def limit(self, memory_bytes: int, processes: int) -> None:
@@ -96,11 +96,6 @@ class Groups:
             _remove_orphans(parent, mine_too=first)
 
     @property
-    def available(self) -> bool:
-        """Whether groups can be made here."""
-        return bool(self._parents)
-
-    @property
     def counts_processes(self) -> bool:
         """Whether groups limit how many processes there are."""
         return self._names is _V2 or any("pids" in parent for parent in self._parents)
@@ -120,11 +115,11 @@ class Groups:
         """Remove a dead worker's groups, now or, if its processes are still ending, at a later call."""
         if group is not None:
             self._leaving.append(group)
-        self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
+        self.gone()
 
-    @property
-    def empty(self) -> bool:
-        """Whether all groups given up are gone."""
+    def gone(self) -> bool:
+        """Remove what can be removed by now; whether all groups given up are gone."""
+        self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
         return not self._leaving
 
 
@@ -140,16 +135,14 @@ def _remove_orphans(parent: str, *, mine_too: bool) -> None:
 def _writable_parents() -> tuple[tuple[str, ...], Names]:
     """The directories in which groups can be made: of memory and pids (version 1), or the one of version 2."""
     mine = _by_controller()
-    found = []
-    for controller in ("memory", "pids"):
-        directory = _directory("cgroup", controller, mine.get(controller))
-        if directory and _can_make(directory, "cgroup.procs"):
-            found.append(directory)
-    if found:
-        return tuple(found), _V1
-    directory = _directory("cgroup2", "", mine.get(""))
-    if directory and _can_make(directory, _V2.memory_limit):
-        return (directory,), _V2
+    for kind, controllers, names, needed in (
+        ("cgroup", ("memory", "pids"), _V1, "cgroup.procs"),
+        ("cgroup2", ("",), _V2, _V2.memory_limit),
+    ):
+        directories = (_directory(kind, controller, mine.get(controller)) for controller in controllers)
+        found = tuple(directory for directory in directories if directory and _can_make(directory, needed))
+        if found:
+            return found, names
     return (), _V2
 
 

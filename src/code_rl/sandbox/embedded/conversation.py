@@ -39,13 +39,13 @@ class _Transcript:
         self.entries: list[tuple[str, bytes]] = []
         self._room = TRANSCRIPT_BYTES
 
-    def add(self, who: str, data: bytes) -> None:
+    def add(self, speaker: str, data: bytes) -> None:
         data = data[: self._room]
         self._room -= len(data)
-        if data and self.entries and self.entries[-1][0] == who:
-            self.entries[-1] = (who, self.entries[-1][1] + data)
+        if data and self.entries and self.entries[-1][0] == speaker:
+            self.entries[-1] = (speaker, self.entries[-1][1] + data)
         elif data:
-            self.entries.append((who, data))
+            self.entries.append((speaker, data))
 
 
 async def converse(program: Side, interactor: Side, *, idle: Callable[[Idle], None] | None = None) -> Conversation:
@@ -56,8 +56,8 @@ async def converse(program: Side, interactor: Side, *, idle: Callable[[Idle], No
     transcript = _Transcript()
     with contextlib.ExitStack() as held:
         ends, others = _Ends(held), _Ends(held)
-        ended = asyncio.create_task(_run(program, ends.theirs, idle))
-        decided = asyncio.create_task(_run(interactor, others.theirs, None))
+        ended = asyncio.create_task(_run(program, ends, idle))
+        decided = asyncio.create_task(_run(interactor, others, None))
         forward = _relay(ends.source, others.target, lambda data: transcript.add("program", data), program.job)
         back = _relay(others.source, ends.target, lambda data: transcript.add("interactor", data), interactor.job)
         tasks = (ended, decided, asyncio.create_task(forward), asyncio.create_task(back))
@@ -82,40 +82,33 @@ def _failed(task: asyncio.Task[Execution]) -> bool:
 
 
 class _Ends:
-    """Pipes to one side's stdin and from its stdout, closed by `held` at the latest."""
+    """Pipes to one side's stdin and from its stdout, closed by `held` at the latest. `theirs` are the test's ends, until they are handed on to be sent."""
 
     def __init__(self, held: contextlib.ExitStack) -> None:
-        self.theirs = _Theirs()
-        held.callback(self.theirs.close)
+        self.theirs: list[int] = []
+        held.callback(self.close)
         reader, writer = os.pipe()
         self.target = held.enter_context(FileIO(writer, "wb"))
-        self.theirs.descriptors.append(reader)
+        self.theirs.append(reader)
         reader, writer = os.pipe()
         self.source = held.enter_context(FileIO(reader, "rb"))
-        self.theirs.descriptors.append(writer)
-
-
-class _Theirs:
-    """The ends of the pipes that a test will have, until they are handed on to be sent."""
-
-    def __init__(self) -> None:
-        self.descriptors: list[int] = []
+        self.theirs.append(writer)
 
     def streams(self, side: Side) -> Streams:
-        if not self.descriptors:
+        if not self.theirs:
             raise LostError("the worker wanted the conversation's streams twice")
-        stdin, stdout = self.descriptors
+        stdin, stdout = self.theirs
         made = Streams(side.case, side.job.fn_name is not None, fetch=False, talk=(stdin, stdout))
-        self.descriptors = []
+        self.theirs = []
         return made
 
     def close(self) -> None:
-        while self.descriptors:
-            os.close(self.descriptors.pop())
+        while self.theirs:
+            os.close(self.theirs.pop())
 
 
-async def _run(side: Side, theirs: _Theirs, idle: Callable[[Idle], None] | None) -> Execution:
-    async with contextlib.aclosing(side.link.run(side.job, 1, {}, lambda _: theirs.streams(side))) as found:
+async def _run(side: Side, ends: _Ends, idle: Callable[[Idle], None] | None) -> Execution:
+    async with contextlib.aclosing(side.link.run(side.job, 1, {}, lambda _: ends.streams(side))) as found:
         async for item in found:
             if isinstance(item, Execution):
                 return item

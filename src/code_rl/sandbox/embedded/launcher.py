@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
-from code_rl.sandbox.embedded import diagnosis
-from code_rl.sandbox.embedded.guest import confine, scratch, wire
+from code_rl.sandbox.embedded.guest import confine, files, wire
 from code_rl.sandbox.embedded.guest.zygote import READY, REFUSED, SPAWNED
 
 PRELOADED_PACKAGES = ("numpy", "sortedcontainers")
@@ -58,6 +57,15 @@ _BOOT = (
 """Nothing of this machine stands in the command line, which every process of the sandbox shows as its own."""
 _START_TIMEOUT_S = 60.0
 _SPAWN_TIMEOUT_S = 30.0
+_SWITCHES = (
+    ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces is 0; set it to 10000 or more"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone is 0; set it to 1"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl kernel.apparmor_restrict_unprivileged_userns is 1; set it to 0 or give this interpreter an AppArmor profile with userns",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +125,13 @@ class Zygote:
             raise SandboxError(f"the sandbox's first process did not start: {error}") from error
         finally:
             theirs.close()
-        if not answer:
-            self.close()
-            self.wait(_SPAWN_TIMEOUT_S)
-            raise SandboxError("the sandbox's first process ended while starting; its message is on stderr")
-        kind, *rest = marshal.loads(answer)  # noqa: S302 - sent before any program was seen
+        kind, *rest = marshal.loads(answer) if answer else ("",)  # noqa: S302 - sent before any program was seen
         if kind != READY:
             self.close()
             self.wait(_SPAWN_TIMEOUT_S)
-            raise ConfigError(rest[0]) if kind == REFUSED else IsolationError(diagnosis.explain(level, *rest))
+            if not answer:
+                raise SandboxError("the sandbox's first process ended while starting; its message is on stderr")
+            raise ConfigError(rest[0]) if kind == REFUSED else IsolationError(_explain(level, *rest))
         self._control.settimeout(_SPAWN_TIMEOUT_S)
 
     def spawn_worker(self) -> WorkerProcess:
@@ -159,15 +165,12 @@ class Zygote:
         """Tell the zygote to end; its workers end with it. Returns at once."""
         self._control.close()
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float) -> None:
         """Reap the process if it ends within `timeout_s`."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        if self._scratch:
-            scratch.remove(self._scratch)
-        return True
+            if self._scratch:
+                files.remove_directory(self._scratch)
 
 
 def installed_packages() -> list[tuple[str, str]]:
@@ -203,3 +206,25 @@ def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def _explain(level: str, step: str, number: int) -> str:
+    """Why an isolation level cannot be had, in one line that says what to change: the level, the step refused, the reason, the remedy."""
+    line = f"isolation={level} is not available: {step} was refused ({os.strerror(number)})"
+    found = [remedy for path, bad, remedy in _SWITCHES if _read(path) == bad]
+    if found:
+        return f"{line}; {'; '.join(found)}"
+    if level == "full":
+        return (
+            f"{line}; in a container allow user namespaces and mounts (docker: --security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined), or use isolation=landlock"
+        )
+    return f"{line}; it needs Linux 5.13 or newer with Landlock in the kernel's lsm= list"
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""

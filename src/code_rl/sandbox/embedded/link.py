@@ -10,12 +10,13 @@ import signal
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
 
 from code_rl.errors import SandboxError
 from code_rl.sandbox.embedded.cgroups import WorkerGroup
 from code_rl.sandbox.embedded.guest import wire
 from code_rl.sandbox.embedded.launcher import WorkerProcess
-from code_rl.sandbox.embedded.outcome import Streams, execution
+from code_rl.sandbox.embedded.outcome import Streams, execution, memory_file
 from code_rl.sandbox.executor import Execution, Status
 from code_rl.sandbox.retries import LostError
 from code_rl.sandbox.starvation import CEILING
@@ -81,12 +82,8 @@ class WorkerLink:
         loop = asyncio.get_running_loop()
         try:
             while (code := self._hear_of_ends()) is None:
-                heard = loop.create_future()
-                loop.add_reader(self.process.control.fileno(), _settle, heard)
-                try:
-                    await asyncio.wait_for(heard, _END_S)
-                finally:
-                    loop.remove_reader(self.process.control.fileno())
+                ready = _ready(loop.add_reader, loop.remove_reader, self.process.control.fileno())
+                await asyncio.wait_for(ready, _END_S)
         except (OSError, TimeoutError) as error:
             self.lost = True
             raise LostError("the worker ended") from error
@@ -113,29 +110,25 @@ class WorkerLink:
         self.lost = True
 
 
+@dataclass(eq=False)
 class _Submission:
     """A job from its start, or from where an earlier supervisor gave it up, to the end of a supervisor."""
 
-    def __init__(
-        self,
-        link: WorkerLink,
-        job: wire.JobMessage,
-        tests: int,
-        files: Mapping[str, bytes],
-        streams_of: StreamsOf,
-        done: int,
-    ) -> None:
-        self._link, self._job, self._tests, self._files = link, job, tests, files
-        self._streams_of = streams_of
-        self._streams: Streams | None = None
-        self.due = done
-        """`due`: the test whose result comes next."""
-        self._records: deque[wire.Record | wire.Account] = deque()
-        self._reaped: list[wire.Account] = []
-        self._closed: str | None = None
-        self._compiled = self._starved = False
-        self._compile_s = 0.0
-        self._wake: asyncio.Future[None] | None = None
+    _link: WorkerLink
+    _job: wire.JobMessage
+    _tests: int
+    _files: Mapping[str, bytes]
+    _streams_of: StreamsOf
+    due: int
+    """The test whose result comes next."""
+    _streams: Streams | None = None
+    _records: deque[wire.Record | wire.Account] = field(default_factory=deque)
+    _reaped: list[wire.Account] = field(default_factory=list)
+    _closed: str | None = None
+    _compiled: bool = False
+    _starved: bool = False
+    _compile_s: float = 0.0
+    _wake: asyncio.Future[None] | None = None
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
         """See `WorkerLink.run`; ends early, with `due` telling where, when the rest needs another supervisor."""
@@ -148,10 +141,10 @@ class _Submission:
             with theirs:
                 self._link.begin(theirs)
             loop.add_reader(self._number, self._readable)
-            await self._submit(loop)
-            await self._feed(loop)
+            await self._submit()
+            await self._feed()
             while True:
-                record = await self._next(loop)
+                record = await self._next()
                 if isinstance(record, int):
                     ended = True
                     yield self._missing(record)
@@ -170,7 +163,7 @@ class _Submission:
                     ended = record.spoilt or self.due == self._tests
                     yield result
                     if not ended:  # not before: a result may be the last that is wanted
-                        await self._feed(loop)
+                        await self._feed()
                 elif record.kind == wire.IDLE:
                     yield Idle()
                 elif record.kind == wire.COMPILED:
@@ -190,50 +183,40 @@ class _Submission:
                 # A test is running; where it does not end with its worker, the worker sees to it.
                 self._link.lost = self._link.lost or (not ended and self._link.process.contained)
 
-    async def _submit(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _submit(self) -> None:
         for datagram in wire.job_datagrams(self._job):
-            await self._send(loop, datagram, ())
+            await self._send(datagram)
         for path, content in self._files.items():
-            fd = os.memfd_create("file")
+            fd = memory_file("file", content)
             try:
-                view = memoryview(content)
-                while view:
-                    view = view[os.write(fd, view) :]
-                os.lseek(fd, 0, os.SEEK_SET)
-                await self._send(loop, wire.file_datagram(path), (fd,))
+                await self._send(wire.file_datagram(path), fd)
             finally:
                 os.close(fd)
 
-    async def _feed(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _feed(self) -> None:
         """Give the supervisor the test that is due."""
         try:
             self._streams = self._streams_of(self.due)
         except OSError as error:
             raise SandboxError(f"the streams of a test cannot be made: {error.strerror or error}") from error
         if self._streams.fetched >= 0:
-            await self._send(loop, wire.file_datagram(""), (self._streams.fetched,))
-        await self._send(loop, wire.CASE_DATAGRAM, self._streams.descriptors)
+            await self._send(wire.file_datagram(""), self._streams.fetched)
+        await self._send(wire.CASE_DATAGRAM, *self._streams.descriptors)
         self._streams.sent()
 
-    async def _send(
-        self, loop: asyncio.AbstractEventLoop, datagram: bytes, descriptors: list[int] | tuple[int, ...]
-    ) -> None:
+    async def _send(self, datagram: bytes, *descriptors: int) -> None:
+        loop = asyncio.get_running_loop()
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         while True:
             try:
                 self._channel.sendmsg([datagram], ancillary)
                 return
             except BlockingIOError:
-                ready: asyncio.Future[None] = loop.create_future()
-                loop.add_writer(self._number, _settle, ready)
-                try:
-                    await ready
-                finally:
-                    loop.remove_writer(self._number)
+                await _ready(loop.add_writer, loop.remove_writer, self._number)
             except (BrokenPipeError, ConnectionError):
                 return  # what became of the supervisor is in what it sent
 
-    async def _next(self, loop: asyncio.AbstractEventLoop) -> wire.Record | wire.Account | int:
+    async def _next(self) -> wire.Record | wire.Account | int:
         """What comes next; the exit code of the supervisor if nothing does."""
         while not self._records:
             if self._closed is not None:
@@ -247,6 +230,7 @@ class _Submission:
                     if not self._starved:
                         raise
                     return -signal.SIGKILL
+            loop = asyncio.get_running_loop()
             self._wake = loop.create_future()
             silence = CEILING * self._job.wall_s + SILENCE_S
             timer = loop.call_later(silence, self._close, f"silent for {silence:.0f} s")
@@ -305,19 +289,26 @@ class _Submission:
         except (OSError, ValueError) as error:
             self._close(f"the channel broke: {error}")
             return
-        if self._records:
-            self._signal()
+        if self._records and self._wake is not None:
+            _resolve(self._wake)
 
     def _close(self, reason: str) -> None:
         self._closed = reason if self._closed is None else self._closed
         asyncio.get_running_loop().remove_reader(self._number)
-        self._signal()
-
-    def _signal(self) -> None:
         if self._wake is not None:
-            _settle(self._wake)
+            _resolve(self._wake)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+async def _ready(add: Callable[..., object], remove: Callable[[int], object], fd: int) -> None:
+    """Wait for a descriptor, with the event loop's methods for reading or for writing."""
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    add(fd, _resolve, ready)
+    try:
+        await ready
+    finally:
+        remove(fd)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

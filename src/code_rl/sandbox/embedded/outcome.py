@@ -6,19 +6,12 @@ Nothing here knows whether the output is right.
 from __future__ import annotations
 
 import os
-import signal
 
-from code_rl.sandbox import runner
+from code_rl.sandbox import ending, runner
 from code_rl.sandbox.embedded.guest import files, wire
 from code_rl.sandbox.executor import Execution, Status
 
 STDERR_KEPT = 64 * 1024
-_DETAIL = 300
-_MEMORY_ERRORS = (
-    "MemoryError",
-    "numpy.core._exceptions._ArrayMemoryError",
-    "numpy._core._exceptions._ArrayMemoryError",
-)
 
 
 class Streams:
@@ -30,11 +23,7 @@ class Streams:
     def __init__(self, case: bytes, call: bool, fetch: bool, talk: tuple[int, int] | None = None) -> None:
         self._fds: list[int] = []
         self._talk = talk or ()
-        self.input = self._memory("input") if call or talk is None else -1
-        at = 0
-        view = memoryview(case)
-        while at < len(case) and self.input >= 0:
-            at += os.pwrite(self.input, view[at:], at)
+        self.input = self._memory("input", case) if call or talk is None else -1
         self.stdout = self._memory("stdout") if talk is None else -1
         self.stderr = self._memory("stderr")
         self.value = self._memory("value") if call else -1
@@ -59,9 +48,9 @@ class Streams:
         while self._fds:
             os.close(self._fds.pop())
 
-    def _memory(self, name: str) -> int:
+    def _memory(self, name: str, content: bytes = b"") -> int:
         try:
-            fd = os.memfd_create(name)
+            fd = memory_file(name, content)
         except OSError:  # no descriptors are left: keep none of those that there were
             self._release()
             raise
@@ -69,43 +58,56 @@ class Streams:
         return fd
 
 
+def memory_file(name: str, content: bytes = b"") -> int:
+    """A descriptor of an anonymous file in memory, to be read from its start."""
+    fd, view, at = os.memfd_create(name), memoryview(content), 0
+    try:
+        while at < len(content):
+            at += os.pwrite(fd, view[at:], at)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
 def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, killed_for_memory: bool) -> Execution:
     """The execution of a test that has ended as `record` says."""
     stdout, too_long = _read(streams.stdout, job.output_bytes)
     stderr, _ = _read(streams.stderr, STDERR_KEPT)
-    value, value_size = None, os.fstat(streams.value).st_size if streams.value >= 0 else 0
+    value_size = os.fstat(streams.value).st_size if streams.value >= 0 else 0
     fetched, complete = files.unpack(_read(streams.fetched, job.output_bytes * 2)[0]) if job.fetch else ({}, True)
-    code, status, detail = record.exit_code, Status.OK, ""
+    overflow, value, unanswered = "", None, ""
     if too_long or value_size > job.output_bytes:
-        status, detail = Status.OUTPUT_LIMIT, f"more than {job.output_bytes} bytes of output"
+        overflow = f"{job.output_bytes} bytes of output"
     elif not complete:
-        status, detail = Status.OUTPUT_LIMIT, f"more than {job.output_bytes} bytes in the files to read back"
-    elif record.cpu_s > job.cpu_s:
-        status, detail = Status.TIME_LIMIT, f"{record.cpu_s:.2f} s of CPU time, limit {job.cpu_s:g} s"
-    elif record.cause != wire.RAN:
-        status, detail = Status.TIME_LIMIT, f"{record.wall_s:.1f} s of wall time, mostly idle, limit {job.wall_s:g} s"
-    elif killed_for_memory or record.peak > job.memory_bytes:
-        status, detail = Status.MEMORY_LIMIT, f"more than {job.memory_bytes >> 20} MB"
-    elif code != 0 and _last_line(stderr).startswith(_MEMORY_ERRORS):
-        status, detail = Status.MEMORY_LIMIT, f"memory was refused, limit {job.memory_bytes >> 20} MB"
-    elif code != 0:
-        status, detail = Status.RUNTIME_ERROR, _last_line(stderr) or _how(code)
-    elif job.fn_name is not None:
+        overflow = f"{job.output_bytes} bytes in the files to read back"
+    elif job.fn_name is not None and record.exit_code == 0:
         value = runner.decode_value(_read(streams.value, value_size)[0])
         if value is None:
-            status = Status.RUNTIME_ERROR
-            detail = "the program wrote to the value's channel" if value_size else "the function did not return"
-    stopped = status in (Status.OUTPUT_LIMIT, Status.TIME_LIMIT)
+            unanswered = "the program wrote to the value's channel" if value_size else "the function did not return"
+    seen = ending.Ended(
+        record.exit_code,
+        record.cpu_s,
+        record.wall_s,
+        record.peak,
+        stderr,
+        over_time=record.cause != wire.RAN,
+        killed_for_memory=killed_for_memory,
+        overflow=overflow,
+        unanswered=unanswered,
+    )
+    word, detail = ending.status_of(seen, ending.Allowed(job.cpu_s, job.wall_s, job.memory_bytes))
+    status = Status(word)
     return Execution(
         status=status,
         stdout=stdout,
-        value=value,
+        value=value if status is Status.OK else None,
         stderr=stderr,
-        exit_code=None if stopped else code,
+        exit_code=None if status in (Status.OUTPUT_LIMIT, Status.TIME_LIMIT) else record.exit_code,
         cpu_s=record.cpu_s,
         wall_s=record.wall_s,
         peak_memory_bytes=record.peak,
-        detail=detail[:_DETAIL],
+        detail=detail,
         compile_s=record.compile_s,
         files={job.fetch[index]: data for index, data in fetched.items()},
     )
@@ -115,19 +117,3 @@ def _read(fd: int, limit: int) -> tuple[bytes, bool]:
     """The first `limit` bytes of a stream, and whether there were more."""
     size = os.fstat(fd).st_size if fd >= 0 else 0
     return files.read_from_start(fd, min(size, limit)), size > limit
-
-
-def _how(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return f"killed by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"killed by signal {-exit_code}"
-
-
-def _last_line(stderr: bytes) -> str:
-    if not stderr:
-        return ""
-    lines = stderr[-4096:].decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:_DETAIL] if lines else ""

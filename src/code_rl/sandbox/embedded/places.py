@@ -11,14 +11,8 @@ from collections.abc import AsyncIterator
 class Place:
     """What a submission holds while it runs."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self.lent = 0
-        """Bytes of memory that its holder may use without having it; 0 while it has it."""
-
-    def offer(self, memory_bytes: int) -> None:
-        """Let another submission have the place, as soon as one waits; the holder goes on, and may use so much memory."""
-        self._places.offered(self, memory_bytes)
+    lent = 0
+    """Bytes of memory that its holder may use without having it; 0 while it has it."""
 
 
 class Places:
@@ -35,7 +29,7 @@ class Places:
     async def place(self) -> AsyncIterator[Place]:
         """Wait for a place, and hold it."""
         await self._take()
-        place = Place(self)
+        place = Place()
         try:
             yield place
         finally:
@@ -46,8 +40,8 @@ class Places:
             else:
                 self._give_back()
 
-    def offered(self, place: Place, memory_bytes: int) -> None:
-        """`place` may be lent."""
+    def offer(self, place: Place, memory_bytes: int) -> None:
+        """Let another submission have the place, as soon as one waits; the holder goes on, and may use so much memory."""
         if not place.lent:
             self._offers[place] = memory_bytes
             self._lend()

@@ -8,8 +8,8 @@ import dataclasses
 import os
 import re
 import resource
-from collections.abc import AsyncIterator
-from types import TracebackType
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
@@ -21,11 +21,19 @@ from code_rl.sandbox.embedded.launcher import PRELOADED_PACKAGES, Zygote
 from code_rl.sandbox.embedded.link import WorkerLink
 from code_rl.sandbox.embedded.outcome import Streams
 from code_rl.sandbox.embedded.places import Places
-from code_rl.sandbox.executor import CallInput, Conversation, Execution, Job, Status, StdinInput, case_bytes
-from code_rl.sandbox.retries import RefusedError, Retries
+from code_rl.sandbox.executor import (
+    CallInput,
+    Conversation,
+    Execution,
+    Job,
+    Status,
+    StdinInput,
+    case_bytes,
+    default_places,
+)
+from code_rl.sandbox.retries import EMBEDDED_PATIENCE_S, RefusedError, Retries
 
 LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
-PATIENCE_S = 10.0
 _END_TIMEOUT_S = 30.0
 _DESCRIPTORS = 8192
 _SCIENTIFIC = re.compile(
@@ -44,9 +52,6 @@ class _Kind(NamedTuple):
     scientific: bool
 
 
-_KINDS = tuple(_Kind(trusted, scientific) for trusted in (False, True) for scientific in (False, True))
-
-
 class EmbeddedSandbox:
     """Runs programs in namespaces of this machine; an `Executor`.
 
@@ -61,7 +66,7 @@ class EmbeddedSandbox:
         self,
         concurrency: int | None = None,
         isolation: str = "auto",
-        patience_s: float = PATIENCE_S,
+        patience_s: float = EMBEDDED_PATIENCE_S,
         stop: asyncio.Event | None = None,
     ) -> None:
         """Starts the first zygote. Raises ConfigError for bad arguments, IsolationError when the level cannot be had."""
@@ -70,19 +75,20 @@ class EmbeddedSandbox:
         if isolation not in (*LEVELS, "auto"):
             raise ConfigError(f"isolation={isolation!r}: use auto, full, landlock or none")
         processors = len(os.sched_getaffinity(0))
-        self.concurrency = concurrency if concurrency is not None else max(4, 2 * processors)
+        self.concurrency = concurrency if concurrency is not None else default_places(processors)
         self._groups = Groups()
         self._zygotes: dict[_Kind, Zygote] = {}
         self._starts: dict[_Kind, asyncio.Task[Zygote]] = {}
-        self._idle: dict[_Kind, list[WorkerLink]] = {kind: [] for kind in _KINDS}
+        self._idle: defaultdict[_Kind, list[WorkerLink]] = defaultdict(list)
         self._workers: set[WorkerLink] = set()
-        self._places = Places(self.concurrency, _lending_bytes())
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._places = Places(self.concurrency, lending_bytes=memory_bytes // 2)
         self._closed = False
         self.crowding = max(1.0, self.concurrency / processors)
         """How many submissions share a processor."""
         self._retries = Retries(self._attempt, patience_s=patience_s, crowding=self.crowding, stop=stop)
         _allow_descriptors()
-        self.isolation, self._zygotes[_KINDS[0]] = self._strongest(isolation)
+        self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(isolation)
 
     @property
     def description(self) -> str:
@@ -116,7 +122,7 @@ class EmbeddedSandbox:
                 if isinstance(item, Execution):
                     yield item
                 else:
-                    place.offer(message.memory_bytes)
+                    self._places.offer(place, message.memory_bytes)
 
     async def converse(self, program: Job, interactor: Job) -> Conversation:
         """See `Converses.converse`. The two hold one place between them."""
@@ -130,7 +136,7 @@ class EmbeddedSandbox:
                     link = await stack.enter_async_context(self._worker(kind, alone))
                     sides.append(Side(link, _message(each)._replace(talks=True), case_messages(each)[0]))
                 memory_bytes = sum(side.job.memory_bytes for side in sides)
-                outcome[:] = [await converse(*sides, idle=lambda _: place.offer(memory_bytes))]
+                outcome[:] = [await converse(*sides, idle=lambda _: self._places.offer(place, memory_bytes))]
             yield outcome[0].program
 
         executions = [execution async for execution in self._retries.run(program, attempt)]
@@ -152,20 +158,13 @@ class EmbeddedSandbox:
         """Stop all workers and release everything. Idempotent."""
         self.close()
         await self._retries.aclose()
-        for _ in range(400):
-            if all(not zygote.alive() for zygote in self._zygotes.values()):
-                break
-            await asyncio.sleep(0.005)
+        await _soon(lambda: not any(zygote.alive() for zygote in self._zygotes.values()))
         for zygote in self._zygotes.values():
             if zygote.alive():
                 zygote.process.kill()
             zygote.wait(_END_TIMEOUT_S)
         self._zygotes.clear()
-        for _ in range(400):
-            self._groups.release(None)
-            if self._groups.empty:
-                break
-            await asyncio.sleep(0.005)
+        await _soon(self._groups.gone)
 
     def close(self) -> None:
         """Tell everything to end, without waiting; `aclose` also waits."""
@@ -180,18 +179,15 @@ class EmbeddedSandbox:
     async def __aenter__(self) -> EmbeddedSandbox:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _take_worker(self, kind: _Kind, fresh: bool) -> WorkerLink:
         zygote = await self._zygote(kind)
         if self._closed:
             raise RefusedError("the sandbox is closed")
-        idle = self._idle[kind]
-        while idle and not fresh:
-            link = idle.pop()
+        while self._idle[kind] and not fresh:
+            link = self._idle[kind].pop()
             if not link.lost:
                 return link
         for others in self._idle.values():
@@ -250,6 +246,14 @@ class EmbeddedSandbox:
         )
 
 
+async def _soon(done: Callable[[], bool]) -> None:
+    """Wait for what is about to happen, two seconds at the most."""
+    for _ in range(400):
+        if done():
+            return
+        await asyncio.sleep(0.005)
+
+
 def _wants_packages(job: Job) -> bool:
     """Whether the program, or a file that came with it, imports a package that is worth having loaded beforehand."""
     if _SCIENTIFIC.search(job.code) or _SCIENTIFIC.search(job.preamble):
@@ -297,8 +301,3 @@ def _allow_descriptors() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _lending_bytes() -> int:
-    """How much memory submissions whose places are lent may have among them."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 import aiohttp
 
 from code_rl.sandbox.executor import Execution, Job, Limits, Status, StdinInput
-from code_rl.sandbox.fusion.payload import ALONE_SPARE_S, RESULT_FILE, SPARE_S, Chunk, make_chunk
+from code_rl.sandbox.fusion.payload import ALONE_SPARE_S, SPARE_S, Chunk, make_chunk
 from code_rl.sandbox.fusion.protocol import TIME_LIMIT_EXCEEDED
 from code_rl.sandbox.fusion.records import Records, read_records
+from code_rl.sandbox.fusion.remote.harness import RESULT_FILE
 from code_rl.sandbox.fusion.transport import (
     OverloadedError,
     TooLargeError,
@@ -104,8 +105,6 @@ class Attempts:
                 lost = not records.executions and (ample or records.end != "deadline")
                 if lost:
                     await self._control(server, records)
-            except OverloadedError:
-                raise
             except (TroubleError, UnansweredError) as error:
                 self.pool.failed(server, str(error))
                 raise

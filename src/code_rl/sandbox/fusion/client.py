@@ -19,25 +19,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiohttp import ClientSession, TCPConnector
+
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox import starvation
-from code_rl.sandbox.executor import Execution, Job, closing
+from code_rl.sandbox.executor import Execution, Job, closing, default_places
 from code_rl.sandbox.fusion.attempts import Attempts
 from code_rl.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
-from code_rl.sandbox.fusion.transport import open_session, ping, post_run
-from code_rl.sandbox.retries import RefusedError, Retries
+from code_rl.sandbox.fusion.transport import ping, post_run
+from code_rl.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
 from code_rl.sandbox.servers import Server, ServerPool
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
-
     from code_rl.sandbox.embedded import EmbeddedSandbox
 
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
 MEASURE = f"{inspect.getsource(starvation)}\nprint(processors())\n"
 """Says how many processors a server has; its places are twice as many, as the embedded sandbox's."""
-PATIENCE_S = 600.0
 GRACE_S = 30.0
 CHECK_S = 10.0
 CROWDING = 8.0
@@ -47,7 +46,7 @@ logger = logging.getLogger("code_rl.sandbox")
 
 
 @dataclass(slots=True)
-class _Room:
+class _PerLoop:
     """What one event loop uses. `local` runs trusted jobs; it is made when the first one comes."""
 
     attempts: Attempts
@@ -80,7 +79,7 @@ class FusionClient:
         urls: Sequence[str] | None = None,
         concurrency: int | None = None,
         *,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = REMOTE_PATIENCE_S,
         stop: asyncio.Event | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
@@ -92,8 +91,9 @@ class FusionClient:
         self.concurrency = _concurrency(concurrency)
         self._patience_s, self._stop, self._grace_s = patience_s, stop, grace_s
         self._retries_before = 0
-        self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncGenerator[_Room, None], _Room]]
-        self._rooms = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[AsyncGenerator[_PerLoop, None], _PerLoop]
+        ] = weakref.WeakKeyDictionary()
 
     @property
     def description(self) -> str:
@@ -103,24 +103,24 @@ class FusionClient:
     @property
     def places(self) -> int:
         """How many submissions run at once, on all servers together."""
-        known = [sum(server.slots for server in room.attempts.pool.servers) for _, room in self._rooms.values()]
+        known = [sum(server.slots for server in state.attempts.pool.servers) for _, state in self._loops.values()]
         return max(known, default=self.concurrency * len(self.urls))
 
     @property
     def retries(self) -> int:
         """How many attempts failed, since this was made."""
-        return self._retries_before + sum(room.retries.count for _, room in self._rooms.values())
+        return self._retries_before + sum(state.retries.count for _, state in self._loops.values())
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order; see the Executor contract."""
-        room = await self._room()
+        state = await self._per_loop()
         if job.trusted:
-            if room.local is None:
-                room.local = _local_sandbox()
-            executions = room.local.run(job)
+            if state.local is None:
+                state.local = _local_sandbox()
+            executions = state.local.run(job)
         else:
-            await asyncio.shield(room.asked)
-            executions = room.retries.run(job)
+            await asyncio.shield(state.asked)
+            executions = state.retries.run(job)
         async with closing(executions):
             async for execution in executions:
                 yield execution
@@ -130,7 +130,7 @@ class FusionClient:
 
         Raises SandboxError, naming the addresses, when no server answers its health check, or one refuses to run programs.
         """
-        attempts = (await self._room()).attempts
+        attempts = (await self._per_loop()).attempts
         servers, session = attempts.pool.servers, attempts.session
         refusals = asyncio.gather(*(_refusal(session, server, self._measures) for server in servers))
         answers = await _ask(session, attempts.pool)
@@ -144,36 +144,36 @@ class FusionClient:
 
     async def aclose(self) -> None:
         """Close what this event loop uses. Idempotent; a later call of `run` opens it anew."""
-        lifetime_and_room = self._rooms.pop(asyncio.get_running_loop(), None)
-        if lifetime_and_room is not None:
-            await lifetime_and_room[0].aclose()
+        lifetime_and_state = self._loops.pop(asyncio.get_running_loop(), None)
+        if lifetime_and_state is not None:
+            await lifetime_and_state[0].aclose()
 
-    async def _room(self) -> _Room:
+    async def _per_loop(self) -> _PerLoop:
         loop = asyncio.get_running_loop()
-        known = self._rooms.get(loop)
+        known = self._loops.get(loop)
         if known is None:
             # A started asynchronous generator is closed by its loop's shutdown_asyncgens: asyncio.run closes the session.
             lifetime = self._lifetime()
-            known = self._rooms[loop] = (lifetime, await anext(lifetime))
+            known = self._loops[loop] = (lifetime, await anext(lifetime))
         return known[1]
 
-    async def _lifetime(self) -> AsyncGenerator[_Room, None]:
-        session = open_session()
+    async def _lifetime(self) -> AsyncGenerator[_PerLoop, None]:
+        session = ClientSession(connector=TCPConnector(limit=0, ttl_dns_cache=60))  # as many as there are requests
         servers = [Server(url, self.concurrency) for url in self.urls]
         pool = ServerPool(servers, partial(_answers, session))
         attempts = Attempts(session, pool, self._patience_s, self._grace_s)
         retries = Retries(attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop)
-        room = _Room(attempts, retries, asyncio.create_task(_ask(session, pool)))
+        state = _PerLoop(attempts, retries, asyncio.create_task(_ask(session, pool)))
         try:
-            yield room
+            yield state
         finally:
             self._retries_before += retries.count
-            room.asked.cancel()
+            state.asked.cancel()
             await retries.aclose()
             await pool.aclose()
             await session.close()
-            if room.local is not None:
-                await room.local.aclose()
+            if state.local is not None:
+                await state.local.aclose()
 
 
 def _local_sandbox() -> EmbeddedSandbox:
@@ -204,7 +204,7 @@ async def _refusal(session: ClientSession, server: Server, measures: bool) -> st
         return None
     if measures and answer.run_result is not None:
         with contextlib.suppress(ValueError, OverflowError):
-            server.slots = max(DEFAULT_CONCURRENCY, round(2 * float(answer.run_result.stdout)))
+            server.slots = default_places(float(answer.run_result.stdout))
     return None
 
 

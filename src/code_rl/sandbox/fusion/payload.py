@@ -14,22 +14,19 @@ import marshal
 import math
 import secrets
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from code_rl.errors import ConfigError
 from code_rl.problems import values
-from code_rl.sandbox import runner, starvation
-from code_rl.sandbox.executor import CaseInput, Job, case_bytes
+from code_rl.sandbox import ending, runner, starvation
+from code_rl.sandbox.executor import Job, case_bytes
 from code_rl.sandbox.fusion.protocol import RunRequest
-from code_rl.sandbox.fusion.remote import confine, frames, harness, processes, watch
-from code_rl.sandbox.fusion.remote.frames import RESULT_FILE
-from code_rl.sandbox.fusion.remote.harness import JOB_FILE
+from code_rl.sandbox.fusion.remote import confine, harness, processes, watch
+from code_rl.sandbox.fusion.remote.harness import JOB_FILE, RESULT_FILE
 from code_rl.sandbox.retries import RefusedError
 
-__all__ = ["RESULT_FILE", "TEST_CODE", "TEST_UTIL", "Chunk", "make_chunk"]
-
 UTIL_FILE = "testing_util.py"
-MODULES = (values, runner, starvation, confine, processes, watch, frames, harness)
+MODULES = (values, runner, starvation, ending, confine, processes, watch, harness)
 """In the order of their imports. They are sent under their own names, so that the text that travels is the text that is tested here."""
 
 TEST_CODE = """\
@@ -95,10 +92,9 @@ AMPLE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A request for tests `start` to `start + count`. `nonce` ties its results to it."""
+    """A request for `count` tests. `nonce` ties its results to it."""
 
     request: RunRequest
-    start: int
     count: int
     nonce: str
 
@@ -125,7 +121,12 @@ def make_chunk(
         raise RefusedError(
             "a job with files runs in the embedded sandbox only; a request to a remote server has no place for them"
         )
-    inputs = [_case_bytes(case, start + index) for index, case in enumerate(job.cases[start : start + count])]
+    inputs: list[bytes] = []
+    for case in job.cases[start : start + count]:
+        try:
+            inputs.append(case_bytes(case))
+        except values.ValueCodecError as error:
+            raise RefusedError(f"the input of test {start + len(inputs)} cannot be sent: {error}") from error
     limits = job.limits
     each_s = math.ceil(limits.cpu_s) + 1
     needed_s = max(each_s + STARTING_S, limits.wall_cap_s) - SPARE_S + ALONE_SPARE_S
@@ -150,27 +151,12 @@ def make_chunk(
         "count": len(inputs),
         "budget_s": budget_s,
         "result_bytes": CHUNK_RESULT_BYTES,
-        "limits": {
-            "cpu_s": limits.cpu_s,
-            "wall_s": limits.wall_cap_s,
-            "memory_mb": limits.memory_mb,
-            "output_bytes": limits.output_bytes,
-            "processes": limits.processes,
-            "file_mb": limits.file_mb,
-            "strict": limits.strict,
-        },
+        "limits": asdict(limits) | {"wall_s": limits.wall_cap_s},
     }
     files = {UTIL_FILE: TEST_UTIL.encode(), JOB_FILE: json.dumps(description).encode()}
     files.update({f"case_{index}": data for index, data in enumerate(inputs)})
     request = RunRequest(TEST_CODE, run_timeout=run_timeout, files=files, fetch_files=(RESULT_FILE,))
-    return Chunk(request, start, len(inputs), nonce)
-
-
-def _case_bytes(case: CaseInput, index: int) -> bytes:
-    try:
-        return case_bytes(case)
-    except values.ValueCodecError as error:
-        raise RefusedError(f"the input of test {index} cannot be sent: {error}") from error
+    return Chunk(request, len(inputs), nonce)
 
 
 def _fitting(inputs: list[bytes]) -> int:

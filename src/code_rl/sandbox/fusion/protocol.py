@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from code_rl.errors import ConfigError
@@ -68,16 +68,8 @@ class RunRequest:
 
     def to_json(self) -> dict[str, Any]:
         """The request body."""
-        return {
-            "code": self.code,
-            "language": self.language,
-            "compile_timeout": self.compile_timeout,
-            "run_timeout": self.run_timeout,
-            "memory_limit_MB": self.memory_limit_mb,
-            "stdin": self.stdin,
-            "files": {path: base64.b64encode(data).decode("ascii") for path, data in self.files.items()},
-            "fetch_files": list(self.fetch_files),
-        }
+        body = {item.name: getattr(self, item.name) for item in fields(self)}
+        return body | {"memory_limit_MB": body.pop("memory_limit_mb"), "files": _encoded(self.files)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +81,6 @@ class CommandResult:
     return_code: int | None = None
     stdout: str = ""
     stderr: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The `run_result` object."""
-        return {
-            "status": self.status,
-            "execution_time": self.execution_time,
-            "return_code": self.return_code,
-            "stdout": self.stdout,
-            "stderr": self.stderr,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +98,9 @@ class RunResponse:
             "status": self.status,
             "message": self.message,
             "compile_result": None,
-            "run_result": self.run_result.to_json() if self.run_result else None,
+            "run_result": asdict(self.run_result) if self.run_result else None,
             "executor_pod_name": None,
-            "files": {path: base64.b64encode(data).decode("ascii") for path, data in self.files.items()},
+            "files": _encoded(self.files),
         }
 
     @classmethod
@@ -131,6 +113,10 @@ class RunResponse:
             raise ProtocolError("`files` is not an object")
         fetched = {str(path): decode_file(str(path), text) for path, text in files.items()}
         return cls(body["status"], str(body.get("message") or ""), _command(body.get("run_result")), fetched)
+
+
+def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {path: base64.b64encode(data).decode("ascii") for path, data in files.items()}
 
 
 def decode_file(path: str, text: Any, strict: bool = True) -> bytes:

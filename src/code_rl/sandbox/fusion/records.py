@@ -7,15 +7,13 @@ appended as tests end, so that a file cut anywhere still holds every test before
 from __future__ import annotations
 
 import json
-import struct
 import zlib
 from dataclasses import dataclass
 from typing import Any
 
 from code_rl.sandbox.executor import Execution, Status
+from code_rl.sandbox.fusion.remote.harness import MAGIC, PREFIX
 
-MAGIC = b"CRX1"
-PREFIX = struct.Struct("<4sIQI")
 MAX_HEADER_BYTES = 1 << 16
 DETAIL_CHARS = 2000
 

@@ -30,7 +30,7 @@ class TroubleError(SandboxError):
     """The server or the way to it failed; another try may work."""
 
 
-class OverloadedError(TroubleError):
+class OverloadedError(SandboxError):
     """The server asks to come back after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -52,12 +52,6 @@ class TooLongError(RefusedError):
 
 class TooLargeError(RefusedError):
     """The request is over the server's size limit."""
-
-
-def open_session() -> aiohttp.ClientSession:
-    """A session with as many connections as its caller has requests in flight."""
-    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
-    return aiohttp.ClientSession(connector=connector, auto_decompress=True)
 
 
 async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest, timeout_s: float) -> RunResponse:

@@ -1,1 +1,1 @@
-"""The parts of our Sandbox Fusion server: requests, admission, runs, application."""
+"""The parts of our Sandbox Fusion server: admission, bodies, requests, runs; `sandbox.server` puts them together."""

@@ -1,33 +1,23 @@
-"""Who may come in: so many runs at once, a bounded queue, one budget for the bytes of all requests, and nobody while draining."""
+"""Who may come in, from where, and until when: so many runs at once, a bounded queue, one budget for the bytes of all requests, nobody while draining."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Where a server may listen without a thought."""
 
 
-class BusyError(Exception):
-    """Not now: `status` is the HTTP status, `retry_after_s` when to come back."""
+class NotTakenError(Exception):
+    """A request is not taken; `status` is the HTTP status. With `retry_after_s` it may come back then."""
 
-    def __init__(self, status: int, message: str, retry_after_s: int) -> None:
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.retry_after_s = retry_after_s
-
-
-class Held:
-    """The bytes of one request, from the first that arrives to the answer."""
-
-    def __init__(self, admission: Admission) -> None:
-        self.size = 0
-        self._admission = admission
-
-    def add(self, count: int) -> None:
-        """So many more arrived, or came out of what arrived. Raises BusyError when all requests together hold too much."""
-        self._admission.check_bytes(self, count)
-        self.size += count
-        self._admission.bytes += count
+        self.headers = {"Connection": "close"} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
 
 
 class Admission:
@@ -39,52 +29,69 @@ class Admission:
         self._room = concurrency + max_queue
         self._max_bytes = max_bytes
         self._admitted = 0
-        self._slots = asyncio.Semaphore(concurrency)
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.running = asyncio.Semaphore(concurrency)
+        """Held while a program runs; its waiters are the queue."""
+        self.idle = asyncio.Event()
+        """Set while nothing is admitted."""
+        self.idle.set()
 
     @contextmanager
-    def receiving(self, declared: int) -> Iterator[Held]:
-        """Count the bytes of a request that says it has `declared`; it holds no place yet. Raises BusyError at once where that is known."""
-        held = Held(self)
-        self._check_room()
-        self.check_bytes(held, declared)
-        try:
-            yield held
-        finally:
-            self.bytes -= held.size
+    def receiving(self, declared: int) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a request that says it has `declared`, from the first that arrives to the answer; it holds no place yet.
 
-    @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[None]:
-        """Give a request that has arrived a place in the queue, or raise BusyError at once."""
+        Yields what is to be told that so many more arrived, or came out of what arrived. It raises NotTakenError when all requests together hold too
+        much; so does this, at once, where that is known.
+        """
+        held = 0
+
+        def add(count: int) -> None:
+            nonlocal held
+            self._check_bytes(held, count)
+            held += count
+            self.bytes += count
+
+        self._check_room()
+        self._check_bytes(held, declared)
+        try:
+            yield add
+        finally:
+            self.bytes -= held
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Give a request that has arrived a place in the queue, or raise NotTakenError at once."""
         self._check_room()
         self._admitted += 1
-        self._idle.clear()
+        self.idle.clear()
         try:
             yield
         finally:
             self._admitted -= 1
             if not self._admitted:
-                self._idle.set()
+                self.idle.set()
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Wait in the queue for one of the places where programs run."""
-        async with self._slots:
-            yield
-
-    async def idle(self) -> None:
-        """Return when nothing is admitted."""
-        await self._idle.wait()
-
-    def check_bytes(self, held: Held, count: int) -> None:
-        """Raise BusyError when `count` more are over the budget. A request that is alone may exceed it; its own limit is another."""
-        others = self.bytes - held.size
-        if others and self.bytes + count > self._max_bytes:
-            raise BusyError(429, f"requests hold {self.bytes} bytes; {count} more are over the limit", 1)
+    def _check_bytes(self, held: int, count: int) -> None:
+        """Raise NotTakenError when `count` more than `held` are over the budget. A request that is alone may exceed it; its own limit is another."""
+        if self.bytes > held and self.bytes + count > self._max_bytes:
+            raise NotTakenError(429, f"requests hold {self.bytes} bytes; {count} more are over the limit", 1)
 
     def _check_room(self) -> None:
         if self.draining:
-            raise BusyError(503, "the server is shutting down", 5)
+            raise NotTakenError(503, "the server is shutting down", 5)
         if self._admitted >= self._room:
-            raise BusyError(429, f"{self._admitted} requests are running or queued, the limit", 1)
+            raise NotTakenError(429, f"{self._admitted} requests are running or queued, the limit", 1)
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; a second one ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        stop.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from code_rl.sandbox.serving.admission import Held
+from code_rl.sandbox.serving.admission import NotTakenError
 
 PIECE_BYTES = 1 << 18
 MOST_PARTS = 100_000
 GZIP, ZLIB, RAW = 31, 15, -15
-
-
-class BodyError(Exception):
-    """The body cannot be had; `status` is the HTTP status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +25,26 @@ class Pace:
     bytes_per_s: float
 
 
-async def read_body(request: web.Request, held: Held, most: int, pace: Pace) -> bytearray:
-    """The body, unpacked. Raises BodyError, or BusyError as soon as all requests together hold too much."""
+async def read_body(request: web.Request, count: Callable[[int], None], most: int, pace: Pace) -> bytearray:
+    """The body, unpacked; `count` is told of its bytes. Raises NotTakenError, too, as soon as all requests together hold too much."""
     body = bytearray()
     unpacker = _Unpacker(request.headers.get("Content-Encoding", "identity").strip().lower())
     parts = _Parts()
     async for packed in _arriving(request, pace):
         for piece in unpacker.unpack(packed):
-            held.add(len(piece))
+            count(len(piece))
             body += piece
             if len(body) > most:
-                raise BodyError(413, f"a request may have {most} bytes")
+                raise NotTakenError(413, f"a request may have {most} bytes")
             if parts.count(piece) > MOST_PARTS:
-                raise BodyError(413, f"a request may have {MOST_PARTS} commas and brackets outside of its strings")
+                raise NotTakenError(413, f"a request may have {MOST_PARTS} commas and brackets outside of its strings")
             await asyncio.sleep(0)
     unpacker.finish()
     return body
 
 
 async def _arriving(request: web.Request, pace: Pace) -> AsyncIterator[bytes]:
-    """The body as it comes. Only the time spent waiting for the sender counts. Raises BodyError when it is too slow."""
+    """The body as it comes. Only the time spent waiting for the sender counts. Raises NotTakenError when it is too slow."""
     left, slack = pace.timeout_s, pace.grace_s
     while True:
         began = asyncio.get_running_loop().time()
@@ -61,8 +53,8 @@ async def _arriving(request: web.Request, pace: Pace) -> AsyncIterator[bytes]:
                 part = await request.content.readany()
         except TimeoutError as error:
             if left <= slack:
-                raise BodyError(408, f"the body did not arrive within {pace.timeout_s:g} s") from error
-            raise BodyError(408, f"the body came slower than {pace.bytes_per_s:g} bytes a second") from error
+                raise NotTakenError(408, f"the body did not arrive within {pace.timeout_s:g} s") from error
+            raise NotTakenError(408, f"the body came slower than {pace.bytes_per_s:g} bytes a second") from error
         if not part:
             return
         waited = asyncio.get_running_loop().time() - began
@@ -95,7 +87,7 @@ class _Unpacker:
 
     def __init__(self, encoding: str) -> None:
         if encoding not in ("identity", "", "gzip", "x-gzip", "deflate"):
-            raise BodyError(415, f"Content-Encoding {encoding!r} is not known here; use gzip, deflate or none")
+            raise NotTakenError(415, f"Content-Encoding {encoding!r} is not known here; use gzip, deflate or none")
         self._packed = encoding not in ("identity", "")
         self._gzip = encoding.endswith("gzip")
         self._stream: zlib._Decompress | None = None
@@ -110,7 +102,7 @@ class _Unpacker:
             try:
                 piece = stream.decompress(part, PIECE_BYTES)
             except zlib.error as error:
-                raise BodyError(400, f"the body cannot be unpacked: {error}") from error
+                raise NotTakenError(400, f"the body cannot be unpacked: {error}") from error
             part = stream.unconsumed_tail or stream.unused_data
             yield piece
             if stream.eof:
@@ -123,10 +115,10 @@ class _Unpacker:
         if not self._stream.eof:
             return self._stream
         if not self._gzip:
-            raise BodyError(400, "there is more after the end of the compressed body")
+            raise NotTakenError(400, "there is more after the end of the compressed body")
         return zlib.decompressobj(GZIP)
 
     def finish(self) -> None:
-        """Raise BodyError when something is missing."""
+        """Raise NotTakenError when something is missing."""
         if self._packed and (self._stream is None or not self._stream.eof):
-            raise BodyError(400, "the compressed body ends too early")
+            raise NotTakenError(400, "the compressed body ends too early")

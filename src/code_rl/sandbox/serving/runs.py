@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
 
 from code_rl.errors import SandboxError
-from code_rl.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
+from code_rl.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput, closing
 from code_rl.sandbox.fusion.protocol import (
     FAILED,
     FINISHED,
@@ -41,8 +38,7 @@ async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits)
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
     job = _job(request, limits)
     try:
-        executions = cast("AsyncGenerator[Execution, None]", sandbox.run(job))
-        async with aclosing(executions):
+        async with closing(sandbox.run(job)) as executions:
             async for execution in executions:
                 return _response(execution, job.limits.memory_mb)
     except SandboxError as error:

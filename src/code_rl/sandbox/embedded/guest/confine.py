@@ -8,7 +8,7 @@ import socket
 import stat
 from typing import NamedTuple
 
-from code_rl.sandbox.embedded.guest import cycle, kernel, landlock, rootfs, seccomp
+from code_rl.sandbox.embedded.guest import kernel, landlock, rootfs, seccomp
 
 FULL, LANDLOCK, NONE = "full", "landlock", "none"
 INSIDE_ID = 1000
@@ -93,9 +93,9 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
     os._exit(0)
 
 
-def fork_submission(level: str) -> tuple[int, int]:
-    """Fork the supervisor of one submission; (pid, pidfd), or (0, -1) in the supervisor."""
-    return kernel.clone3(kernel.NEWPID | kernel.NEWNS if level == FULL else 0)
+def submission_namespaces(level: str) -> int:
+    """What namespaces of its own the supervisor of a submission has."""
+    return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
 
 
 def confine_submission(
@@ -130,11 +130,6 @@ def confine_submission(
     return confinement
 
 
-def dropping(level: str) -> tuple[cycle.Step, ...]:
-    """How a test gives up what its supervisor may, where that takes no more."""
-    return (cycle.drop_capabilities(),) if level == FULL else ()
-
-
 class TestConfinement:
     """What a single test loses beyond its submission."""
 
@@ -145,14 +140,14 @@ class TestConfinement:
 
     def __init__(self, wanted: Confinement) -> None:
         self._level, self._may_fork = wanted.level, wanted.may_fork
-        self._scoped = wanted.level == LANDLOCK and landlock.scopes_signals()
+        self._scoped = wanted.level == LANDLOCK and landlock.version() >= landlock.SCOPING_SIGNALS
         self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
         """Whether the kernel counts this submission's processes apart from all others."""
         self.own_processes = 3 if wanted.level == FULL else 4
         """The worker, its keeper, the supervisor and, where there is one, who stands over it: counted with the tests."""
 
     def enter(self) -> None:
-        """In the process just forked; at `full` what `dropping` does is enough."""
+        """In the process just forked; at `full` giving up capabilities (`testrun.First`) is enough."""
         if self._level == FULL:
             return
         os.setpgid(0, 0)  # all that it starts stays in this group, which is how it is ended
@@ -180,13 +175,17 @@ def _may_change_user() -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            os.setgroups([])
-            os.setresgid(FIRST_UID, FIRST_UID, FIRST_UID)
-            os.setresuid(FIRST_UID, FIRST_UID, FIRST_UID)
+            _take_user(FIRST_UID)
         except OSError:
             os._exit(1)
         os._exit(0)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def _take_user(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
 
 
 def _become(uid: int | None, wanted: Confinement) -> None:
@@ -198,9 +197,7 @@ def _become(uid: int | None, wanted: Confinement) -> None:
     )
     if not reachable:
         kernel.prctl(kernel.PR_SET_KEEPCAPS, 1, step="prctl(PR_SET_KEEPCAPS)")
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
+    _take_user(uid)
     if wanted.level == LANDLOCK:
         if reachable:
             kernel.drop_capabilities()

@@ -1,11 +1,13 @@
-"""Files that come with a job and files that are read back, both inside the working directory of the submission and nowhere else.
+"""Working directories, and the files in them that come with a job or are read back; nowhere else is anything read or written.
 
-They are copied by the kernel, from descriptor to descriptor: their bytes never stand in the memory of a process that tests are forked from.
+The files are copied by the kernel, from descriptor to descriptor: their bytes never stand in the memory of a process that tests are forked from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import stat
 import struct
 
@@ -72,6 +74,56 @@ def read_from_start(fd: int, wanted: int) -> bytes:
         pieces.append(piece)
         at += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def make_room(base: str, number: int, uid: int | None) -> str:
+    """In the zygote, where no private file system can be mounted: where worker `number` will make its directories; nobody else can enter."""
+    path = f"{base}/{number}"
+    os.mkdir(path, 0o700)
+    if uid is not None:
+        os.chmod(base, 0o711)  # noqa: S103 - to be passed through, not looked at
+        os.chown(path, uid, uid)
+    return path
+
+
+def make_directory(base: str) -> str:
+    """A new directory under `base` that only this user can enter, with a name that nobody can guess."""
+    path = f"{base}/{os.urandom(8).hex()}"
+    os.mkdir(path, 0o700)
+    return path
+
+
+def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
+    """A directory of links to the packages that programs may import, so that no other installed package is beside them."""
+    directory = f"{base}/packages"
+    os.mkdir(directory, 0o755)
+    for name, path in packages:
+        os.symlink(path, f"{directory}/{name}")
+    return directory
+
+
+def remove_directory(path: str, expected: str = "") -> None:
+    """Remove the directory. If more is in it than the file `expected`, rm(1) does it, which copes with any depth; modes are repaired first if need be."""
+    try:
+        if expected:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}/{expected}")
+        os.rmdir(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        # Rarely needed, and their libraries would be mapped into every test.
+        import shutil
+        import subprocess
+
+        handler = signal.getsignal(signal.SIGCHLD)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            tool = shutil.which(command[0]) or f"/bin/{command[0]}"
+            subprocess.run([tool, *command[1:], "--", path], check=False, stderr=subprocess.DEVNULL)
+            if not os.path.exists(path):
+                break
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def _copy(source: int, target: int, size: int) -> None:

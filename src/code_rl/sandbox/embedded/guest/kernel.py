@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 
 from code_rl.sandbox.embedded.guest import wire
 
@@ -134,10 +133,10 @@ def detached_proc() -> int:
     """A descriptor of a /proc of this process's PID namespace, with processes only, that is mounted nowhere. Needs CAP_SYS_ADMIN."""
     context = tree = -1
     try:
-        context = raw_syscall("fsopen(proc)")(_FSOPEN, b"proc", _FD_CLOEXEC)
-        raw_syscall("fsconfig(subset=pid)")(_FSCONFIG, context, _FSCONFIG_SET_STRING, b"subset", b"pid", 0)
-        raw_syscall("fsconfig(create)")(_FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
-        tree = raw_syscall("fsmount(proc)")(_FSMOUNT, context, _FD_CLOEXEC, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        context = raw_syscall("fsopen(proc)", _FSOPEN, b"proc", _FD_CLOEXEC)
+        raw_syscall("fsconfig(subset=pid)", _FSCONFIG, context, _FSCONFIG_SET_STRING, b"subset", b"pid", 0)
+        raw_syscall("fsconfig(create)", _FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
+        tree = raw_syscall("fsmount(proc)", _FSMOUNT, context, _FD_CLOEXEC, MS_NOSUID | MS_NODEV | MS_NOEXEC)
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
     finally:
         for fd in (context, tree):
@@ -251,13 +250,9 @@ def end_after_cpu(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def raw_syscall(step: str) -> Callable[..., int]:
+def raw_syscall(step: str, number: int, *arguments: object) -> int:
     """syscall(2) whose failures raise and name `step`."""
-
-    def call(number: int, *arguments: object) -> int:
-        return _check(_libc.syscall(number, *arguments), step)
-
-    return call
+    return _check(_libc.syscall(number, *arguments), step)
 
 
 def default_thread_stack(size: int) -> None:
@@ -273,8 +268,3 @@ def trim_heap() -> None:
     """Give free pages of the C heap back, so that no fork copies their entries."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
-
-
-def process_cpu_clock(pid: int) -> int:
-    """The clock id of the CPU time of process `pid`, all its threads together."""
-    return (~pid << 3) | 2

@@ -19,17 +19,14 @@ _ALL_FS_RIGHTS = (1 << 16) - 1
 _EXECUTE = 1
 _NET_RIGHTS = 0b11
 _SCOPES = 0b11
+SCOPING_SIGNALS = 6
+"""From this version on a domain's processes can be kept from signalling those outside."""
 _FILE_RIGHTS = _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 
 
 def version() -> int:
     """The kernel's Landlock version. Raises KernelError where there is none."""
-    return kernel.raw_syscall("landlock_create_ruleset")(_CREATE, None, ctypes.c_size_t(0), _VERSION_QUERY)
-
-
-def scopes_signals() -> bool:
-    """Whether a domain's processes can be kept from signalling those outside (version 6)."""
-    return version() >= 6
+    return kernel.raw_syscall("landlock_create_ruleset", _CREATE, None, ctypes.c_size_t(0), _VERSION_QUERY)
 
 
 def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
@@ -39,9 +36,9 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
     """
     abi = version()
     rights = _FS_RIGHTS_BY_ABI.get(abi, _ALL_FS_RIGHTS)
-    attributes = struct.pack("QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
-    made = kernel.raw_syscall("landlock_create_ruleset")(
-        _CREATE, attributes[: _size(abi)], ctypes.c_size_t(_size(abi)), 0
+    attributes = struct.pack("QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= SCOPING_SIGNALS else 0)
+    made = kernel.raw_syscall(
+        "landlock_create_ruleset", _CREATE, attributes[: _size(abi)], ctypes.c_size_t(_size(abi)), 0
     )
     for path in read_only:
         _allow(made, path, (_READ_FILE | _READ_DIR) & rights)
@@ -52,12 +49,12 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
 
 def restrict(rules: int) -> None:
     """Confine this process, and all that it starts, to a rule set, and close it. Raises KernelError."""
-    kernel.raw_syscall("landlock_restrict_self")(_RESTRICT, rules, 0)
+    kernel.raw_syscall("landlock_restrict_self", _RESTRICT, rules, 0)
     os.close(rules)
 
 
 def _size(abi: int) -> int:
-    return 24 if abi >= 6 else 16 if abi >= 4 else 8
+    return 24 if abi >= SCOPING_SIGNALS else 16 if abi >= 4 else 8
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
@@ -69,6 +66,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not os.path.isdir(path):
             rights &= _FILE_RIGHTS
         rule = struct.pack("=Qi", rights, fd)
-        kernel.raw_syscall(f"landlock_add_rule({path})")(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
+        kernel.raw_syscall(f"landlock_add_rule({path})", _ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
     finally:
         os.close(fd)

@@ -48,8 +48,11 @@ _TIMES = 20
 """CPython settles a function's bytecode within this many calls."""
 
 
-class _Exit:
-    """Stands for a `TestRun` whose test ends at once."""
+class _Exit(testrun.TestRun):
+    """A test that ends at once."""
+
+    def __init__(self) -> None:
+        pass
 
     def child(self) -> NoReturn:
         os._exit(0)

@@ -38,7 +38,8 @@ def enter(sources: Sources) -> None:
     for path in (*sources.libraries, *sources.interpreter):
         _show(path, _STAGE + path)
     for path in sources.hidden:
-        _cover(_STAGE + path)
+        if os.path.isdir(_STAGE + path):
+            kernel.mount("tmpfs", _STAGE + path, "tmpfs", flags | kernel.MS_RDONLY, "size=4k,mode=755")
     for name, path in sources.packages:
         _show(path, f"{_STAGE}{PACKAGES}/{name}")
     os.makedirs(f"{_STAGE}/dev", exist_ok=True)
@@ -131,12 +132,6 @@ def _show(source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
         _touch(target)
     kernel.bind_read_only(real, target)
-
-
-def _cover(target: str) -> None:
-    if os.path.isdir(target):
-        flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_RDONLY
-        kernel.mount("tmpfs", target, "tmpfs", flags, "size=4k,mode=755")
 
 
 def _touch(path: str) -> None:

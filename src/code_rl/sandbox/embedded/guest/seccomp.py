@@ -77,20 +77,20 @@ def program_filter(machine: str, foreign_clocks: bool) -> bytes:
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     code = _prologue(machine)
     code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
-    code += _block(special["clone"], _refuse_if_any(0, _NAMESPACE_FLAGS))
-    code += _block(special["rt_sigaction"], _refuse_if_equal(0, int(signal.SIGCHLD)))
+    code += _block(special["clone"], _when(0, _JUMP_SET, _NAMESPACE_FLAGS, _EPERM, _ALLOW))
+    code += _block(special["rt_sigaction"], _when(0, _JUMP_EQ, int(signal.SIGCHLD), _EPERM, _ALLOW))
     code += _block(special["prlimit64"], _allow_only(0, (0,) if foreign_clocks else (0, _TEST_PID), _EPERM))
     code += _block(special["socketpair"], _pair_of_connected())
-    code += _block(special["mount"], _allow_if_equal(3, PROC_FLAGS))
-    code += _block(special["umount2"], _allow_if_equal(1, MNT_DETACH))
+    code += _block(special["mount"], _when(3, _JUMP_EQ, PROC_FLAGS, _ALLOW, _EPERM))
+    code += _block(special["umount2"], _when(1, _JUMP_EQ, MNT_DETACH, _ALLOW, _EPERM))
     code += _block(special["setsid"], [(_RETURN, 0, 0, _EPERM)])
-    code += _block(special["preadv2"], _allow_if_equal(5, 0))
+    code += _block(special["preadv2"], _when(5, _JUMP_EQ, 0, _ALLOW, _EPERM))
     code += _block(special["flock"], [(_RETURN, 0, 0, _NO_LOCKS)])
     code += _block(special["fcntl"], _fcntl())
     code += _block(special["ioctl"], _allow_only(1, _DESCRIPTOR_REQUESTS, _NO_TTY))
-    code += _block(special["openat"], _refuse_if_any(2, _TMPFILE, _UNSUPPORTED))
+    code += _block(special["openat"], _when(2, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
     if "open" in special:
-        code += _block(special["open"], _refuse_if_any(1, _TMPFILE, _UNSUPPORTED))
+        code += _block(special["open"], _when(1, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
     if not foreign_clocks:
         for name in ("clock_gettime", "clock_getres", "clock_nanosleep", "timer_create"):
             code += _block(allowed[name], _own_clock())
@@ -114,8 +114,8 @@ def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
     ]
     code = _prologue(machine)
     if not may_fork:
-        code += _block(special["clone"], _allow_if_any(0, _CLONE_THREAD))
-    code += _block(special["prctl"], _refuse_if_equal(0, _PR_SET_PDEATHSIG))
+        code += _block(special["clone"], _when(0, _JUMP_SET, _CLONE_THREAD, _ALLOW, _EPERM))
+    code += _block(special["prctl"], _when(0, _JUMP_EQ, _PR_SET_PDEATHSIG, _EPERM, _ALLOW))
     for name in refused:
         if name in allowed or name in special:
             code += _block((allowed | special)[name], [(_RETURN, 0, 0, _EPERM)])
@@ -145,16 +145,9 @@ def _block(number: int, body: list[Instruction]) -> list[Instruction]:
     return [(_JUMP_EQ, 0, len(body), number), *body]
 
 
-def _refuse_if_any(index: int, bits: int, otherwise: int = _EPERM) -> list[Instruction]:
-    return [_argument(index), (_JUMP_SET, 0, 1, bits), (_RETURN, 0, 0, otherwise), (_RETURN, 0, 0, _ALLOW)]
-
-
-def _allow_if_any(index: int, bits: int) -> list[Instruction]:
-    return [_argument(index), (_JUMP_SET, 1, 0, bits), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
-
-
-def _refuse_if_equal(index: int, value: int) -> list[Instruction]:
-    return [_argument(index), (_JUMP_EQ, 0, 1, value), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
+def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> list[Instruction]:
+    """What is answered when an argument equals (_JUMP_EQ) or has any bit of (_JUMP_SET) a constant, and what else."""
+    return [_argument(index), (jump, 0, 1, constant), (_RETURN, 0, 0, then), (_RETURN, 0, 0, otherwise)]
 
 
 def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
@@ -165,10 +158,6 @@ def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
 
 def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
     return [_argument(index), *_one_of(values, _ALLOW), (_RETURN, 0, 0, otherwise)]
-
-
-def _allow_if_equal(index: int, value: int) -> list[Instruction]:
-    return _allow_only(index, (value,), _EPERM)
 
 
 def _fcntl() -> list[Instruction]:

@@ -10,15 +10,15 @@ are believed only from outside the namespace, where no test is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import socket
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from code_rl.sandbox import runner
 from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, rootfs, wire
-from code_rl.sandbox.embedded.guest.stragglers import kill_all, reap_all
 from code_rl.sandbox.embedded.guest.testrun import BROKEN_EXIT, First, TestRun
 from code_rl.sandbox.embedded.guest.watch import LIMITS, WATCH_AFTER_S
 
@@ -39,16 +39,6 @@ _AWAITED = frozenset((signal.SIGCHLD, *_CAUSES))
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
-class Test(Protocol):
-    """How a test starts, and whether it started; a `TestRun`."""
-
-    def child(self) -> NoReturn:
-        """In the process just forked: become the program."""
-
-    def close(self, account: kernel.Account) -> None:
-        """Raise RuntimeError if the process that ended so never became the program."""
-
-
 class Supervisor:
     """Runs the tests of one job. Made in the worker; used in a process of its own for each job."""
 
@@ -56,7 +46,7 @@ class Supervisor:
         """`sees_tests`: the watch can tell what tests use without their CPU clocks."""
         self._wanted, self._base, self._sees_tests = wanted, base_bytes, sees_tests
         self._account, self._others = kernel.Account(), kernel.Account()
-        self._dropping = confine.dropping(wanted.level)
+        self._dropping = (cycle.drop_capabilities(),) if wanted.level == confine.FULL else ()
         self._script, self._call = (First(call, False, self._dropping) for call in (False, True))
 
     def supervise(self, channel: socket.socket, directory: str, keeper: socket.socket) -> NoReturn:
@@ -80,7 +70,7 @@ class Supervisor:
         repeats = counter >= 0 and job.several and not job.files and not job.fetch
         run = TestRun(job, channel, confinement, program, self._base, repeats)
         if job.tells and not repeats:
-            channel.send(wire.pack(wire.Record(wire.COMPILED)))
+            channel.send(wire.record(wire.COMPILED))
         if job.fetch:
             run.take_fetched()
         talking = First(True, True, self._dropping) if job.fn_name and job.talks else None
@@ -93,7 +83,7 @@ class Supervisor:
         self._end(run, pid, 0 if repeats else WATCH_AFTER_S)
         os._exit(0)
 
-    def rehearse(self, channel: socket.socket, run: Test) -> None:
+    def rehearse(self, channel: socket.socket, run: TestRun) -> None:
         """What is done for a job and a test, done in a process that has no namespaces."""
         self._channel = channel
         self._job = wire.receive_job(channel)
@@ -145,7 +135,7 @@ class Supervisor:
             cycle.wipe(account.cause, wire.ACCOUNT_BYTES - wire.CAUSE_AT),
         )
 
-    def _end(self, run: Test, pid: int, at_first_s: float) -> None:
+    def _end(self, run: TestRun, pid: int, at_first_s: float) -> None:
         """See a test to its end, and report; watch it when it has taken so long. What began in `_repeat` may have ended there."""
         account = self._account
         cause = account.view[wire.CAUSE_AT]
@@ -189,7 +179,7 @@ class Supervisor:
             kernel.end_after_cpu(0)
             resource.setrlimit(kind, (hard, hard))
         text = detail[:_DETAIL].encode("utf-8", "replace")
-        self._channel.send(wire.pack(wire.Record(wire.COMPILE_ERROR, exit_code=1, text=text)))
+        self._channel.send(wire.record(wire.COMPILE_ERROR, text))
         os._exit(0)
 
     def _lay_out_source(self) -> None:
@@ -207,3 +197,48 @@ def open_counter(wanted: confine.Confinement) -> int:
         return os.open("sys/kernel/ns_last_pid", os.O_WRONLY | os.O_CLOEXEC, dir_fd=wanted.proc)
     except OSError:
         return -1
+
+
+def reap_all(pid: int, level: str, other: kernel.Account, channel: socket.socket) -> None:
+    """Kill all that the test `pid`, which has ended, left behind, and reap it; each account goes up from `other`.
+
+    Children of the test are handed to this process when their parents end, and none can be reaped unseen (ignoring SIGCHLD is refused), so that
+    nothing is missing.
+    """
+    options = os.WEXITED | os.WNOHANG
+    while (ended := other.wait(os.P_ALL, 0, options)) is not None:
+        if ended:
+            other.send(channel, wire.REAPED, wire.RAN, spoilt=False)
+        else:
+            kill_all(pid, level)
+            options = os.WEXITED
+
+
+def kill_all(pid: int, level: str) -> None:
+    """Kill all processes of the submission but this one; `pid` is the running test, or 0. Those that have just ended are no error.
+
+    Where no namespace holds them, they are the test's process group, which at `landlock` they cannot leave, and children that came to us.
+    """
+    targets = [-1] if level == confine.FULL else [-pid] * (pid > 0) + _children()
+    for target in targets:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(target, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def end_orphans() -> None:
+    """Kill and reap every process that an ended submission handed up to this one."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                kill_all(0, "")
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            return

@@ -2,7 +2,7 @@
 
 Down goes the job (marshalled: the host is trusted), then one datagram with a descriptor for each file that comes with it, then one datagram
 for each test, with the descriptors that will be the test's own: its input, stdout, stderr, and what else it has. What is in them never passes through
-the memory of a process that a test is forked from. Up come records: fixed headers with a short text; nothing that comes out of a
+the memory of a process that a test is forked from. Up come accounts of fixed form, and records: a byte and a short text; nothing that comes out of a
 sandbox is ever unpickled or unmarshalled.
 """
 
@@ -29,9 +29,6 @@ RAN, OVER_CPU, OVER_WALL, REHEARSED = 0, 1, 2, 3
 
 KILLED = 128
 """A supervisor's exit code that stands for a signal, where one process more stands between it and its worker, is this and the signal's number."""
-
-# kind, cause, exit code, length of the text
-HEADER = struct.Struct("<BBiI")
 
 # An account: kind, cause, whether the test spoilt the place for others; siginfo, rusage and two times as the kernel writes them; and in
 # the first of a supervisor, the beginning of its own rusage when it had compiled the program.
@@ -76,9 +73,7 @@ class Record(NamedTuple):
     """Word from a supervisor or its worker."""
 
     kind: int
-    cause: int = RAN
-    exit_code: int = 0
-    text: bytes = b""
+    text: bytes
 
 
 class Account(NamedTuple):
@@ -94,9 +89,9 @@ class Account(NamedTuple):
     compile_s: float
 
 
-def pack(record: Record) -> bytes:
-    """One record as a datagram."""
-    return HEADER.pack(*record[:3], len(record.text)) + record.text
+def record(kind: int, text: bytes = b"") -> bytes:
+    """A record as a datagram."""
+    return bytes([kind]) + text
 
 
 def unpack(datagram: bytes) -> Record | Account:
@@ -112,18 +107,16 @@ def unpack(datagram: bytes) -> Record | Account:
         compile_s = whole + more + (us + more_us) / 1e6
         exit_code = status if how == _EXITED else -status
         return Account(kind, cause, bool(spoilt), exit_code, cpu_s, wall_s, peak_kb << 10, compile_s)
-    if len(datagram) < HEADER.size:
-        raise ValueError("half a header")
-    kind, cause, exit_code, length = HEADER.unpack_from(datagram)
-    if len(datagram) != HEADER.size + length:
-        raise ValueError("half a record")
-    return Record(kind, cause, exit_code, datagram[HEADER.size :])
+    if not datagram or datagram[0] not in (COMPILE_ERROR, IDLE, COMPILED):
+        raise ValueError("neither an account nor a record")
+    return Record(datagram[0], datagram[1:])
 
 
 def exit_code(datagram: bytes) -> int:
     """How a supervisor has ended, of which its worker says so."""
-    code = unpack(datagram).exit_code
-    return KILLED - code if code > KILLED else code
+    account = unpack(datagram)
+    assert isinstance(account, Account)
+    return KILLED - account.exit_code if account.exit_code > KILLED else account.exit_code
 
 
 def job_datagrams(job: JobMessage) -> Iterator[bytes]:

@@ -14,18 +14,8 @@ import signal
 import socket
 from typing import NoReturn
 
-from code_rl.sandbox.embedded.guest import (
-    confine,
-    cycle,
-    kernel,
-    scratch,
-    stragglers,
-    supervisor,
-    testrun,
-    tree,
-    watch,
-    wire,
-)
+from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, supervisor, testrun, watch, wire
+from code_rl.sandbox.starvation import Load
 
 FAILED_EXIT = 98
 _BEFORE_SUPERVISOR = b"2"
@@ -36,12 +26,12 @@ class Worker:
     """Serves submissions until `control` closes."""
 
     def __init__(
-        self, control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: tree.Load, directory: str
+        self, control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: Load, directory: str
     ) -> None:
         """`directory`: where working directories are made, if /tmp is not private."""
         self._control, self._wanted, self._load = control, wanted, load
         self._directory = directory
-        self._tree = tree.open_tree(wanted.level)
+        self._tree = watch.open_tree(wanted.level)
         self._log = os.dup(2)
         self._rehearsal = testrun.one_byte()
         self._tools = supervisor.Supervisor(wanted, base_bytes, self._tree.sees)
@@ -50,8 +40,7 @@ class Worker:
     def serve(self) -> NoReturn:
         """Run submissions; never returns."""
         select.select([self._control], [], [])
-        full = self._wanted.level == confine.FULL
-        if full:
+        if self._wanted.level == confine.FULL:
             # By now the host has put this process into its control group: make that group the root of what programs see of groups.
             with contextlib.suppress(OSError):
                 kernel.unshare(kernel.NEWCGROUP, "unshare(CLONE_NEWCGROUP)")
@@ -64,7 +53,7 @@ class Worker:
         cycle.Rounds(
             cycle.something_to_read(self._control.fileno()),
             *((cycle.write(counter, _BEFORE_SUPERVISOR),) if counter >= 0 else ()),
-            *cycle.clone(kernel.NEWPID | kernel.NEWNS if full else 0),
+            *cycle.clone(confine.submission_namespaces(self._wanted.level)),
             cycle.waitid(os.P_ALL, 0, os.WEXITED, ended.info, None),
             cycle.send(self._control.fileno(), ended.place, wire.ACCOUNT_BYTES),
             cycle.wipe(ended.info, wire.USAGE_AT - wire.INFO_AT),
@@ -93,7 +82,7 @@ class Worker:
         The supervisor is ended when the host wants nothing more of it, or of the worker; that this process ends with neither is how nothing is left.
         """
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
-        directory = scratch.make(self._directory)
+        directory = files.make_directory(self._directory)
         pid = os.fork()
         if pid == 0:
             self._control.close()
@@ -105,8 +94,8 @@ class Worker:
         end.poll()
         os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        stragglers.end_orphans()
-        scratch.remove(directory, supervisor.SOURCE)
+        supervisor.end_orphans()
+        files.remove_directory(directory, supervisor.SOURCE)
         os._exit(status if status >= 0 else wire.KILLED - status)
 
     def _supervise(self, channel: socket.socket, directory: str) -> NoReturn:
@@ -125,16 +114,14 @@ class Worker:
         try:
             watch.serve(asked, self._tree, self._load)
             if self._directory:
-                scratch.remove(self._directory)
+                files.remove_directory(self._directory)
         except BaseException as error:  # noqa: BLE001 - without a watch a test would have no end
             os.write(self._log, f"watch: {error!r}\n".encode())
             os.kill(os.getppid(), signal.SIGKILL)
         os._exit(0)
 
 
-def start(
-    control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: tree.Load, directory: str
-) -> NoReturn:
+def start(control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: Load, directory: str) -> NoReturn:
     """Become a worker; called in a process just forked by the zygote."""
     try:
         kernel.die_with_parent()

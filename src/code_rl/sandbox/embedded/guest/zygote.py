@@ -18,35 +18,31 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from code_rl.sandbox.embedded.guest import (
-    confine,
-    kernel,
-    limits,
-    rehearsal,
-    rootfs,
-    scratch,
-    supervisor,
-    testrun,
-    tree,
-    worker,
-)
+from code_rl.sandbox.embedded.guest import confine, files, kernel, rehearsal, rootfs, supervisor, testrun, worker
+from code_rl.sandbox.starvation import Load
 
 THREAD_STACK = 8 << 20
 _GRACE_S = 2
 READY, FAILED, REFUSED, SPAWNED = "ready", "failed", "refused", "spawned"
+_NEEDED_LIMITS = (
+    (resource.RLIMIT_AS, 3 << 30, "memory as address space (ulimit -v)"),
+    (resource.RLIMIT_FSIZE, 256 << 20, "the size of a file (ulimit -f)"),
+    (resource.RLIMIT_NOFILE, 256, "open files (ulimit -n)"),
+)
+"""(kind, what a test of the default limits may need, what it is called)."""
 
 
 def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     """Be the zygote whose channel to the host is `control`."""
     control = socket.socket(fileno=_reserve_descriptors(control.detach()))
-    in_the_way = limits.lift()
+    in_the_way = _lift_limits()
     if in_the_way:
         control.send(marshal.dumps((REFUSED, in_the_way)))
         os._exit(1)
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wanted = confine.Confinement(config["level"], tuple(config["packages"]), config["scratch"], config["counted"], proc)
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is out of reach later
-    load = tree.Load()
+    load = Load()
     try:
         wanted = confine.confine_zygote(wanted)
         _trial(wanted)
@@ -54,12 +50,28 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
         step = getattr(error, "step", "") or str(error)
         _tell(control, wanted, FAILED, step, error.errno or 0)
         os._exit(1)
-    _settle(wanted, config["preload"])
+    _prepare_interpreter(wanted, config["preload"])
     # Bytes of address space in use: what a test has before its program asks for anything.
     base_bytes = int(os.pread(statm, 100, 0).split()[0]) * resource.getpagesize()
     os.close(statm)
     _tell(control, wanted, READY)
     _serve(control, wanted, base_bytes, load)
+
+
+def _lift_limits() -> str:
+    """Lift the hard limits inherited from whoever starts the sandbox (`ulimit`), where this process may. Returns what then still is in the way of a test, or nothing."""
+    for kind, needed, name in _NEEDED_LIMITS:
+        soft, hard = resource.getrlimit(kind)
+        if hard == resource.RLIM_INFINITY:
+            continue
+        try:
+            # The kernel knows no infinity of open files.
+            lifted = max(hard, needed) if kind == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
+            resource.setrlimit(kind, (soft, lifted))
+        except (ValueError, OSError):
+            if hard < needed:
+                return f"the limit of {name} is {hard} here, and the embedded sandbox needs {needed}: raise it, or use another executor"
+    return ""
 
 
 def _reserve_descriptors(control_fd: int) -> int:
@@ -81,10 +93,12 @@ def _trial(wanted: confine.Confinement) -> None:
     pid, directory = _fork_worker(wanted, 0)
     if pid == 0:
         try:
-            child, _ = confine.fork_submission(wanted.level)
+            child, _ = kernel.clone3(confine.submission_namespaces(wanted.level))
             if child == 0:
-                _trial_submission(wanted, writer, directory)
-            os.waitpid(child, 0)
+                confine.confine_submission(wanted, 1 << 20, directory, shows_proc=True, clocks=False).enter()
+                os.write(writer, marshal.dumps((0, "")))
+            else:
+                os.waitpid(child, 0)
         except OSError as error:
             os.write(writer, marshal.dumps((error.errno or 1, getattr(error, "step", str(error)))))
         os._exit(0)
@@ -100,7 +114,7 @@ def _trial(wanted: confine.Confinement) -> None:
 def _fork_worker(wanted: confine.Confinement, number: int) -> tuple[int, str]:
     """Fork worker `number`. Returns its process id, 0 in the worker, and where its working directories will be, if /tmp is not private."""
     uid = confine.FIRST_UID + (_uids + number) % confine.UIDS if wanted.own_uids else None
-    directory = scratch.make_room(wanted.scratch, number, uid) if wanted.scratch else ""
+    directory = files.make_room(wanted.scratch, number, uid) if wanted.scratch else ""
     return confine.fork_worker(wanted, uid), directory
 
 
@@ -108,17 +122,7 @@ _uids = int.from_bytes(os.urandom(4), "big")
 """Where the user ids of this zygote's workers begin: two sandboxes on one machine should have none in common."""
 
 
-def _trial_submission(wanted: confine.Confinement, writer: int, directory: str) -> NoReturn:
-    try:
-        confine.confine_submission(wanted, 1 << 20, directory, shows_proc=True, clocks=False).enter()
-        outcome = (0, "")
-    except OSError as error:
-        outcome = (error.errno or 1, getattr(error, "step", str(error)))
-    os.write(writer, marshal.dumps(outcome))
-    os._exit(0)
-
-
-def _settle(wanted: confine.Confinement, preload: list[str]) -> None:
+def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> None:
     """Leave the interpreter as a program expects to find it: its own modules, a clean path, nothing of ours in `sys.modules`."""
     os.environ.pop("PYTHONHOME", None)  # it told a nameless interpreter where it lives
     ours = os.path.abspath(__file__).split("/code_rl/")[0]
@@ -126,7 +130,7 @@ def _settle(wanted: confine.Confinement, preload: list[str]) -> None:
     if wanted.level == confine.FULL:
         sys.path.append(rootfs.PACKAGES)
     else:
-        sys.path.append(scratch.link_packages(wanted.scratch, wanted.packages))
+        sys.path.append(files.link_packages(wanted.scratch, wanted.packages))
     for name in [name for name in sys.modules if name.split(".")[0] == "code_rl"]:
         del sys.modules[name]
     sys.path_importer_cache.clear()
@@ -171,11 +175,11 @@ def _leave(wanted: confine.Confinement) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, 0)  # with SIGCHLD ignored this returns when the last worker has gone
         signal.alarm(0)
-        scratch.remove(wanted.scratch)
+        files.remove_directory(wanted.scratch)
     os._exit(0)
 
 
-def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: tree.Load) -> NoReturn:
+def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: Load) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     number = 0

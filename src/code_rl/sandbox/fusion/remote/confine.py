@@ -115,13 +115,6 @@ def take_file(name: str) -> int:
     return fd
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write everything."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 def read_all(fd: int) -> bytes:
     """Read from the start to the end."""
     os.lseek(fd, 0, os.SEEK_SET)

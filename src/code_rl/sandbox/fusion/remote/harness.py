@@ -19,12 +19,15 @@ import os
 import re
 import select
 import signal
+import struct
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 from code_rl.sandbox import runner
+from code_rl.sandbox.ending import Allowed, Ended, last_line, status_of
 from code_rl.sandbox.fusion.remote.confine import (
     COMPILE_CPU_S,
     PR_SET_CHILD_SUBREAPER,
@@ -35,16 +38,14 @@ from code_rl.sandbox.fusion.remote.confine import (
     libc,
     read_all,
     take_file,
-    write_all,
 )
-from code_rl.sandbox.fusion.remote.frames import RESULT_FILE, append_end, append_outcome
 from code_rl.sandbox.fusion.remote.processes import kill, open_pidfd, reap, remove
 from code_rl.sandbox.fusion.remote.watch import VALUE_FD, Outcome, Rules, UnfinishedError, watch
-from code_rl.sandbox.starvation import processors
+from code_rl.sandbox.starvation import Load
 
-JOB_FILE = "job.json"
+JOB_FILE, RESULT_FILE = "job.json", "results.bin"
+MAGIC, PREFIX = b"CRX1", struct.Struct("<4sIQI")
 SOURCE = "solution.py"
-DETAIL_CHARS = 500
 MEMORY_DEATHS = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 LATE_S = 1.0
 """How long past the chunk's deadline a supervisor may take to say so."""
@@ -65,7 +66,7 @@ class Chunk:
         self.sources: tuple[str, str | None, str, str] = (job["code"], job["fn_name"], job["preamble"], job["setup"])
         self.inputs = [take_file(f"case_{index}") for index in range(job["count"])]
         self.results = anonymous_file()
-        self.processors = processors()
+        self.load = Load()
         self.apart = False
         """Whether its programs get accounts of their own."""
         self.home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -73,7 +74,7 @@ class Chunk:
 
     def rules(self) -> Rules:
         """For one more process."""
-        return Rules(self.limits, self.deadline, self.processors, fresh_uid() if self.apart else None)
+        return Rules(self.limits, self.deadline, self.load, fresh_uid() if self.apart else None)
 
 
 def main() -> None:
@@ -93,12 +94,12 @@ def main() -> None:
         end, detail = run_chunk(chunk)
     except OSError as error:
         end, detail = "error", f"{type(error).__name__}: {error}"
-    append_end(chunk.results, chunk.nonce, end, detail)
+    append(chunk, {"end": end, "detail": detail}, b"")
     open_home(chunk)
     if os.path.lexists(RESULT_FILE):
         remove(RESULT_FILE)
     fd = os.open(RESULT_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    write_all(fd, read_all(chunk.results))  # the last test is over: now its outputs may be in this memory
+    runner.write_all(fd, read_all(chunk.results))  # the last test is over: now its outputs may be in this memory
 
 
 def run_chunk(chunk: Chunk) -> tuple[str, str]:
@@ -109,7 +110,8 @@ def run_chunk(chunk: Chunk) -> tuple[str, str]:
         return "failed", "compile_error"
     program = runner.Program(*chunk.sources)
     if len(chunk.inputs) > 1 and re.search(r"^\s*(import|from)\s+numpy", chunk.sources[0], re.MULTILINE):
-        preload_numpy()
+        with contextlib.suppress(ImportError):  # once instead of in every test
+            importlib.import_module("numpy")
     gc.collect()
     gc.freeze()
     for index in range(len(chunk.inputs)):
@@ -173,8 +175,8 @@ def compile_apart(chunk: Chunk) -> int:
     outcome = watch(chunk.rules(), compile_only, chunk.inputs[0], COMPILE_CPU_S, COMPILE_CPU_S * 4)
     if outcome.limit is None and outcome.exit_code == 0:
         return OK
-    detail = last_line(outcome.stderr) or f"the compiler stopped with {outcome.exit_code}"
-    append_outcome(chunk.results, chunk.nonce, 0, outcome, ("compile_error", detail))
+    detail = last_line(bytes(outcome.stderr)) or f"the compiler stopped with {outcome.exit_code}"
+    append_outcome(chunk, 0, outcome, "compile_error", detail)
     return FAILED
 
 
@@ -201,29 +203,28 @@ def run_case(chunk: Chunk, program: runner.Program, index: int) -> int:
         outcome.value = runner.decode_value(bytes(outcome.record))
     if rules.uid is not None:
         remove_traces(rules.uid)
-    judgement = judge_outcome(chunk, outcome)
-    append_outcome(chunk.results, chunk.nonce, index, outcome, judgement)
-    if judgement[0] != "ok":
+    status, detail = judge_outcome(chunk, outcome)
+    append_outcome(chunk, index, outcome, status, detail)
+    if status != "ok":
         return FAILED
     return FULL if os.fstat(chunk.results).st_size > chunk.result_bytes else OK
 
 
 def judge_outcome(chunk: Chunk, outcome: Outcome) -> tuple[str, str]:
     """The status of a finished test and a short text for people."""
-    if outcome.limit:
-        return outcome.limit, f"stopped at its {outcome.limit.replace('_', ' ')}"
-    if outcome.cpu_s > chunk.limits["cpu_s"] or outcome.exit_code == -signal.SIGXCPU:
-        return "time_limit", f"{outcome.cpu_s:.2f} CPU seconds"
-    line = last_line(outcome.stderr)
     memory = chunk.limits["memory_mb"] << 20
-    full = outcome.peak_memory_bytes >= memory * 0.95 and outcome.exit_code in MEMORY_DEATHS
-    if line.startswith("MemoryError") or outcome.peak_memory_bytes > memory or full:
-        return "memory_limit", f"more than {chunk.limits['memory_mb']} MB"
-    if outcome.exit_code:
-        return "runtime_error", line or f"exit code {outcome.exit_code}"
-    if chunk.fn_name is not None and outcome.value is None:
-        return "runtime_error", "the function returned no value"
-    return "ok", ""
+    seen = Ended(
+        outcome.exit_code,
+        outcome.cpu_s,
+        outcome.wall_s,
+        outcome.peak_memory_bytes,
+        bytes(outcome.stderr),
+        over_time=outcome.limit == "time_limit",
+        killed_for_memory=outcome.peak_memory_bytes >= memory * 0.95 and outcome.exit_code in MEMORY_DEATHS,
+        overflow=f"{chunk.limits['output_bytes']} bytes of output" if outcome.limit == "output_limit" else "",
+        unanswered="the function did not return" if chunk.fn_name is not None and outcome.value is None else "",
+    )
+    return status_of(seen, Allowed(chunk.limits["cpu_s"], chunk.limits["wall_s"], memory))
 
 
 def tidy(chunk: Chunk) -> bool:
@@ -266,15 +267,27 @@ def remove_traces(uid: int) -> None:
                 remove(path)
 
 
-def preload_numpy() -> None:
-    """Import numpy once instead of in every test."""
-    try:
-        importlib.import_module("numpy")
-    except ImportError:
-        return
+def append_outcome(chunk: Chunk, index: int, outcome: Outcome, status: str, detail: str) -> None:
+    """Append the frame of one test."""
+    value = outcome.value if status == "ok" else None
+    header = {
+        "index": index,
+        "status": status,
+        "exit_code": None if outcome.limit else outcome.exit_code,
+        "cpu_s": outcome.cpu_s,
+        "wall_s": outcome.wall_s,
+        "peak_memory_bytes": outcome.peak_memory_bytes,
+        "detail": detail,
+        "stdout": len(outcome.stdout),
+        "value": -1 if value is None else len(value),
+        "stderr": len(outcome.stderr),
+    }
+    append(chunk, header, bytes(outcome.stdout) + (value or b"") + bytes(outcome.stderr))
 
 
-def last_line(stderr: bytearray) -> str:
-    """The last line of a traceback."""
-    lines = bytes(stderr).decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:DETAIL_CHARS] if lines else ""
+def append(chunk: Chunk, header: dict[str, Any], body: bytes) -> None:
+    """Append one frame to the results. Their form is described where they are read, in `fusion/records.py`."""
+    text = json.dumps({**header, "nonce": chunk.nonce}).encode("utf-8")
+    runner.write_all(
+        chunk.results, PREFIX.pack(MAGIC, len(text), len(body), zlib.crc32(body, zlib.crc32(text))) + text + body
+    )

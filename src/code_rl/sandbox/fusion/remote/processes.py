@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -62,10 +63,8 @@ def cpu_of(pid: int) -> float:
 
 def kill(pid: int) -> None:
     """SIGKILL, if the process is still there."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def reap(first: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from code_rl.sandbox.fusion.remote.confine import become_program, take_account
 from code_rl.sandbox.fusion.remote.processes import cpu_of, kill, open_pidfd, reap, tree_cpu
-from code_rl.sandbox.starvation import Clock, runnable_threads
+from code_rl.sandbox.starvation import Clock, Load
 
 STDERR_BYTES = 64 << 10
 QUIET_S = 1.0
@@ -48,9 +48,9 @@ class Outcome:
 class Rules:
     """By what a process is watched."""
 
-    def __init__(self, limits: dict[str, Any], deadline: float, processors: float, uid: int | None) -> None:
+    def __init__(self, limits: dict[str, Any], deadline: float, load: Load, uid: int | None) -> None:
         """`deadline` on the monotonic clock; `uid`: the account of the process, None for this one's own."""
-        self.limits, self.deadline, self.processors, self.uid = limits, deadline, processors, uid
+        self.limits, self.deadline, self.load, self.uid = limits, deadline, load, uid
 
 
 def watch(rules: Rules, child: Callable[[], None], stdin: int, cpu_s: float, wall_s: float) -> Outcome:
@@ -112,7 +112,7 @@ def collect(
             elapsed = time.monotonic() - began
             if elapsed >= look_at:
                 spent = tree_cpu(pid) if elapsed > QUIET_S else cpu_of(pid)
-                if clock.over(elapsed, spent, runnable_threads(), rules.processors):
+                if clock.over(elapsed, spent, rules.load.runnable(), rules.load.processors):
                     outcome.limit = "time_limit"
                 look_at = elapsed + clock.next_look(elapsed, spent)
             if began + elapsed > rules.deadline:

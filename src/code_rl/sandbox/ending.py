@@ -1,0 +1,72 @@
+"""By what status a test's end is called, in every sandbox. Standard library only, Python 3.9 and later: it travels to remote servers as text.
+
+Nothing here knows whether the output is right. Of tests whose end nobody saw, `retries` says what they are.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+DETAIL_CHARS = 300
+_MEMORY_ERRORS = (
+    "MemoryError",
+    "numpy.core._exceptions._ArrayMemoryError",
+    "numpy._core._exceptions._ArrayMemoryError",
+)
+
+
+class Allowed(NamedTuple):
+    """The limits of a test."""
+
+    cpu_s: float
+    wall_s: float
+    memory_bytes: int
+
+
+class Ended(NamedTuple):
+    """What was seen of a test. `overflow`: where it wrote more than it may. `unanswered`: why there is no value, where there has to be one."""
+
+    exit_code: int
+    cpu_s: float
+    wall_s: float
+    peak_bytes: int
+    stderr: bytes
+    over_time: bool
+    killed_for_memory: bool
+    overflow: str = ""
+    unanswered: str = ""
+
+
+def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
+    """The value of the test's `Status`, and a short text for people, which comes from the program."""
+    megabytes = allowed.memory_bytes >> 20
+    if seen.overflow:
+        return "output_limit", f"more than {seen.overflow}"
+    if seen.cpu_s > allowed.cpu_s:
+        return "time_limit", f"{seen.cpu_s:.2f} s of CPU time, limit {allowed.cpu_s:g} s"
+    if seen.over_time:
+        return "time_limit", f"{seen.wall_s:.1f} s of wall time, mostly idle, limit {allowed.wall_s:g} s"
+    if seen.killed_for_memory or seen.peak_bytes > allowed.memory_bytes:
+        return "memory_limit", f"more than {megabytes} MB"
+    if seen.exit_code != 0:
+        line = last_line(seen.stderr)
+        if line.startswith(_MEMORY_ERRORS):
+            return "memory_limit", f"memory was refused, limit {megabytes} MB"
+        return "runtime_error", line or _how(seen.exit_code)
+    return ("runtime_error", seen.unanswered) if seen.unanswered else ("ok", "")
+
+
+def last_line(stderr: bytes) -> str:
+    """Of a traceback: the exception."""
+    lines = stderr[-4096:].decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:DETAIL_CHARS] if lines else ""
+
+
+def _how(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"killed by signal {-exit_code}"
