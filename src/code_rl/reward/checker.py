@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from code_rl.problems.problem import CallTest, Compare, SequenceTest, StdinTest, TestCase
-from code_rl.problems.rules import defines
+from code_rl.problems.rules import CHECK, defines
 from code_rl.problems.values import ENVELOPE, Encoded, ValueCodecError, encode, text_of
 from code_rl.reward.plain import UnreadableError, parse_value
 from code_rl.reward.reasons import clip, last_lines
 from code_rl.sandbox.executor import CallInput, CaseInput, Execution, Job, Limits, Status, StdinInput, case_bytes
 
-CHECK = "check"
 OUTPUT_BYTES = 1 << 20
 
 
