@@ -23,7 +23,7 @@ from code_rl.environments.wording import get_wording, with_system
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.settings import Choice
-from code_rl.problems.dataset import open_dataset
+from code_rl.problems.dataset import MANIFEST, open_dataset
 from code_rl.problems.fetch import fetch, fetch_file, public_file
 from code_rl.problems.files import file_sha256, is_data_file, stream_rows
 from code_rl.problems.load import TAGS, labels, load_problems
@@ -159,12 +159,19 @@ class Benchmark:
 
 
 def check_name(name: str, data: str | None) -> None:
-    """Raise ConfigError when `name` is no benchmark, no file and no object that can be had."""
-    own = is_data_file(name) or ":" in name
-    if own and data is not None:
+    """Raise ConfigError when `name` is no benchmark, no file or folder of problems, and no object that can be had."""
+    files = _is_files(name)
+    if (files or ":" in name) and data is not None:
         raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
-    if not is_data_file(name):
+    if not files:
         registry.find("benchmark", name, BENCHMARKS)
+
+
+def _is_files(name: str) -> bool:
+    """True for a file of problems, a folder of them, and FOLDER:split of one that `code-rl prepare` wrote."""
+    folder = Path(name).expanduser()
+    prepared = Path(name.rpartition(":")[0] or name).expanduser() / MANIFEST
+    return name not in BENCHMARKS and (is_data_file(name) or folder.is_dir() or prepared.is_file())
 
 
 async def load_benchmark(name: str, data: str | None, choice: Choice, executor: Executor) -> Benchmark:
@@ -175,8 +182,8 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     if name != "livecodebench":
         check_choice(name, choice)
     window = parse_window(choice.start_date, choice.end_date)
-    if is_data_file(name) or (name == "codeforces" and data is not None and is_data_file(data)):
-        return await _from_file(name, _file(data or name), choice, executor)
+    if _is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
+        return await _from_files(name, data or name, choice, executor)
     kind = registry.find("benchmark", name, BENCHMARKS)
     if not isinstance(kind, Kind) or kind.read is None:
         return _from_object(name, kind, choice)
@@ -198,19 +205,16 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     return _benchmark(name, store.get, prompt, seen, choice, facts, listed)
 
 
-def _file(name: str) -> Path:
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
-    return path
-
-
-async def _from_file(name: str, path: Path, choice: Choice, executor: Executor) -> Benchmark:
-    store = await load_problems(open_dataset(str(path), "test"), executor, lambda _: None)
-    facts = {"files": _describe([path]), "revision": "local file", "skipped": store.left_out()}
+async def _from_files(name: str, given: str, choice: Choice, executor: Executor) -> Benchmark:
+    if is_data_file(given) and not Path(given).expanduser().exists():
+        raise ConfigError(f"{given}: there is no such file")
+    dataset = open_dataset(given, "test")
+    store = await load_problems(dataset, executor, lambda _: None)
+    files = _describe(file for source in dataset.sources for file in source.files)
+    facts = {"files": files, "revision": "local file", "skipped": store.left_out()}
     listed = {one.row_id: one.reason for one in store.skipped}
     seen = [(place.id, place.about) for place in store.places]
-    return _benchmark(name if name in BENCHMARKS else path.name, store.get, COURSE, seen, choice, facts, listed)
+    return _benchmark(name if name in BENCHMARKS else Path(given).name, store.get, COURSE, seen, choice, facts, listed)
 
 
 def _from_object(name: str, own: Any, choice: Choice) -> Benchmark:

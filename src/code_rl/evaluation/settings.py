@@ -48,7 +48,7 @@ class EvalConfig:
 
     benchmark: str | None = _setting(
         None,
-        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, or package.module:object of your own.",
+        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, a folder that `code-rl prepare` wrote (its test split, else train; or FOLDER:split), or package.module:object of your own.",
     )
     data: str | None = _setting(
         None,
