@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from code_rl.concurrency import wait_for
 from code_rl.runs.files import JsonLines, drop_torn_line, seal, unseal, write_lines_atomically
 
 if TYPE_CHECKING:
