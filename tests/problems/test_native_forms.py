@@ -83,7 +83,10 @@ def test_bad_tests_are_named(test, fn_name, named):
     ("compare", "named"),
     [
         ({"rule": "checker", "checker": "def check(input:\n"}, "does not compile"),
-        ({"rule": "checker", "checker": "def chek(a, b, c):\n    return True\n"}, "must define a function 'check'.*'chek'"),
+        (
+            {"rule": "checker", "checker": "def chek(a, b, c):\n    return True\n"},
+            "must define a function 'check'.*'chek'",
+        ),
         ({"rule": "checker", "checker": "E = float('1')\ndef Check(a, b, c): return a == E"}, "it defines 'Check'"),
         ({"rule": "checker", "checker": "floats"}, "must define a function 'check'"),
         ({"rule": "cheker", "checker": "print()"}, "rule='cheker' is unknown"),
