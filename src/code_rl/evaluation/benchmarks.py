@@ -23,7 +23,7 @@ from code_rl.environments.wording import get_wording, with_system
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.settings import Choice
-from code_rl.problems.dataset import MANIFEST, open_dataset
+from code_rl.problems.dataset import MANIFEST, Dataset, open_dataset
 from code_rl.problems.fetch import fetch, fetch_file, public_file
 from code_rl.problems.files import file_sha256, is_data_file, stream_rows
 from code_rl.problems.load import TAGS, labels, load_problems
@@ -205,10 +205,14 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     return _benchmark(name, store.get, prompt, seen, choice, facts, listed)
 
 
-async def _from_files(name: str, given: str, choice: Choice, executor: Executor) -> Benchmark:
+def _opened(given: str) -> Dataset:
     if is_data_file(given) and not Path(given).expanduser().exists():
         raise ConfigError(f"{given}: there is no such file")
-    dataset = open_dataset(given, "test")
+    return open_dataset(given, "test")
+
+
+async def _from_files(name: str, given: str, choice: Choice, executor: Executor) -> Benchmark:
+    dataset = _opened(given)
     store = await load_problems(dataset, executor, lambda _: None)
     files = _describe(file for source in dataset.sources for file in source.files)
     facts = {"files": files, "revision": "local file", "skipped": store.left_out()}

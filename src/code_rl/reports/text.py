@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from code_rl.console import FittingTable
+
 WIDTH = 116
-LEAST_COLUMNS, NAME_WIDTH = 3, 14
-"""What a table is never without, and characters for a split's name, which may fold."""
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
 BARS = "▁▂▃▄▅▆▇█"
 _OF_EACH_RUN = ("log_path", "resolved", "checksum")
@@ -37,7 +36,7 @@ def render_text(view: Mapping[str, Any]) -> RenderableType:
     head = Text.assemble((clean(view["answer"]["headline"]), f"bold {tone}"), " ", clean(view["answer"]["sentence"]))
     parts: list[RenderableType] = [Text(clean(view["path"]), style="dim"), head, Text(""), _facts(view)]
     if view["splits"]:
-        parts += [Text(""), _Splits(view["splits"])]
+        parts += [Text(""), _splits(view["splits"])]
     parts += [Text(""), _curves(view), Text(""), *_cost(view["totals"], view["progress"])]
     for finding in view["findings"]:
         parts += [Text(""), _finding(finding)]
@@ -111,40 +110,19 @@ def _facts(view: Mapping[str, Any]) -> RenderableType:
     return table
 
 
-class _Splits:
-    """The held-out table, with fewer columns where there is less room: a number that is cut is another number."""
-
-    def __init__(self, splits: Sequence[Mapping[str, Any]]) -> None:
-        self._splits = splits
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = list(self._columns())
-        while True:
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-            for index, column in enumerate(columns):
-                table.add_column(
-                    column[0], justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold"
-                )
-            for row in list(zip(*columns, strict=True))[1:]:
-                table.add_row(*map(Text, row))
-            widths = [max(map(cell_len, column)) for column in columns[1:]]
-            if len(columns) == LEAST_COLUMNS or sum(widths) + 2 * len(widths) + NAME_WIDTH <= options.max_width:
-                break
-            columns.pop()
-        yield table
-
-    def _columns(self) -> Iterator[tuple[str, ...]]:
-        """The most important first, each under its heading."""
-        sides = [(split["before"] or {}, split["after"] or {}) for split in self._splits]
-        sizes = [f" ({split['problems']:.0f})" if split["problems"] else "" for split in self._splits]
-        names = (clean(split["name"]) + size for split, size in zip(self._splits, sizes, strict=True))
-        yield "held out (problems)", *names
-        yield "Pass@1 before", *(_interval(before) for before, _ in sides)
-        yield "after", *(_interval(after) for _, after in sides)
-        ks = [(after or before).get("k") for before, after in sides]
-        yield "Pass@k", *(f"@{k} {_pair(*both, 'pass_k')}" if k else "-" for k, both in zip(ks, sides, strict=True))
-        yield "greedy", *(_pair(*both, "greedy") for both in sides)
-        yield "format", *(_pair(*both, "format") for both in sides)
+def _splits(splits: Sequence[Mapping[str, Any]]) -> RenderableType:
+    sides = [(split["before"] or {}, split["after"] or {}) for split in splits]
+    sizes = [f" ({split['problems']:.0f})" if split["problems"] else "" for split in splits]
+    ks = [(after or before).get("k") for before, after in sides]
+    columns = [
+        ("held out (problems)", *(clean(split["name"]) + size for split, size in zip(splits, sizes, strict=True))),
+        ("Pass@1 before", *(_interval(before) for before, _ in sides)),
+        ("after", *(_interval(after) for _, after in sides)),
+        ("Pass@k", *(f"@{k} {_pair(*both, 'pass_k')}" if k else "-" for k, both in zip(ks, sides, strict=True))),
+        ("greedy", *(_pair(*both, "greedy") for both in sides)),
+        ("format", *(_pair(*both, "format") for both in sides)),
+    ]
+    return FittingTable(columns, 3, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
 
 
 def _curves(view: Mapping[str, Any]) -> RenderableType:
