@@ -341,3 +341,10 @@ def test_who_has_no_key_is_told_which_model_is_trained_instead(monkeypatch, tmp_
         train_command({**words, **given})
     first = capsys.readouterr().out.splitlines()[:1]
     assert (said in first[0]) if said else not first or "TINKER_API_KEY" not in first[0]
+
+
+def test_in_a_pipe_an_evaluation_is_said_when_it_begins(tmp_path, capsys):
+    assert train_command(small(tmp_path / "run", max_steps=1, eval_every=0, eval_limit=2, eval_samples=2)) == 0
+    said = capsys.readouterr().out
+    assert said.index("evaluating 6 held-out problems, greedy + 2 samples each") < said.index("before training: Pass@1")
+    assert "1 step in " in said

@@ -228,9 +228,15 @@ def _outlive_readers(*, quietly: bool) -> None:
         raw = _Stream(stream.fileno(), "w", closefd=False)
         if name == "stdout" and not quietly:
             raw.last_words = "nobody reads this command's output any more; it goes on without (Ctrl-C ends it)\n"
-        how = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
         buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)  # as the interpreter has it
-        setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, stream.errors, **how))
+        text = io.TextIOWrapper(
+            buffer,
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        setattr(sys, name, text)
 
 
 def _end_soon(seconds: float = 2.0) -> None:

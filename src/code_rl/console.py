@@ -121,7 +121,10 @@ class Console:
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[None]:
         """Say what is evaluated while it runs; `evaluates` is true meanwhile."""
         draws = f"greedy + {samples} samples each" if samples else "greedy"
-        self._progress.update(self._task, description=f"evaluating {sum(sizes.values())} held-out problems, {draws}")
+        what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
+        self._progress.update(self._task, description=what)
+        if not self.rich.is_terminal:
+            self.notice(what)
         self.evaluates = True
         try:
             yield
@@ -161,7 +164,7 @@ class Console:
         trained = sum(record.get("tokens/completion", 0) for record in steps)
         evaluated = sum(record.get("tokens/eval", 0) for record in metrics)
         self.notice(
-            f"{len(steps)} steps in {seconds:.0f} s of wall time, {trained} completion tokens sampled for training, {evaluated} for evaluation"
+            f"{len(steps)} step{'s' if len(steps) != 1 else ''} in {seconds:.0f} s of wall time, {trained} completion tokens sampled for training, {evaluated} for evaluation"
         )
         self.notice(f"run directory: {log_path}")
         for hint in hints:

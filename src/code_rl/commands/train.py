@@ -73,7 +73,9 @@ def confirm(config: Config, resumes: bool) -> None:
         return
     place = place_of(config.backend)
     caps = [f"{name}={value}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
-    until = [f"{config.max_steps} step{'s' if config.max_steps > 1 else ''} are done"] if config.max_steps > 0 else []
+    until = (
+        [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"] if config.max_steps > 0 else []
+    )
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
         f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
