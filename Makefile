@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 .PHONY: train train-real test lint types unit slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
+	@echo "installing the pinned packages into $(VENV): a few minutes, once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install --disable-pip-version-check -r requirements.txt
 	touch $@
 
 train: $(VENV)/.installed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -116,3 +117,46 @@ def test_a_directory_cut_before_its_settings_were_written_is_no_run_with_default
         prepare({"log_path": str(tmp_path), "max_steps": "9"})
     assert prepare({"log_path": str(tmp_path), "recipe": "tiny", "backend": "embedded"})[2] is False
     assert prepare({"log_path": str(tmp_path), "behavior_if_log_dir_exists": "delete"})[2] is False
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("train.py", "dataset=owner/name", "eval_every=-1"), ("-m", "code_rl.cli", "eval", "benchmark=builtin", "model=owner/name")],
+    ids=["data", "model"],
+)  # fmt: skip
+def test_ctrl_c_while_a_hub_is_asked_that_never_answers_ends_the_process(tmp_path, words):
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        address = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        where = "log_path" if words[0] == "train.py" else "out"
+        process = subprocess.Popen(
+            [sys.executable, *words, f"{where}={tmp_path / 'run'}"],
+            cwd=ROOT, env={**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        hub.settimeout(MINUTE)
+        asked, _ = hub.accept()
+        assert asked.recv(4) in (b"GET ", b"HEAD")
+        process.send_signal(signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=20.0)  # an answer is waited for much longer than that
+        finally:
+            process.kill()
+            asked.close()
+    assert (process.returncode, said) == (130, "interrupted\n")
+
+
+def test_a_run_whose_reader_leaves_goes_on_to_its_end(tmp_path):
+    given = small(tmp_path / "run", eval_every="-1", max_steps="2", save_every="1")
+    process = subprocess.Popen(
+        [sys.executable, "train.py", *words_of(given)], cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": ""}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert process.wait(2 * MINUTE) == 0, said
+    assert said.startswith("nobody reads this command's output any more")
+    assert [record["step"] for record in untimed(tmp_path / "run")] == [0, 1]
+    assert (tmp_path / "run" / "report.html").is_file()

@@ -16,7 +16,7 @@ from pipeline_support import SMALL
 
 import code_rl
 from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest
-from code_rl.library import wait_for
+from code_rl.concurrency import wait_for
 from code_rl.runs.recorder import read_metrics
 
 PACKAGE = Path(code_rl.__file__).parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_support import small
 
+from code_rl.backends.embedded import EmbeddedService
 from code_rl.commands.train import train_command
 from code_rl.errors import ConfigError
-from code_rl.runs.checkpoints import get_last_checkpoint
+from code_rl.runs.checkpoints import get_last_checkpoint, save_checkpoint
 from code_rl.runs.directory import check_log_dir, read_config
 from code_rl.runs.files import JsonLines, keep_lines, read_lines, write_atomically
 from code_rl.runs.journal import Journal, read_journal
@@ -77,6 +79,21 @@ def test_last_checkpoint_is_the_last_with_the_key(tmp_path):
     assert (get_last_checkpoint(tmp_path, "sampler_path") or {})["name"] == "b"
     assert get_last_checkpoint(tmp_path, "other") is None
     assert get_last_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_a_checkpoint_is_saved_from_a_script_and_from_within_a_running_loop(tmp_path):
+    service = EmbeddedService(state_dir=tmp_path / "state")
+    trainer = service.create_lora_training_client("tiny", rank=4, seed=0).result()
+
+    async def within() -> dict[str, str]:
+        return save_checkpoint(trainer, "b", tmp_path, {"step": 2})
+
+    try:
+        paths = [save_checkpoint(trainer, "a", tmp_path, {"step": 1}), asyncio.run(within())]
+    finally:
+        service.close()
+    assert [set(each) for each in paths] == [{"state_path", "sampler_path"}] * 2
+    assert (get_last_checkpoint(tmp_path) or {})["step"] == 2
 
 
 def test_rewind_leaves_each_completed_step_once(tmp_path):

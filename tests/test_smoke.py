@@ -73,3 +73,19 @@ def test_console_and_report_say_it_after_20_steps_and_not_before(tmp_path, capsy
     assert [verdict for verdict, _ in view["smoke"]] == verdicts(open_run(tmp_path / "run").metrics.values())
     assert summary(view).count("smoke test: ") == 4
     assert all(line in out for line in smoke_lines(list(open_run(tmp_path / "run").metrics.values())))
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ((0.90, 0.94), "up by 4.0 points"),
+        ((0.2, 0.9), "up sharply by 70.0 points"),
+        ((0.9, 0.8), "down by 10.0 points"),
+        ((0.97, 0.97), "level"),
+    ],
+)
+def test_the_words_of_the_format_line_follow_the_size_of_the_change(rates, words):
+    records = [{"step": step, "format_rate": rates[step > 2]} for step in range(5)]
+    line = smoke_lines(records)[0]
+    assert line.endswith(words)
+    assert ("sharply" in line) == ("sharply" in words)

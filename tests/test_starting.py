@@ -301,3 +301,50 @@ def test_a_step_is_one_line_whatever_the_width(width, columns):
     assert max(len(head), len(row)) <= width
     assert len(head.split()) == columns
     assert head.split()[-1] == "held-out"
+
+
+def test_a_run_says_that_it_is_new_and_a_resumed_one_from_which_step(finished, tmp_path, capsys):
+    assert train_command(small(tmp_path / "typo", max_steps=1, eval_every=-1)) == 0
+    assert "run  new: log_path holds no earlier one" in capsys.readouterr().out
+    run = copied(finished, tmp_path / "run")
+    assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
+    said = capsys.readouterr().out
+    assert "run  resumed after 2 steps" in said
+    assert "new: " not in said
+
+
+def test_the_worst_finding_of_the_report_is_among_the_last_lines(tmp_path, capsys):
+    """A learning rate of nearly nothing on problems that nobody solves in 3 tokens: nothing has a code block."""
+    assert train_command(small(tmp_path / "run", max_steps=1, eval_every=-1, max_tokens=3)) == 0
+    last = capsys.readouterr().out.splitlines()[-3:]
+    worst = overview(open_run(tmp_path / "run"))["findings"][0]
+    assert worst["severity"] == "bad"
+    assert last[0].startswith(f"diagnosis: {worst['title']}: {worst['evidence']}")
+    assert last[1] == f"       do: {worst['remedy']}"
+    assert last[2].startswith("report: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "training the built-in model on this machine"),
+        ({"model_name": "org/model"}, "training org/model on this machine"),
+        ({"backend": "embedded"}, None),
+        ({"recipe": "tiny"}, None),
+    ],
+)
+def test_who_has_no_key_is_told_which_model_is_trained_instead(monkeypatch, tmp_path, capsys, given, said):
+    for name in ("TINKER_API_KEY", "TINKER_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    words = {"log_path": str(tmp_path / "run"), "dry_run": "true", "dataset": "builtin", "max_steps": "20"}
+    with contextlib.suppress(ConfigError):  # the forecast of a model that is nowhere
+        train_command({**words, **given})
+    first = capsys.readouterr().out.splitlines()[:1]
+    assert (said in first[0]) if said else not first or "TINKER_API_KEY" not in first[0]
+
+
+def test_in_a_pipe_an_evaluation_is_said_when_it_begins(tmp_path, capsys):
+    assert train_command(small(tmp_path / "run", max_steps=1, eval_every=0, eval_limit=2, eval_samples=2)) == 0
+    said = capsys.readouterr().out
+    assert said.index("evaluating 6 held-out problems, greedy + 2 samples each") < said.index("before training: Pass@1")
+    assert "1 step in " in said

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -134,6 +137,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     if any(word in HELP for word in words):
         return _show(describe(verb.settings_class(), f"{program} key=value …"))
     install_hooks()
+    _outlive_readers(quietly=name == "report")
     logging.getLogger("huggingface_hub.utils._http").addFilter(_HubRetries())
     # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be had it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -150,6 +154,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still ending, without a traceback
         print("interrupted", file=sys.stderr)
+        _end_soon()
         return 130
 
 
@@ -196,6 +201,49 @@ def _show(text: str) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+class _Stream(io.FileIO):
+    """A standard stream whose reader may leave (`| head`): what is left to say goes nowhere, and the work goes on. `last_words` are for stderr."""
+
+    last_words = ""
+
+    def write(self, data: Any) -> int:
+        """Write, or leave it where nobody reads."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            with contextlib.suppress(OSError):
+                os.write(2, self.last_words.encode())
+            return len(data)
+
+
+def _outlive_readers(*, quietly: bool) -> None:
+    """Let a verb go on when nobody reads its output any more; `quietly` without saying so."""
+    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
+        if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
+            continue  # a test's or a notebook's own
+        stream.flush()
+        raw = _Stream(stream.fileno(), "w", closefd=False)
+        if name == "stdout" and not quietly:
+            raw.last_words = "nobody reads this command's output any more; it goes on without (Ctrl-C ends it)\n"
+        buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)  # as the interpreter has it
+        text = io.TextIOWrapper(
+            buffer,
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        setattr(sys, name, text)
+
+
+def _end_soon(seconds: float = 2.0) -> None:
+    """End the process even where a thread still waits for something (a hub, say) that nobody wants any more."""
+    timer = threading.Timer(seconds, os._exit, (130,))
+    timer.daemon = True
+    timer.start()
 
 
 def _fail(error: CodeRLError) -> int:

@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 LEAST_IN_FLIGHT = 16
 IN_FLIGHT_PER_PLACE = 2
+
+
+def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, on a loop in a thread where this one's runs already. Ctrl-C cancels it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    begun: concurrent.futures.Future[asyncio.Task[Any] | None] = concurrent.futures.Future()
+
+    async def whole() -> Result:
+        begun.set_result(asyncio.current_task())
+        return await coroutine
+
+    with concurrent.futures.ThreadPoolExecutor(1, "code-rl") as pool:
+        result = pool.submit(asyncio.run, whole())
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            task = begun.result()
+            if task is not None:
+                task.get_loop().call_soon_threadsafe(task.cancel)
+            raise
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends the block, which waits for a network without awaiting; a running event loop would let it end by itself first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

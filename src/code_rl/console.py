@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -119,7 +121,10 @@ class Console:
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[None]:
         """Say what is evaluated while it runs; `evaluates` is true meanwhile."""
         draws = f"greedy + {samples} samples each" if samples else "greedy"
-        self._progress.update(self._task, description=f"evaluating {sum(sizes.values())} held-out problems, {draws}")
+        what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
+        self._progress.update(self._task, description=what)
+        if not self.rich.is_terminal:
+            self.notice(what)
         self.evaluates = True
         try:
             yield
@@ -140,18 +145,16 @@ class Console:
         if len(evaluated) < 2:
             return
         before, after = evaluated[0], evaluated[-1]
-        table = Table(title=f"held-out problems, before training and after step {after['step']}", title_justify="left")
         sampled = {f"Pass@{k}": f"pass@{k}"} if k > 1 else {}
-        shown = {**sampled, "greedy": "mean_correct", "format": "format_rate"}
-        headings = ("split (problems)", "Pass@1 [95%]", *shown)
-        for index, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=index == 0)
-        for name, size in sizes.items():
-            cells = [f"{name} ({size})", f"{_interval(before, name)} → {_interval(after, name)}"]
-            keys = [f"eval/{name}/{key}" for key in shown.values()]
-            cells += [f"{_percent(before[key])} → {_percent(after[key])}" for key in keys]
-            table.add_row(*map(Text, cells))
-        self.rich.print(table, soft_wrap=False)
+        columns = [
+            ("split (problems)", *(f"{name} ({size})" for name, size in sizes.items())),
+            ("Pass@1 [95%]", *(f"{_interval(before, name)} → {_interval(after, name)}" for name in sizes)),
+        ]
+        for heading, key in {**sampled, "greedy": "mean_correct", "format": "format_rate"}.items():
+            keys = [f"eval/{name}/{key}" for name in sizes]
+            columns.append((heading, *(f"{_percent(before[key])} → {_percent(after[key])}" for key in keys)))
+        title = f"held-out problems, before training and after step {after['step']}"
+        self.rich.print(FittingTable(columns, 2, title=title, title_justify="left"), soft_wrap=False)
 
     def farewell(
         self, metrics: Sequence[Mapping[str, Any]], seconds: float, log_path: Path, hints: Sequence[str]
@@ -161,11 +164,39 @@ class Console:
         trained = sum(record.get("tokens/completion", 0) for record in steps)
         evaluated = sum(record.get("tokens/eval", 0) for record in metrics)
         self.notice(
-            f"{len(steps)} steps in {seconds:.0f} s of wall time, {trained} completion tokens sampled for training, {evaluated} for evaluation"
+            f"{len(steps)} step{'s' if len(steps) != 1 else ''} in {seconds:.0f} s of wall time, {trained} completion tokens sampled for training, {evaluated} for evaluation"
         )
         self.notice(f"run directory: {log_path}")
         for hint in hints:
             self.notice(hint)
+
+
+class FittingTable:
+    """A table that leaves its last columns out where there is less room, rather than cut or fold a figure; the `least` first ones stay.
+
+    Each column is its heading and its cells; all but the first are right-aligned.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[str]], least: int, **style: Any) -> None:
+        self._columns, self._least, self._style = list(columns), least, style
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        """The widest table that fits."""
+        columns = self._columns
+        while (
+            len(columns) > self._least
+            and Measurement.get(console, options.update(width=1000), self._of(columns)).maximum > options.max_width
+        ):
+            columns = columns[:-1]
+        yield self._of(columns)
+
+    def _of(self, columns: Sequence[Sequence[str]]) -> Table:
+        table = Table(**self._style)
+        for index, (heading, *_) in enumerate(columns):
+            table.add_column(heading, justify="right" if index else "left", no_wrap=index > 0, overflow="fold")
+        for row in zip(*(cells for _, *cells in columns), strict=True):
+            table.add_row(*map(Text, row))
+        return table
 
 
 class _Notices(logging.Handler):

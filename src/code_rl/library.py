@@ -6,15 +6,14 @@ What the twins import for themselves stays out of `import code_rl`.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from code_rl.concurrency import wait_for
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.problem import Problem
 from code_rl.reward.judge import judge as judge_on
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from code_rl.config import Config
     from code_rl.rollouts.sample import Policy
 
-Result = TypeVar("Result")
 OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
 """Settings of an evaluation that takes a policy as it is."""
 OF_AN_EVALUATION = (
@@ -146,29 +144,6 @@ async def train_async(**settings: Any) -> Trained:
 def train(**settings: Any) -> Trained:
     """`train_async`, waited for."""
     return wait_for(train_async(**settings))
-
-
-def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, on a loop in a thread where this one's runs already. Ctrl-C cancels it."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    begun: concurrent.futures.Future[asyncio.Task[Any] | None] = concurrent.futures.Future()
-
-    async def whole() -> Result:
-        begun.set_result(asyncio.current_task())
-        return await coroutine
-
-    with concurrent.futures.ThreadPoolExecutor(1, "code-rl") as pool:
-        result = pool.submit(asyncio.run, whole())
-        try:
-            return result.result()
-        except KeyboardInterrupt:
-            task = begun.result()
-            if task is not None:
-                task.get_loop().call_soon_threadsafe(task.cancel)
-            raise
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from code_rl.audit.programs import Corpus, load_corpus
 from code_rl.audit.scorecard import Row, Scorecard, audit_grader
 from code_rl.cli import main
 from code_rl.commands.audit import AuditConfig, open_grader
+from code_rl.concurrency import wait_for
 from code_rl.errors import ConfigError
-from code_rl.library import wait_for
 from code_rl.problems.problem import Problem
 from code_rl.settings import make_settings
 

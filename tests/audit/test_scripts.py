@@ -13,7 +13,7 @@ from code_rl.audit.script import audit_script
 from code_rl.audit.script.functions import check_functions
 from code_rl.audit.script.student import Student
 from code_rl.cli import main
-from code_rl.library import wait_for
+from code_rl.concurrency import wait_for
 from tests.audit.planted_scripts import HOSTILE, MISTAKEN, RIGHT, UNUSUAL, file_of
 
 QUICK = ("no file of Python", "exits when imported", "dies when imported", "loops for ever", "writes")

@@ -75,6 +75,21 @@ def test_stored_samples_give_figures_verdicts_breakdowns_and_a_line_to_paste(pro
     assert "| 4 problems | Pass@1 37.5 [" in shown
 
 
+def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_path):
+    wordings = ("Add both numbers and print what comes out.", "Print the sum of the integers on the line.")
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps({**SUM, "id": f"sum-{w[:3]}", "statement": w}) + "\n" for w in wordings))
+    assert main(["prepare", f"dataset={path}", f"out={tmp_path / 'prepared'}", "test_share=0.5", "mutants=0"]) == 0
+    held = json.loads((tmp_path / "prepared" / "manifest.json").read_text())["splits"]
+    assert held["train"]["problems"] == held["test"]["problems"] == 1
+    asked = {}
+    for split in ("", ":test", ":train"):
+        out = tmp_path / f"out{len(asked)}"
+        assert run(benchmark=f"{tmp_path / 'prepared'}{split}", model="reference", out=out) == 0
+        asked[split] = [row["problem_id"] for row in lines(out / "verdicts.jsonl")]
+    assert asked[""] == asked[":test"] != asked[":train"]
+
+
 def test_the_manifest_accounts_for_every_sample_and_names_data_and_code(problems, two_kinds, tmp_path):
     out = tmp_path / "out"
     run(benchmark=problems, samples=two_kinds, out=out)

@@ -242,6 +242,9 @@ def test_a_set_without_any_problem_says_why(tmp_path):
         asyncio.run(load_problems(open_dataset(str(path)), None))
 
 
+TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "input": "2 2", "expected": "4"}]}\n'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -16,6 +16,7 @@ from code_rl.problems.native import problem_from_json, problem_to_json, read_pro
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.store import Store
+from code_rl.sandbox.executor import Limits
 
 STDIN = {"kind": "stdin", "input": "1\n", "expected": "2\n", "public": True}
 CALL = {"kind": "call", "args": [1, {"__type__": "tuple", "items": [2]}], "expected": {"__type__": "set", "items": [3]}}
@@ -286,3 +287,25 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "s" / "problems.bin").write_bytes(bytes((tmp_path / "s" / "problems.bin").stat().st_size))
     with pytest.raises(DataError, match="record 4 is damaged"):
         Store(tmp_path / "s", "key")[4]
+
+
+def test_the_page_on_judging_states_the_limits_that_hold_without_any():
+    page = " ".join((Path(__file__).parents[2] / "docs" / "judging.md").read_text().split())
+    problem, limits = (
+        problem_from_json({"id": "a", "statement": "", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}),
+        Limits(),
+    )
+    assert (limits.cpu_s, limits.memory_mb) == (problem.time_limit_s, problem.memory_limit_mb)
+    assert (
+        f"a problem has {problem.time_limit_s:g} seconds of processor time and {problem.memory_limit_mb} MB of memory for each test"
+        in page
+    )
+    assert (
+        f"print {limits.output_bytes >> 20} MiB, write files of {limits.file_mb} MB and hold {limits.processes} processes"
+        in page
+    )
+    compare = problem.compare
+    assert (
+        f"`checker_time_limit_s` ({compare.checker_time_limit_s:g}), `checker_memory_limit_mb` ({compare.checker_memory_limit_mb})"
+        in page
+    )

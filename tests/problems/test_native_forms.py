@@ -83,6 +83,13 @@ def test_bad_tests_are_named(test, fn_name, named):
     ("compare", "named"),
     [
         ({"rule": "checker", "checker": "def check(input:\n"}, "does not compile"),
+        (
+            {"rule": "checker", "checker": "def chek(a, b, c):\n    return True\n"},
+            "must define a function 'check'.*'chek'",
+        ),
+        ({"rule": "checker", "checker": "E = float('1')\ndef Check(a, b, c): return a == E"}, "it defines 'Check'"),
+        ({"rule": "checker", "checker": "floats"}, "must define a function 'check'"),
+        ({"rule": "cheker", "checker": "print()"}, "rule='cheker' is unknown"),
         ({"rule": "checker", "checker": "print()", "checker_memory_limit_mb": 0}, "checker_memory_limit_mb"),
         ({"rule": "checker", "checker": "print()", "checker_memory_limit_mb": 10**30}, "checker_memory_limit_mb"),
         ({"rule": "checker", "checker": "print()", "checker_time_limit_s": 1e300}, "checker_time_limit_s"),
@@ -94,6 +101,13 @@ def test_bad_rules_are_named(compare, named):
     row = {"id": "a", "statement": "", "tests": [{"kind": "stdin", "input": "", "expected": ""}], "compare": compare}
     with pytest.raises(DataError, match=named):
         problem_from_json(row)
+
+
+def test_a_checker_that_is_a_script_may_define_what_it_likes():
+    script = "import json, sys\ndef checks(row):\n    print('ok')\nchecks(json.load(sys.stdin))"
+    test = {"kind": "stdin", "input": "", "expected": ""}
+    row = {"id": "a", "statement": "", "tests": [test], "compare": {"rule": "checker", "checker": script}}
+    assert problem_from_json(row).compare.checker == script
 
 
 def test_a_tolerance_goes_with_no_exact_rule_and_scripts_with_no_calls():

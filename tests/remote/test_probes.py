@@ -85,6 +85,15 @@ def test_tokenizer_comes_by_the_models_name_or_the_one_that_the_server_gives():
         load_tokenizer("no such model", "nor this one")
 
 
+def test_a_tokenizer_that_lies_here_is_not_asked_of_the_hub(monkeypatch):
+    from transformers import AutoTokenizer
+
+    asked, load = [], AutoTokenizer.from_pretrained
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda source: asked.append(source) or load(source))
+    assert load_tokenizer("Qwen/Qwen3-4B-Instruct-2507", str(BUILT_IN_FOLDER)).chat_template
+    assert asked == [str(BUILT_IN_FOLDER)]
+
+
 def test_error_lines_never_hold_the_key():
     place = Place("tinker", "http://127.0.0.1:9", "tml-5ecret")
     link = Link(place, 60.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console as RichConsole
@@ -123,3 +124,19 @@ def test_limits_are_no_secrets(tmp_path):
     shown = dict(overview(open_run(tmp_path))["settings"])
     assert shown["max_tokens_schedule"] == "8:64"
     assert shown["api_key"] == "(not shown)"
+
+
+@pytest.mark.parametrize("width", [50, 80, 100])
+def test_no_figure_of_the_held_out_table_is_cut_where_the_terminal_is_narrow(tmp_path, width):
+    view = overview(open_run(write_run(tmp_path / "run")))
+    splits = [{**split, "name": f"{split['name']}-of-a-long-name"} for split in view["splits"]]
+
+    def figures(columns: int) -> list[list[str]]:
+        shown = summary({**view, "splits": splits}, columns).splitlines()
+        return [re.findall(r"[\d.]+|…", line) for line in shown if "[" in line and "constants" in line]
+
+    (wide,), (narrow,) = figures(200), figures(width)
+    assert "…" not in narrow
+    wide, narrow = (row[row.index("20.0") :] for row in (wide, narrow))
+    assert narrow == wide[: len(narrow)]
+    assert len(narrow) >= 6

@@ -237,7 +237,7 @@ def test_room_for_output_grows_with_what_is_expected():
     assert executor.jobs[0].limits.output_bytes > 2 * (5 << 20)
 
 
-CHECKED = replace(STDIN, compare=Compare("checker", checker="CHECKER-SOURCE"))
+CHECKED = replace(STDIN, compare=Compare("checker", checker="decide()"))
 
 
 def checker_or_program(*decisions: str, outputs=RIGHT):
@@ -246,7 +246,7 @@ def checker_or_program(*decisions: str, outputs=RIGHT):
     first = {b"in1": 0, b"in2": 1, b"in3": 2}
 
     def script(job: Job):
-        if job.code == "CHECKER-SOURCE":
+        if job.code == "decide()":
             return [printed(left.pop(0)) for _ in job.cases]
         start = first[job.cases[0].stdin]
         return outputs[start : start + len(job.cases)]
@@ -257,7 +257,7 @@ def checker_or_program(*decisions: str, outputs=RIGHT):
 def test_a_checker_decides_and_sees_what_it_needs():
     verdict, executor = run(CHECKED, checker_or_program("ok\n", "ok", "ok"))
     assert (verdict.kind, verdict.rule) == (VerdictKind.PASSED, "checker")
-    asked = [json.loads(case.stdin) for job in executor.jobs if job.code == "CHECKER-SOURCE" for case in job.cases]
+    asked = [json.loads(case.stdin) for job in executor.jobs if job.code == "decide()" for case in job.cases]
     assert asked == [
         {"input": test.input, "expected": test.expected, "output": output.stdout.decode()}
         for test, output in zip(STDIN.tests, RIGHT, strict=True)
@@ -294,10 +294,10 @@ def test_output_that_is_not_text_is_wrong_without_asking_the_checker():
 
 
 def test_checkers_see_returned_values_and_forged_ones_cannot_reach_beyond_their_place():
-    problem = replace(CALL, compare=Compare("checker", checker="CHECKER-SOURCE"))
+    problem = replace(CALL, compare=Compare("checker", checker="decide()"))
 
     def script(value):
-        return lambda job: [printed("ok") if job.code == "CHECKER-SOURCE" else returned(value)] * len(job.cases)
+        return lambda job: [printed("ok") if job.code == "decide()" else returned(value)] * len(job.cases)
 
     verdict, executor = run(problem, script("[3]"))
     assert verdict.correct
@@ -313,8 +313,8 @@ def test_checkers_see_returned_values_and_forged_ones_cannot_reach_beyond_their_
 
 
 def test_checker_trouble_of_the_sandbox_is_a_sandbox_error():
-    problem = replace(SECRET, compare=Compare("checker", checker="CHECKER-SOURCE"))
-    verdict, _ = run(problem, lambda job: [SandboxError("gone")] if job.code == "CHECKER-SOURCE" else [printed("1")])
+    problem = replace(SECRET, compare=Compare("checker", checker="decide()"))
+    verdict, _ = run(problem, lambda job: [SandboxError("gone")] if job.code == "decide()" else [printed("1")])
     assert verdict.kind is VerdictKind.SANDBOX_ERROR
 
 
@@ -322,8 +322,8 @@ def test_outputs_held_for_the_checker_are_bounded():
     big = [printed("x" * (3 << 20))] * 40
     problem = replace(CHECKED, tests=tuple(StdinTest("in", "") for _ in big))
     verdict, executor = run(
-        problem, lambda job: [printed("ok")] * len(job.cases) if job.code == "CHECKER-SOURCE" else big[: len(job.cases)]
+        problem, lambda job: [printed("ok")] * len(job.cases) if job.code == "decide()" else big[: len(job.cases)]
     )
     assert verdict.correct
-    asked = [sum(len(case.stdin) for case in job.cases) for job in executor.jobs if job.code == "CHECKER-SOURCE"]
+    asked = [sum(len(case.stdin) for case in job.cases) for job in executor.jobs if job.code == "decide()"]
     assert max(asked) < 8 << 20

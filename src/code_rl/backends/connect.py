@@ -13,6 +13,7 @@ import chz
 
 from code_rl.algorithm.losses import POLICY_LOSSES
 from code_rl.backends.places import BackendKind, Capabilities, Place, kind_of, place_of
+from code_rl.concurrency import interruptible
 from code_rl.config import FACTS, Config, context_schedule, loss_config
 from code_rl.errors import BackendError, CheckpointError, ConfigError, install_command
 
@@ -192,7 +193,8 @@ async def _begin(
     else:
         trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
     info = await asyncio.to_thread(trainer.get_info)
-    tokenizer = await asyncio.to_thread(load_tokenizer, name, info.model_data.tokenizer_id)
+    with interruptible():
+        tokenizer = load_tokenizer(name, info.model_data.tokenizer_id)
     capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
     token = int(tokenizer.encode("a", add_special_tokens=False)[0])
     if config.temperature not in (0.0, 1.0):

@@ -188,12 +188,14 @@ def _read(place: Place, reply: _Reply, newer: bool) -> Survey:
 def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
     """The model's tokenizer, by its own name or the one that the server gives. Raises ConfigError when neither can be had.
 
-    Loaded here, not through the SDK, which misreads local folders.
+    A folder here that the server gives (its `models` map names it) comes first. Loaded here, not through the SDK, which misreads local folders.
     """
     from transformers import AutoTokenizer
 
     failures = []
-    for name in dict.fromkeys(each for each in (model_name, tokenizer_id) if each):
+    here = tokenizer_id is not None and Path(tokenizer_id).is_absolute() and Path(tokenizer_id).is_dir()
+    names = (tokenizer_id, model_name) if here else (model_name, tokenizer_id)
+    for name in dict.fromkeys(each for each in names if each):
         try:
             return AutoTokenizer.from_pretrained(source_of(name))
         except (OSError, ValueError, ConfigError) as error:

@@ -52,6 +52,9 @@ def train_command(given: Mapping[str, Any]) -> int:
 
         return old_form(given)
     config, log_path, resumes = prepare(given)
+    if config.backend == BackendKind.EMBEDDED and not resumes and "backend" not in given and "recipe" not in given:
+        model = "the built-in model" if config.model_name == BUILT_IN else config.model_name
+        print(f"neither TINKER_API_KEY nor TINKER_BASE_URL is set: training {model} on this machine (backend=embedded)")
     if config.dry_run:
         from code_rl.forecast import report
 
@@ -70,7 +73,9 @@ def confirm(config: Config, resumes: bool) -> None:
         return
     place = place_of(config.backend)
     caps = [f"{name}={value}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
-    until = [f"{config.max_steps} step{'s' if config.max_steps > 1 else ''} are done"] if config.max_steps > 0 else []
+    until = (
+        [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"] if config.max_steps > 0 else []
+    )
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
         f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
@@ -144,7 +149,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
             if not (log_path / REPORT).exists():
                 _report(console, log_path)
             return 0
-        _announce(console, run, resumes, log_path)
+        _announce(console, run, _beginning(run, resumes), log_path)
         console.start()
         stack.callback(console.stop)
         with stop.caught() if signals else contextlib.nullcontext():
@@ -187,22 +192,38 @@ async def train_to_the_end(run: Run) -> None:
 
 
 def _report(console: Console, log_path: Path) -> None:
-    """Write the run's page and say where it is, also of a run that failed; a page that cannot be written spoils no run."""
+    """Write the run's page, say where it is and the worst of its findings, also of a run that failed; a page that cannot be written spoils no run."""
     from code_rl.commands.report import REPORT
+    from code_rl.reports.overview import overview
     from code_rl.reports.page import write_report
     from code_rl.reports.run import open_run
 
     try:
-        write_report([open_run(log_path)], log_path / REPORT)
+        reader = open_run(log_path)
+        write_report([reader], log_path / REPORT)
+        found = [finding for finding in overview(reader)["findings"] if finding["severity"] != "note"]
     except (CodeRLError, *OF_THE_MACHINE) as error:
         console.notice(f"the report could not be written: {in_words(error)}")
-    else:
-        console.notice(f"report: {(log_path / REPORT).resolve()}")
+        return
+    if found:
+        more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
+        console.notice(f"diagnosis: {found[0]['title']}: {found[0]['evidence']}{more}")
+        console.notice(f"       do: {found[0]['remedy']}")
+    console.notice(f"report: {(log_path / REPORT).resolve()}")
 
 
-def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
+def _beginning(run: Run, resumes: bool) -> str:
+    """Whether a run is new: a mistyped `log_path` would begin one in silence."""
+    if resumes:
+        return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
+    fork = run.config.fork
+    return f"new, a fork of {fork}" if fork is not None else "new: log_path holds no earlier one to go on from"
+
+
+def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
     config = run.config
     facts = {
+        "run": beginning,
         "recipe": config.recipe or "none",
         "model": f"{config.model_name} on {run.backend.description}, LoRA rank {config.lora_rank}",
         "capabilities": run.backend.capabilities.describe(),
@@ -216,8 +237,6 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
         "watch": f"{typed('report')} log_path={log_path} live=true",
     }
     console.header(facts)
-    if resumes:
-        console.notice(f"resuming after {run.first_step} steps")
 
 
 def _why_embedded(config: Config) -> str:

@@ -24,7 +24,7 @@ from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.builtin import SPLITS, test_split
-from code_rl.problems.dataset import open_dataset
+from code_rl.problems.dataset import MANIFEST, Dataset, open_dataset
 from code_rl.problems.fetch import fetch, fetch_file, public_file
 from code_rl.problems.files import describe_files, file_sha256, is_data_file, stream_rows
 from code_rl.problems.load import TAGS, labels, load_problems
@@ -152,12 +152,19 @@ class Benchmark:
 
 
 def check_name(name: str, data: str | None) -> None:
-    """Raise ConfigError when `name` is no benchmark, no file and no object that can be had."""
-    own = is_data_file(name) or ":" in name
-    if own and data is not None:
+    """Raise ConfigError when `name` is no benchmark, no file or folder of problems, and no object that can be had."""
+    files = _is_files(name)
+    if (files or ":" in name) and data is not None:
         raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
-    if not is_data_file(name):
+    if not files:
         registry.find("benchmark", name, BENCHMARKS)
+
+
+def _is_files(name: str) -> bool:
+    """True for a file of problems, a folder of them, and FOLDER:split of one that `code-rl prepare` wrote."""
+    folder = Path(name).expanduser()
+    prepared = Path(name.rpartition(":")[0] or name).expanduser() / MANIFEST
+    return name not in BENCHMARKS and (is_data_file(name) or folder.is_dir() or prepared.is_file())
 
 
 async def load_benchmark(name: str, data: str | None, choice: Choice, executor: Executor) -> Benchmark:
@@ -168,11 +175,12 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     if name != "livecodebench":
         check_choice(name, choice)
     window = parse_window(choice.start_date, choice.end_date)
-    if is_data_file(name) or (name == "codeforces" and data is not None and is_data_file(data)):
-        path = _file(data or name)
-        store = await load_problems(open_dataset(str(path), "test"), executor, lambda _: None)
-        facts: dict[str, Any] = {"files": describe_files([path]), "revision": "local file"}
-        return _of_store(name if name in BENCHMARKS else path.name, store, COURSE, choice, facts)
+    if _is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
+        dataset = _opened(data or name)
+        store = await load_problems(dataset, executor, lambda _: None)
+        files = describe_files(file for source in dataset.sources for file in source.files)
+        facts: dict[str, Any] = {"files": files, "revision": "local file"}
+        return _of_store(name if name in BENCHMARKS else Path(name).name, store, COURSE, choice, facts)
     kind = registry.find("benchmark", name, BENCHMARKS)
     if not isinstance(kind, Kind) or kind.read is None:
         return _from_object(name, kind, choice)
@@ -191,11 +199,10 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     return _of_store(name, store, prompt, choice, facts)
 
 
-def _file(name: str) -> Path:
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
-    return path
+def _opened(given: str) -> Dataset:
+    if is_data_file(given) and not Path(given).expanduser().exists():
+        raise ConfigError(f"{given}: there is no such file")
+    return open_dataset(given, "test")
 
 
 def _of_store(name: str, store: Store, prompt: PromptStyle, choice: Choice, facts: Mapping[str, Any]) -> Benchmark:

@@ -44,7 +44,7 @@ class EvalConfig:
 
     benchmark: str | None = option(
         None,
-        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, or package.module:object of your own.",
+        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, a folder that `code-rl prepare` wrote (its test split, else train; or FOLDER:split), or package.module:object of your own.",
     )
     data: str | None = option(
         None,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from code_rl.concurrency import interruptible
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.files import DATA_SUFFIXES, data_folder, file_sha256, is_data_file
 
@@ -67,7 +68,8 @@ def open_repository(name: str, revision: str | None = None) -> Repository:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        info = HfApi().dataset_info(name, revision=revision)
+        with interruptible():
+            info = HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
     except GatedRepoError as error:
         raise ConfigError(f"dataset {name} is gated: ask for access on its page, then set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
@@ -95,7 +97,8 @@ def fetch_file(repository: str, filename: str, revision: str) -> Path:
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(hf_hub_download(repository, filename, repo_type="dataset", revision=revision))
+        with interruptible():
+            return Path(hf_hub_download(repository, filename, repo_type="dataset", revision=revision))
     except LocalEntryNotFoundError as error:
         raise _unreachable(repository, revision, error, f"{filename} is not in its cache") from error
     except EntryNotFoundError as error:
@@ -214,7 +217,11 @@ def fetch(pinned: Pinned) -> Path:
     digest = hashlib.sha256()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response, partial.open("wb") as file:  # noqa: S310 - addresses are constants of this package
+        with (
+            interruptible(),
+            urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response,  # noqa: S310 - addresses are constants of this package
+            partial.open("wb") as file,
+        ):
             while chunk := response.read(CHUNK):
                 digest.update(chunk)
                 file.write(chunk)

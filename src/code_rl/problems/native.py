@@ -42,13 +42,18 @@ from code_rl.problems.rows import Row, check_fields
 from code_rl.problems.sources.records import Origin, RowError, from_json
 from code_rl.problems.values import ValueCodecError, decode, encode
 
-_REQUIRED = ("id", "statement", "tests")
+REQUIRED = ("id", "statement", "tests")
 _DEFAULTS = Problem(id="", statement="", tests=())
 NATIVE_FIELDS = (
     "id", "statement", "starter_code", "fn_name", "tests", "time_limit_s", "memory_limit_mb", "compare", "solutions", "source", "date", "meta", "interactor",
 )  # fmt: skip
-NESTED = ("tests", "compare", "solutions", "meta")
-"""Fields that hold JSON text in a table, where every field is a column."""
+NESTED = {
+    "tests": "a list of objects",
+    "compare": "a rule's name or an object with 'rule'",
+    "solutions": "a list of strings",
+    "meta": "an object",
+}
+"""Fields that hold JSON text in a table, where every field is a column, and what they are."""
 _HEAD = NATIVE_FIELDS[: NATIVE_FIELDS.index("tests") + 1]
 _COMPARE_FIELDS = tuple(field.name for field in dataclasses.fields(Compare))
 _USUAL = Compare()
@@ -138,7 +143,7 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 
 def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Problem:
     """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for anything malformed."""
-    check_fields(data, NATIVE_FIELDS, _REQUIRED, where)
+    check_fields(data, NATIVE_FIELDS, REQUIRED, where)
     row = Row(data, where)
     fn_name = row.optional_text("fn_name")
     tests = row.items("tests")
@@ -330,11 +335,14 @@ def _identifier(row: Row, name: str) -> str:
 def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
     """A row of a file or a table in our own format: nested fields parsed where they are JSON text, absent (None) ones left out. Raises RowError."""
     fields = {name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS}
-    for name in NESTED:
-        value = fields.get(name)
-        if isinstance(value, str) and (name != "compare" or value.lstrip()[:1] in ('"', "{")):
-            fields[name] = from_json(value, name)
     try:
+        for name, wanted in NESTED.items():
+            value = fields.get(name)
+            if isinstance(value, str) and (name != "compare" or value.lstrip()[:1] in ('"', "{")):
+                try:
+                    fields[name] = from_json(value, name)
+                except RowError as error:
+                    raise Row(fields, origin.where).wrong(name, f"{wanted} (or JSON text of it)") from error
         return problem_from_json(fields, origin.where)
     except DataError as error:
         raise RowError("bad_native_row", str(error)) from error

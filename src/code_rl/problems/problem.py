@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import functools
 import math
 import warnings
@@ -140,6 +141,8 @@ class Problem:
 
 RULES = ("lcb", "lcb-official", "exact", "python", "tokens", "float", "contest", "checker")
 WITH_TOLERANCE = ("float", "python", "contest")
+CHECK = "check"
+"""The function that a checker is."""
 CONTEST_ONLY = ("ignore_case", "integers_as_floats")
 _USUAL = Compare()
 
@@ -164,7 +167,7 @@ def check_compare(compare: Compare, where: str) -> None:
         if getattr(compare, name) != getattr(_USUAL, name) and rule != "checker":
             raise DataError(f"{where}: {name} belongs to the rule 'checker', not to {rule!r}")
     if compare.checker is not None:
-        check_source(compare.checker, "checker", where)
+        check_source(compare.checker, "checker", where, needs=CHECK, script=True)
 
 
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
@@ -174,23 +177,38 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
             raise DataError(f"{where}: {name}={value!r} must be a finite number, 0 or more")
 
 
-def check_source(source: str, name: str, where: str, needs: str | None = None) -> None:
-    """Raise DataError when a problem author's program does not compile, or does not define the function that it `needs`."""
-    found = _functions(source)
+def check_source(source: str, name: str, where: str, needs: str, *, script: bool = False) -> None:
+    """Raise DataError when a problem author's program does not compile, or does not define the function that it `needs`.
+
+    A `script` does without the function: something runs at its module level, and no function that is never called is named almost so.
+    """
+    found = _parsed(source)
     if isinstance(found, str):
         raise DataError(f"{where}: the {name}'s source does not compile: {found}")
-    if needs is not None and needs not in found:
-        raise DataError(f"{where}: the {name}'s source must define a function {needs!r} at module level")
+    meant = difflib.get_close_matches(needs, found.idle, 1)
+    if needs not in found.functions and (meant or not (script and found.runs)):
+        other = f"; it defines {meant[0]!r}" if meant else ""
+        raise DataError(f"{where}: the {name}'s source must define a function {needs!r} at module level{other}")
 
 
 def defines(source: str, name: str) -> bool:
     """True when `source` defines the function `name` at module level."""
-    return name in _functions(source)
+    found = _parsed(source)
+    return not isinstance(found, str) and name in found.functions
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """The functions at a source's module level, those of them that nothing there names, and whether anything else is called at that level."""
+
+    functions: frozenset[str]
+    idle: frozenset[str]
+    runs: bool
 
 
 @functools.lru_cache(maxsize=256)
-def _functions(source: str) -> frozenset[str] | str:
-    """The functions that a source defines at module level, or why it does not compile."""
+def _parsed(source: str) -> _Parsed | str:
+    """What a source defines and runs, or why it does not compile."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -200,7 +218,10 @@ def _functions(source: str) -> frozenset[str] | str:
         return f"{error.msg} (its line {error.lineno})"
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error) or type(error).__name__
-    return frozenset(part.name for part in tree.body if isinstance(part, ast.FunctionDef))
+    functions = frozenset(part.name for part in tree.body if isinstance(part, ast.FunctionDef))
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    rest = [part for part in tree.body if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    return _Parsed(functions, functions - named, any(isinstance(n, ast.Call) for part in rest for n in ast.walk(part)))
 
 
 def rule_for(compare: Compare, test: TestCase) -> Compare:

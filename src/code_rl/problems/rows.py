@@ -9,6 +9,7 @@ from typing import Any
 
 from code_rl.errors import DataError
 from code_rl.problems.files import short
+from code_rl.settings import suggestion
 
 MOST_SECONDS, MOST_MEGABYTES = 3600.0, 1 << 20
 """No limit of a problem is larger: an hour, a terabyte. Kernels take no numbers without end."""
@@ -55,8 +56,8 @@ class Row:
 
     def texts(self, name: str) -> list[str]:
         """A list of strings."""
-        value = self.items(name)
-        if not all(isinstance(item, str) for item in value):
+        value = self.data.get(name, [])
+        if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             raise self.wrong(name, "a list of strings")
         return value
 
@@ -116,12 +117,16 @@ class Row:
 
 
 def check_fields(data: Mapping[str, Any], known: tuple[str, ...], required: tuple[str, ...], where: str) -> None:
-    """Raise DataError for a field that is missing or unknown."""
-    for name in required:
-        if name not in data:
-            raise DataError(f"{where}: {name} is missing")
-    for name in data:
-        if name not in known:
-            raise DataError(
-                f"{where}: field {short(name)} is unknown; known are {', '.join(known)} (anything else goes in a problem's meta)"
-            )
+    """Raise DataError for a field that is missing or unknown; one that is both is taken for misspelt."""
+    missing = [name for name in required if name not in data]
+    unknown = [name for name in data if name not in known]
+    if unknown:
+        alone = missing[0] if len(missing) == len(unknown) == 1 else None
+        meant = f", did you mean {alone!r}?" if alone else suggestion(unknown[0], missing or known)
+        also = f"; {missing[0]} is missing" if missing and alone is None else ""
+        raise DataError(
+            f"{where}: field {short(unknown[0])} is unknown{meant}{also}; known are {', '.join(known)} "
+            "(anything else goes in a problem's meta)"
+        )
+    if missing:
+        raise DataError(f"{where}: {missing[0]} is missing")

@@ -13,6 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from code_rl.console import FittingTable
+
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
 BARS = "▁▂▃▄▅▆▇█"
@@ -109,17 +111,18 @@ def _facts(view: Mapping[str, Any]) -> RenderableType:
 
 
 def _splits(splits: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for index, heading in enumerate(("held out (problems)", "Pass@1 before", "after", "Pass@k", "greedy", "format")):
-        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
-    for split in splits:
-        before, after = split["before"] or {}, split["after"] or {}
-        k = (after or before).get("k")
-        best = f"@{k} {_pair(before, after, 'pass_k')}" if k else "-"
-        cells = (_interval(before), _interval(after), best, _pair(before, after, "greedy"), _pair(before, after, "format"))  # fmt: skip
-        problems = f" ({split['problems']:.0f})" if split["problems"] else ""
-        table.add_row(*(Text(cell) for cell in (clean(split["name"]) + problems, *cells)))
-    return table
+    sides = [(split["before"] or {}, split["after"] or {}) for split in splits]
+    sizes = [f" ({split['problems']:.0f})" if split["problems"] else "" for split in splits]
+    ks = [(after or before).get("k") for before, after in sides]
+    columns = [
+        ("held out (problems)", *(clean(split["name"]) + size for split, size in zip(splits, sizes, strict=True))),
+        ("Pass@1 before", *(_interval(before) for before, _ in sides)),
+        ("after", *(_interval(after) for _, after in sides)),
+        ("Pass@k", *(f"@{k} {_pair(*both, 'pass_k')}" if k else "-" for k, both in zip(ks, sides, strict=True))),
+        ("greedy", *(_pair(*both, "greedy") for both in sides)),
+        ("format", *(_pair(*both, "format") for both in sides)),
+    ]
+    return FittingTable(columns, 3, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
 
 
 def _curves(view: Mapping[str, Any]) -> RenderableType:

@@ -20,7 +20,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, defines
+from code_rl.problems.problem import CHECK, CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, defines
 from code_rl.problems.values import ENVELOPE, Encoded, ValueCodecError, dumps, encode, text_of
 from code_rl.reward.plain import UnreadableError, parse_value
 from code_rl.reward.reasons import Reason, clip, last_lines, status_reason
@@ -38,7 +38,6 @@ from code_rl.sandbox.executor import (
     case_bytes,
 )
 
-CHECK = "check"
 OUTPUT_BYTES = 1 << 20
 
 

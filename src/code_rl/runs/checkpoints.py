@@ -6,12 +6,12 @@ the files began that belong to the checkpoint: a run is resumed from it only whe
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from code_rl.concurrency import wait_for
 from code_rl.runs.files import JsonLines, drop_torn_line, seal, unseal, write_lines_atomically
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def save_checkpoint(
     loop_state: Mapping[str, Any],
     kind: Literal["state", "sampler", "both"] = "both",
 ) -> dict[str, str]:
-    """`save_checkpoint_async` for callers without an event loop."""
-    return asyncio.run(save_checkpoint_async(training_client, name, log_path, loop_state, kind))
+    """`save_checkpoint_async`, waited for; also where an event loop runs already, which waits too."""
+    return wait_for(save_checkpoint_async(training_client, name, log_path, loop_state, kind))
 
 
 def get_last_checkpoint(log_dir: str | Path, required_key: str = "state_path") -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """Which reader a raw row is for, told by its columns alone: no name of a data set is needed, and none is trusted.
 
 A shape of your own is one file with a function from a row and its origin to a `Problem` (or `Draft`, or `Unsettled`), and its line here. A row that fits
-no shape is a `Skipped` with reason `unknown_shape` that names its columns.
+no shape is a `Skipped` with reason `unknown_shape` that names its columns; one that lacks a single field of our own format is taken for it, so that its
+reader names the field.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from code_rl.problems.native import read_native
+from code_rl.problems.native import REQUIRED, read_native
 from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped, from_json
 
@@ -37,7 +38,7 @@ def read_row(row: Row, origin: Origin) -> Item:
     if shape is not None:
         return read_as(shape.read, row, origin)
     columns = ", ".join(sorted(name for name, value in row.items() if value is not None))[:200]
-    return Skipped(origin.row_id, "unknown_shape", f"columns {columns}")
+    return Skipped(origin.row_id, "unknown_shape", f"{origin.where}: no known format has the columns {columns}")
 
 
 def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
@@ -51,7 +52,8 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
 
 def shape_of(row: Row) -> Shape | None:
     """The shape of a raw row; None when it is not known."""
-    return next((shape for shape in SHAPES if shape.fits(row)), None)
+    almost_native = sum(row.get(name) is not None for name in REQUIRED) >= len(REQUIRED) - 1
+    return next((shape for shape in SHAPES if shape.fits(row)), SHAPES[0] if almost_native else None)
 
 
 def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
@@ -86,7 +88,7 @@ _TABLES = _text_holds("test", "inputs = [")
 """What EvalPlus's original format has in its tests, and HumanEval has not."""
 
 SHAPES = (
-    _shape(NATIVE, "id statement tests", read_native),
+    _shape(NATIVE, " ".join(REQUIRED), read_native),
     _shape("livecodebench", "question_content public_test_cases private_test_cases", livecodebench.read_livecodebench),
     _shape("leetcode", "task_id completion entry_point test", leetcode.read_leetcode),
     _shape("humanevalplus", "task_id canonical_solution base_input prompt", humaneval.read_humaneval_plus, _text_holds("task_id", "HumanEval")),
