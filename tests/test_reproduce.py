@@ -15,7 +15,7 @@ import pytest
 from evaluation.test_benchmarks import HUMANEVAL, MBPP_PLUS
 
 from code_rl.cli import main
-from code_rl.commands.reproduce import BEFORE, RUN, make_plan, read_published, reproduce_command
+from code_rl.commands.reproduce import BEFORE, RUN, STATE, make_plan, read_published, reproduce_command
 from code_rl.commands.reproduce_view import differences
 from code_rl.config.recipes import RECIPES, read_recipe
 from code_rl.errors import ConfigError
@@ -217,3 +217,10 @@ def test_an_unknown_name_is_refused_with_those_that_exist(capsys):
     assert "did you mean 'qwen3-4b'" in capsys.readouterr().err
     assert main(["reproduce"]) == 2
     assert all(name in capsys.readouterr().err for name in NAMES[:1])
+
+
+def test_what_stops_a_begun_reproduction_names_its_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    (tmp_path / STATE).write_text("{}")
+    with pytest.raises(ConfigError, match=rf"needs a key .*\(a reproduction was begun in out={tmp_path}; another out="):
+        make_plan({"recipe": "qwen3-4b", "backend": "tinker", "out": str(tmp_path)})

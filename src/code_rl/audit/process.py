@@ -78,7 +78,8 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, 9)
         await self._process.wait()
-        await self._draining
+        await asyncio.wait([self._draining], timeout=1)  # what it started elsewhere may hold its stderr open
+        self._draining.cancel()
 
     async def _drain(self) -> None:
         assert self._process.stderr is not None

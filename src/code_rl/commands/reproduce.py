@@ -137,7 +137,11 @@ def make_plan(given: Mapping[str, Any]) -> tuple[Plan, bool]:
     if "test_dataset" not in given:
         train["eval_every"] = -1  # the benchmarks before and after are the evaluation
     train |= {**of_train, "log_path": str(out / RUN)}
-    config, _, _ = prepare(train)
+    try:
+        config, _, _ = prepare(train)
+    except ConfigError as error:
+        begun = f" (a reproduction was begun in out={out}; another out= begins anew)" if (out / STATE).is_file() else ""
+        raise ConfigError(f"{error}{begun}") from error
     if config.max_steps < 1 or config.save_every == 0:
         raise ConfigError(
             "a reproduction has an end and is evaluated there: give max_steps= of at least 1, and save_every= above 0"
