@@ -28,7 +28,7 @@ OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature"
 """Settings of an evaluation that takes a policy as it is."""
 OF_AN_EVALUATION = (
     *OF_A_POLICY,
-    *("backend", "device", "environment", "executor", "isolation", "max_turns", "renderer", "reward_timeout"),
+    *("backend", "device", "dtype", "environment", "executor", "isolation", "max_turns", "renderer", "reward_timeout"),
     *("sandbox_concurrency", "threads"),
 )
 

@@ -114,7 +114,7 @@ async def _connect_embedded(config: Config, state_dir: Path, state_path: str | N
     if config.model_name is None:
         raise ConfigError("model_name is not set; give model_name=tiny, a local folder or a hub id")
     name = config.model_name
-    service = EmbeddedService(device=config.device, threads=config.threads, state_dir=state_dir)
+    service = EmbeddedService(config.device, config.dtype, config.threads, state_dir)
     if state_path is not None:
         trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
     else:

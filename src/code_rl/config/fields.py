@@ -70,6 +70,9 @@ class Config:
         "'tiny' (built in), 'smollm2' (SmolLM2-135M-Instruct), a local folder, a .gguf file, or a hub id of a Qwen2, Qwen3 or Llama causal LM.")
     device: str = setting("auto", FREE, embedded("where the engine computes", "the server has its own"),
         "Device of the embedded engine: auto, cpu, cuda or mps.")
+    dtype: str = setting("auto", FIXED, embedded("its weights and activations; adapters and optimizer state are always float32", "the server has its own"),
+        "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), float32, or bfloat16: about twice as fast on CPUs with AVX-512 BF16 or AMX.",
+        check=must(lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"))
     threads: int | None = setting(None, FREE, embedded("CPU threads of the engine", "the server has its own"),
         "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.", check=AT_LEAST_1)
     sampler: str | None = setting(None, FREE, embedded("a vLLM server draws all completions, with every step's adapter", "it draws its own completions"),

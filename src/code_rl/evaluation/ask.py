@@ -166,7 +166,7 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
     from code_rl.runs.directory import read_config
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    shared = ("backend", "device", "renderer", "temperature", "top_p", "top_k", "seed")
+    shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")
     settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
     state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)
     if config.checkpoint is not None:

@@ -18,7 +18,7 @@ from code_rl.settings import make_settings
 
 REFERENCE = "reference"
 FROM_RUN = {
-    "model_name": "model", "backend": "backend", "device": "device", "renderer": "renderer", "max_tokens": "max_tokens", "temperature": "temperature",
+    "model_name": "model", "backend": "backend", "device": "device", "dtype": "dtype", "renderer": "renderer", "max_tokens": "max_tokens", "temperature": "temperature",
     "seed": "seed", "eval_samples": "n", "eval_limit": "limit", "reward_timeout": "reward_timeout", "environment": "environment", "max_turns": "max_turns",
     "top_p": "top_p", "top_k": "top_k", "prompt": "prompt", "system_prompt": "system_prompt",
 }  # fmt: skip
@@ -74,6 +74,7 @@ class EvalConfig:
     )
     backend: str = option("auto", "Where the model lives, as for training.")
     device: str = option("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
+    dtype: str = option("auto", "Weights and activations of the embedded engine, as for training.")
     renderer: str = option("auto", "How conversations become tokens, as for training.")
     environment: str = option("single", "single, repair, or package.module:object of your own, as for training.")
     max_turns: int | None = option(None, "With environment=repair: answers of one attempt at most (None: 3).")
@@ -192,7 +193,7 @@ def run_of(checkpoint: str) -> tuple[Path, str | None]:
 
 APPLIES = {
     "endpoint": ("extra_body", "api_key_env", "request_timeout", "patience"),
-    "weights": ("backend", "device", "renderer", "environment", "max_turns"),
+    "weights": ("backend", "device", "dtype", "renderer", "environment", "max_turns"),
 }
 SAMPLING = ("temperature", "top_p", "top_k", "prompt", "system_prompt", "max_tokens", "sweep", "seed", "asking")
 
