@@ -149,7 +149,7 @@ def make_plan(given: Mapping[str, Any]) -> tuple[Plan, bool]:
     fields = chz.chz_fields(EvalConfig)
     # Each said, so that the evaluation after takes none of them from the run, and both are alike.
     usual = {name: fields[name]._default for name in (*FROM_RUN.values(), "greedy") if name not in WHO}
-    usual |= {"renderer": config.renderer, "seed": config.seed}
+    usual |= {"renderer": config.renderer, "seed": config.seed, "dtype": config.dtype}
     plan = Plan(published, out, train, {}, config)
     for each in _benchmarks(published.evals, of_eval):
         settings = {**usual, **each}
