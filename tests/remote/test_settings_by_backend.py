@@ -31,7 +31,7 @@ GIVEN = {
     "learning_rate": "1.5e-3", "beta1": "0.8", "beta2": "0.9", "eps": "1e-9", "lora_rank": "5", "max_tokens": "47",
     "weight_decay": "0.01", "grad_clip_norm": "0.5", "temperature": "0.7", "top_p": "0.83", "top_k": "77", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
-LOCAL_GIVEN = {"threads": "1", "keep_checkpoints": "3"}
+LOCAL_GIVEN = {"threads": "1", "dtype": "bfloat16", "keep_checkpoints": "3"}
 SAMPLER = "http://127.0.0.1:9"
 REMOTE_GIVEN = {"checkpoint_ttl_days": "2", "backend_patience": "77", "request_patience": "777"}
 
@@ -83,6 +83,7 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
 
     def created(self, model, lora, *rest):
         seen.loras.append((model.name, lora))
+        seen.dtype = model.weights.dtype
         made(self, model, lora, *rest)
 
     def saved(self, name, ttl_seconds=None, **rest):
@@ -130,6 +131,7 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
             {request.params.seed for request in drawn if request.params.seed is not None},
         ),
         "threads": torch.get_num_threads,
+        "dtype": lambda: seen.dtype,
         "loss": lambda: {name for name, _ in seen.losses},
         "clip_low": lambda: 1 - seen.losses[-1][1]["clip_low_threshold"],
         "clip_high": lambda: seen.losses[-1][1]["clip_high_threshold"] - 1,
@@ -143,8 +145,13 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
 
 
 EXPECTED = {
-    **{name: float(text) for name, text in {**GIVEN, **LOCAL_GIVEN, **REMOTE_GIVEN}.items() if name != "loss"},
+    **{
+        name: float(text)
+        for name, text in {**GIVEN, **LOCAL_GIVEN, **REMOTE_GIVEN}.items()
+        if name not in ("loss", "dtype")
+    },
     "loss": {"ppo"},
+    "dtype": torch.bfloat16,
     "kl_coef": True,
     "model_name": "tiny",
     "seed": (11, {derive_seed(11, "sample", 0, index) for index in range(4)}),
