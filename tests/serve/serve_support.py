@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 from code_rl.backends.server.application import Application
-from code_rl.backends.server.core import Core, Limits
+from code_rl.backends.server.core import Core, Limits, Names
 from code_rl.backends.server.engine import EmbeddedHost
-from code_rl.backends.server.names import Names
 from code_rl.backends.server.store import Store
 
 API = "/api/v1"

@@ -27,8 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import decoder_layer, weighted
-from .kernels import rms_norm
+from .forward import decoder_layer, rms_norm, weighted
 from .picking import Choice, Picker
 from .prefill import WIDTH, Prefilled, Prompt, extended, prefill
 from .weights import Weights, even_rows

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .architecture import Architecture
-from .weights import SITES, Linear, Weights
+from .weights import SITES, Architecture, Linear, Weights
 
 _Change = Callable[[Linear, int, str], Linear]
 

@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from code_rl.backends.names import BUILT_IN, SMOLLM2, built_in_context, source_of
 from code_rl.errors import ConfigError
 
-from .architecture import Architecture, read_architecture
-from .weights import Source, Weights, from_transformers, fuse
+from .weights import Architecture, Source, Weights, from_transformers, fuse, read_architecture
 
 HUB_S = 5.0
 __all__ = ["BUILT_IN", "Model", "built_in_context", "context_of", "load_model", "source_of", "wrap_model"]

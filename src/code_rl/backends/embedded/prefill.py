@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import attend_causal, causal_mask, decoder_layer, target_logprobs
-from .kernels import rms_norm
+from .forward import attend_causal, causal_mask, decoder_layer, rms_norm, target_logprobs
 from .packing import is_long, make_grid
 from .weights import Weights
 

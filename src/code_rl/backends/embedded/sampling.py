@@ -19,10 +19,9 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import ConfigError
 
-from .datums import prompt_tokens
 from .decode import Completion, Draw, decode
 from .models import Model
-from .passes import check_temperature
+from .passes import check_temperature, prompt_tokens
 from .picking import Choice
 from .prefill import Prompt
 from .weights import Weights

@@ -12,13 +12,10 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import BackendError, CheckpointError, ConfigError
 
-from .adam import AdamState, check_adam
-from .custom import CustomLoss, differentiated, reweighted
-from .datums import Example, read_datums
-from .learner import Learner
+from .learner import AdamState, Learner, check_adam
 from .lora import Lora, LoraSettings
 from .models import Model
-from .passes import TEMPERATURE, Pass, read_pass
+from .passes import TEMPERATURE, CustomLoss, Example, Pass, differentiated, read_datums, read_pass, reweighted
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, read_state, write_state
 from .worker import Inline, Worker, awaited, submitted

@@ -18,17 +18,25 @@ from code_rl.errors import BackendError, CodeRLError
 from code_rl.redaction import print_exception, redacted
 
 from .core import Core
-from .future_calls import FutureCalls
-from .janitor import Janitor
-from .listings import Listings
-from .metrics import CONTENT_TYPE, Metrics
 from .promises import Promise
-from .refusals import SERVER, Refusal, category
-from .requests import decompressed, digest, read_json, read_json_pass, read_proto_pass
-from .responses import PROTOBUF, has_protobuf, to_json, to_protobuf
-from .sampling_calls import SamplingCalls
-from .session_calls import SessionCalls
+from .sampling_calls import FutureCalls, SamplingCalls
+from .service_calls import Listings, SessionCalls
 from .training_calls import TrainingCalls
+from .upkeep import CONTENT_TYPE, Janitor, Metrics
+from .wire import (
+    PROTOBUF,
+    SERVER,
+    Refusal,
+    category,
+    decompressed,
+    digest,
+    has_protobuf,
+    read_json,
+    read_json_pass,
+    read_proto_pass,
+    to_json,
+    to_protobuf,
+)
 
 API = "/api/v1"
 LARGE_RESULT = 256 << 10

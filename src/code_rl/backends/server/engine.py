@@ -19,18 +19,16 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from tinker import types
 
-from code_rl.backends.embedded.adam import check_adam
-from code_rl.backends.embedded.datums import read_datums
 from code_rl.backends.embedded.decode import MAX_ROWS
-from code_rl.backends.embedded.ending import start_thread
+from code_rl.backends.embedded.learner import check_adam
 from code_rl.backends.embedded.lora import LoraSettings
 from code_rl.backends.embedded.models import Model, context_of, load_model
-from code_rl.backends.embedded.passes import loss_settings, read_pass
+from code_rl.backends.embedded.passes import loss_settings, read_datums, read_pass
 from code_rl.backends.embedded.sampling import EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
 from code_rl.backends.embedded.service import lora_settings
 from code_rl.backends.embedded.state import read_state
 from code_rl.backends.embedded.training import EmbeddedTrainingClient
-from code_rl.backends.embedded.worker import Inline, run_into
+from code_rl.backends.embedded.worker import Inline, run_into, start_thread
 from code_rl.errors import BackendError, ConfigError
 
 from .seam import Facts, Load, LossConfig

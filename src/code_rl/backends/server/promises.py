@@ -14,8 +14,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import refusals
-from .responses import size_of
+from .wire import SERVER, bad, busy, category, gone, size_of
 
 KEPT_AFTER_FETCH_S = 120.0
 KEPT_UNFETCHED_S = 3600.0
@@ -36,7 +35,7 @@ class Promise:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     result: object = None
     error: str | None = None
-    error_category: str = refusals.SERVER
+    error_category: str = SERVER
     size: int = 0
     fetched: float | None = None
     cancel: Callable[[], bool] | None = None
@@ -80,19 +79,19 @@ class Promises:
         """The promise that an earlier copy of this request made; a Refusal when it was another request."""
         found = self._all.get(request_id)
         if found is not None and (found.kind, found.fingerprint) != (kind, fingerprint):
-            raise refusals.bad(f"{request_id} was used for another request before; a retry must repeat it exactly")
+            raise bad(f"{request_id} was used for another request before; a retry must repeat it exactly")
         return found
 
     def check_room(self, size: int) -> None:
         """Refuse (429) when accepting another request of `size` bytes would exceed what may wait or be kept."""
         if self.open >= self._max_open:
-            raise refusals.busy(f"{self.open} requests are queued, the limit")
+            raise busy(f"{self.open} requests are queued, the limit")
         if self.request_bytes and self.request_bytes + size > self._max_request_bytes:
-            raise refusals.busy(f"queued requests hold {self.request_bytes} bytes; {size} more are over the limit")
+            raise busy(f"queued requests hold {self.request_bytes} bytes; {size} more are over the limit")
         if self.result_bytes > self._max_result_bytes:
             self._drop(p for p in list(self._all.values()) if p.fetched is not None)
             if self.result_bytes > self._max_result_bytes:
-                raise refusals.busy(f"results that wait to be fetched hold {self.result_bytes} bytes, over the limit")
+                raise busy(f"results that wait to be fetched hold {self.result_bytes} bytes, over the limit")
 
     def add(self, promise: Promise) -> Promise:
         """Keep a new promise."""
@@ -112,7 +111,7 @@ class Promises:
             try:
                 made.set_result(then(finished.result()))
             except CancelledError:
-                made.set_exception(refusals.bad("the request was cancelled"))
+                made.set_exception(bad("the request was cancelled"))
             except BaseException as error:  # noqa: BLE001 - it is the answer
                 made.set_exception(error)
             loop.call_soon_threadsafe(self._settle, promise, made)
@@ -123,7 +122,7 @@ class Promises:
         """End the promise with an error."""
         if not promise.done.is_set():
             promise.error = " ".join(str(error).split()) or type(error).__name__
-            promise.error_category = refusals.category(error)
+            promise.error_category = category(error)
             self._end(promise)
 
     def unfetched(self) -> int:
@@ -141,7 +140,7 @@ class Promises:
         for promise in mine:
             if promise.cancel is not None:
                 promise.cancel()
-            self.fail(promise, refusals.gone("the request was cancelled: its client showed no life"))
+            self.fail(promise, gone("the request was cancelled: its client showed no life"))
         self._drop(mine)
 
     def drop_session(self, session_id: str) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from code_rl.errors import CheckpointError, ConfigError
 from code_rl.runs.files import write_atomically
 
-from .refusals import bad, unknown
+from .wire import bad, unknown
 
 Kind = Literal["state", "sampler", "external"]
 _SEGMENTS: dict[str, Kind] = {"weights": "state", "sampler_weights": "sampler", "external_weights": "external"}

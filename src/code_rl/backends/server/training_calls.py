@@ -17,10 +17,9 @@ from code_rl.errors import ConfigError, InputError
 
 from .core import Core, Run
 from .promises import Promise
-from .refusals import Refusal, bad, gone
-from .requests import PassRequest, checked_seq, validated
 from .seam import Engine
 from .store import Checkpoint, Kind, RunRecord, SamplerRecord, now
+from .wire import PassRequest, Refusal, bad, checked_seq, gone, validated
 
 MAX_RANK = 1024
 MIN_TTL_S, MAX_TTL_S = 3600, 10 * 365 * 24 * 3600

@@ -1,6 +1,7 @@
-"""Reading request bodies: strict JSON through the SDK's own request types, and the protobuf of forward and backward passes.
+"""Requests and answers as they are on the wire: JSON through the SDK's own request types, protobuf for passes and samples.
 
-Whatever is malformed raises a Refusal of status 400 that names the place.
+Whatever is malformed raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and 5xx, and gives up at once on any other
+4xx. 410 means that what was asked about is gone: a sample is then submitted again, a training request fails.
 """
 
 from __future__ import annotations
@@ -20,7 +21,45 @@ from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types._pydantic_types.datum import Datum
 
-from .refusals import Refusal, bad
+from code_rl.errors import CheckpointError, InputError
+
+USER = "user"
+SERVER = "server"
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
+    """An HTTP answer other than success. `retry_after_s` tells the client when to come back."""
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(" ".join(message.split()))
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+def bad(message: str) -> Refusal:
+    """The request cannot be served as it is: 400, not retried."""
+    return Refusal(400, message)
+
+
+def unknown(what: str) -> Refusal:
+    """Something named in the request does not exist: 404, not retried."""
+    return Refusal(404, f"{what} is not known to this server")
+
+
+def gone(message: str) -> Refusal:
+    """It existed and no longer does: 410."""
+    return Refusal(410, message)
+
+
+def busy(message: str) -> Refusal:
+    """A queue is full: 429, retried by the SDK with growing pauses."""
+    return Refusal(429, message, retry_after_s=1)
+
+
+def category(error: BaseException) -> str:
+    """Whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
+    return USER if isinstance(error, InputError | CheckpointError | Refusal) else SERVER
+
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SEQ_ID = 2**63 - 1
@@ -207,3 +246,84 @@ def _first(error: ValidationError) -> str:
     where = ".".join(str(part)[:80] for part in found[0]["loc"][:8])
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"{where}: {found[0]['msg'][:200]}{more}"
+
+
+_STOP = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
+PROTOBUF = "application/x-protobuf"
+
+
+def has_protobuf(result: object) -> bool:
+    """Whether the SDK may ask for this result in protobuf."""
+    return isinstance(result, types.SampleResponse | types.ForwardBackwardOutput)
+
+
+def to_protobuf(result: object) -> bytes:
+    """The protobuf of a sample or of a forward or backward pass."""
+    if isinstance(result, types.SampleResponse):
+        return bytes(_sample(result).SerializeToString())
+    assert isinstance(result, types.ForwardBackwardOutput)
+    return bytes(_pass(result).SerializeToString())
+
+
+def to_json(result: object) -> dict[str, Any]:
+    """The JSON object of any result."""
+    if isinstance(result, BaseModel):
+        return result.model_dump(mode="json", exclude_none=True)
+    if isinstance(result, types.SampleResponse):
+        return {
+            "type": "sample",
+            "sequences": [
+                {"stop_reason": s.stop_reason, "tokens": s.tokens, "logprobs": s.logprobs} for s in result.sequences
+            ],
+            "prompt_logprobs": _optional(result.prompt_logprobs_np),
+        }
+    assert isinstance(result, types.ForwardBackwardOutput)
+    return {
+        "loss_fn_output_type": result.loss_fn_output_type,
+        "loss_fn_outputs": [
+            {name: {"data": t.data, "dtype": t.dtype, "shape": t.shape} for name, t in output.items()}
+            for output in result.loss_fn_outputs
+        ],
+        "metrics": result.metrics,
+    }
+
+
+def _optional(values: np.ndarray[Any, Any] | None) -> list[float | None] | None:
+    if values is None:
+        return None
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def size_of(result: object) -> int:
+    """About how many bytes a result holds in memory."""
+    if isinstance(result, types.SampleResponse):
+        prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
+        return 512 + 4 * prompt + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
+    if isinstance(result, types.ForwardBackwardOutput):
+        return 512 + sum(256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values())
+    return 512
+
+
+def _sample(result: types.SampleResponse) -> pb.SampleResponse:
+    message = pb.SampleResponse()
+    for sequence in result.sequences:
+        into = message.sequences.add(stop_reason=_STOP[sequence.stop_reason])
+        into.tokens = np.asarray(sequence.tokens_np, dtype="<i4").tobytes()
+        into.logprobs = np.asarray(sequence.logprobs_np, dtype="<f4").tobytes()
+    if result.prompt_logprobs_np is not None:
+        message.prompt_logprobs = np.asarray(result.prompt_logprobs_np, dtype="<f4").tobytes()
+    return message
+
+
+def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
+    message = pb.ForwardBackwardOutput(loss_fn_output_type=result.loss_fn_output_type)
+    record = message.loss_fn_outputs.add(num_datums=len(result.loss_fn_outputs))
+    for name in result.loss_fn_outputs[0] if result.loss_fn_outputs else ():
+        parts = [np.asarray(output[name].to_numpy(), dtype="<f4") for output in result.loss_fn_outputs]
+        field = record.fields[name]
+        field.dtype = pb.DTYPE_FLOAT32
+        field.data = b"".join(part.tobytes() for part in parts)
+        field.offsets = np.cumsum([0, *(part.nbytes for part in parts)], dtype="<i8").tobytes()
+    for name, value in result.metrics.items():
+        message.metrics[name] = value
+    return message
