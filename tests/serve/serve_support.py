@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from code_rl.backends.server.application import Application
-from code_rl.backends.server.core import Core, Limits, Names
+from code_rl.backends.server.core import Core, Limits
 from code_rl.backends.server.engine import EmbeddedHost
 from code_rl.backends.server.store import Store
 
@@ -55,7 +55,7 @@ class ServerThread:
 
     async def _serve(self) -> None:
         store = Store(self.folder)
-        self.core = Core(store, Names(self._models), self._limits, self._host)
+        self.core = Core(store, self._models, self._limits, self._host)
         self.application = Application(self.core, self._token, self.max_request_bytes, status=False)
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()

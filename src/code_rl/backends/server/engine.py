@@ -194,17 +194,18 @@ class EmbeddedEngine:
             self._changed.notify()
         return future
 
-    def idle_for(self) -> float:
-        """Seconds since there was something to do."""
-        load = self.load_now()
-        return 0.0 if load.operations_waiting or load.samples_waiting else time.monotonic() - self._last_used
-
     def load_now(self) -> Load:
         """What waits, is held and was done."""
         with self._changed:
             waiting, samples = sum(map(len, self._queue.lanes.values())), len(self._queue.samples)
-        held = {"models": len(self._clients), "snapshots": len(self._snapshots)}
-        return replace(self._load, operations_waiting=waiting, samples_waiting=samples, **held)
+        return replace(
+            self._load,
+            operations_waiting=waiting,
+            samples_waiting=samples,
+            models=len(self._clients),
+            snapshots=len(self._snapshots),
+            idle_s=0.0 if waiting or samples else time.monotonic() - self._last_used,
+        )
 
     def close(self) -> None:
         """Accept nothing more; what is queued still runs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -12,18 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from tinker import types
-from tinker.types.future_completion import FutureFailed, FutureFinished
-from tinker.types.future_retrieve_request import FutureRetrieveRequest
-from tinker.types.futures_retrieve_request import FuturesRetrieveRequest
-from tinker.types.futures_retrieve_response import FuturesRetrieveResponse
 
 from .core import Core, SamplingSession
 from .promises import Promise
 from .store import SamplerRecord, now
 from .wire import bad, checked_seq, gone, validated
 
-BLOCK = 1_000_000_000
 MAX_SAMPLES = 4096
+WAIT_S = 25.0
 _REFUSED = {
     "topk_prompt_logprobs": "",
     "topk_sample_logprobs": "",
@@ -33,15 +28,21 @@ _REFUSED = {
 }
 
 
+class CancelRequest(BaseModel):
+    """Which sample to cancel."""
+
+    model_config = ConfigDict(extra="forbid")
+    request_id: str
+
+
 class SamplingCalls:
     """What a SamplingClient calls."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def create_session(self, data: Mapping[str, Any]) -> types.CreateSamplingSessionResponse:
+    def create_session(self, request: types.CreateSamplingSessionRequest) -> types.CreateSamplingSessionResponse:
         """A sampling session on a base model or on saved weights. Asked twice, it is made once."""
-        request = validated(types.CreateSamplingSessionRequest, data)
         core = self._core
         session = core.session(request.session_id)
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
@@ -63,28 +64,16 @@ class SamplingCalls:
         if request.model_path is None:
             if request.base_model is None:
                 raise bad("create_sampling_session needs model_path or base_model")
-            local = core.names.local(request.base_model)
+            local = core.local(request.base_model)
             return SamplerRecord(sampler_id, request.base_model, local, None, False, now())
         checkpoint = core.store.find(request.model_path, "state", "sampler")
         run = core.store.read_run(checkpoint.run_id)
         if run is None:
             raise gone(f"run {checkpoint.run_id} of {request.model_path} is no longer known")
-        if request.base_model is not None and core.names.local(request.base_model) != run.local:
+        if request.base_model is not None and core.local(request.base_model) != run.local:
             raise bad(f"base_model={request.base_model[:100]!r}: {request.model_path} belongs to {run.base_model!r}")
-        core.store.link_sampler(
-            sampler_id, core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
-        )
+        core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
         return SamplerRecord(sampler_id, run.base_model, run.local, request.model_path, True, now())
-
-    def join(self, data: Mapping[str, Any]) -> types.JoinSamplingSessionResponse:
-        """A number for a copy of a sampling client, so that its requests are told from the others'."""
-        request = validated(types.JoinSamplingSessionRequest, data)
-        sampler = self._core.sampler(request.sampling_session_id)
-        if not sampler.clients:
-            # Copies made before a restart keep their numbers: start somewhere that they cannot have come to.
-            sampler.clients = secrets.randbelow(1 << 28)
-        sampler.clients += 1
-        return types.JoinSamplingSessionResponse(client_counter=sampler.clients)
 
     def get_sampler(self, sampler_id: str) -> types.GetSamplerResponse:
         """What is known of a sampling session."""
@@ -93,8 +82,8 @@ class SamplingCalls:
             sampler_id=sampler_id, base_model=record.base_model, model_path=record.model_path
         )
 
-    async def sample(self, data: Mapping[str, Any], fingerprint: bytes, size: int) -> tuple[Promise, list[str]]:
-        """The promise of samples, and the ids of its sequences."""
+    async def sample(self, data: Mapping[str, Any], fingerprint: bytes, size: int) -> dict[str, Any]:
+        """Promise samples; the answer has the ids of its sequences."""
         params = data.get("sampling_params")
         surplus = sorted(set(params) - set(types.SamplingParams.model_fields)) if isinstance(params, dict) else []
         if surplus:
@@ -114,22 +103,16 @@ class SamplingCalls:
         core = self._core
         sampler = core.sampler(request.sampling_session_id)
         request_id = f"{sampler.record.sampler_id}:{seq}"
+        if core.promises.seen(request_id, "sample", fingerprint) is None:
+            core.refuse_when_draining()
+            core.promises.check_room(size)
+            future = await self._draw(sampler, request, seq)
+            if core.promises.seen(request_id, "sample", fingerprint) is not None:
+                future.cancel()  # another copy of the request was quicker
+            else:
+                core.follow(sampler, core.promises.add(Promise(request_id, "sample", fingerprint, size)), future)
         ids = [f"{request_id}:{i}" for i in range(request.num_samples)]
-        seen = core.promises.seen(request_id, "sample", fingerprint)
-        if seen is not None:
-            return seen, ids
-        core.refuse_when_draining()
-        core.promises.check_room(size)
-        future = await self._draw(sampler, request, seq)
-        twin = core.promises.seen(request_id, "sample", fingerprint)
-        if twin is not None:
-            future.cancel()
-            return twin, ids
-        queue = f"{sampler.record.sampler_id}/{seq // BLOCK}"
-        session_id = request_id.partition(":")[0]
-        promise = core.promises.add(Promise(request_id, "sample", session_id, fingerprint, size, queue=queue))
-        core.follow(sampler, promise, future)
-        return promise, ids
+        return {"request_id": request_id, "sample_sequence_ids": ids}
 
     async def _draw(
         self, sampler: SamplingSession, request: types.SampleRequest, seq: int
@@ -146,25 +129,9 @@ class SamplingCalls:
         except FileNotFoundError:
             raise gone(f"the weights of sampling session {record.sampler_id} are no longer kept") from None
 
-
-WAIT_S = 25.0
-
-
-class _Cancel(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    request_id: str
-
-
-class FutureCalls:
-    """What the SDK's futures call."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def retrieve(self, data: Mapping[str, Any]) -> Promise | None:
+    async def retrieve(self, request_id: str) -> Promise | None:
         """A promise once it is finished; None: not yet."""
-        request = validated(FutureRetrieveRequest, data)
-        promise = self._find(request.request_id)
+        promise = self._find(request_id)
         with self._core.session(promise.session_id).listening(), contextlib.suppress(TimeoutError):
             await asyncio.wait_for(promise.done.wait(), WAIT_S)
         if not promise.done.is_set():
@@ -172,31 +139,8 @@ class FutureCalls:
         promise.fetched = promise.fetched or time.monotonic()
         return promise
 
-    async def retrieve_many(self, data: Mapping[str, Any]) -> FuturesRetrieveResponse:
-        """The requests of one sampling client that have ended since `prev_cursor`, once there are any."""
-        request = validated(FuturesRetrieveRequest, data)
-        target = request.target
-        sampler = self._core.sampler(target.sampling_session_id)
-        for request_id in request.retrieved_request_ids[:100_000]:
-            if request_id.startswith(f"{sampler.record.sampler_id}:"):
-                self._core.promises.drop_request(request_id)
-        found = self._core.promises.completions(f"{sampler.record.sampler_id}/{target.cloned_sampler_id}")
-        if request.prev_cursor > found.cursor:
-            raise gone(f"cursor {str(request.prev_cursor)[:40]} is from before a restart of the server")
-        while found.events and found.events[0][0] <= request.prev_cursor:
-            found.events.popleft()
-        wait_s = WAIT_S if request.timeout is None else min(max(request.timeout, 0.0), WAIT_S)
-        if not found.events and wait_s:
-            found.changed.clear()
-            with self._core.session(sampler.record.sampler_id).listening(), contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(found.changed.wait(), wait_s)
-        return FuturesRetrieveResponse(
-            completions=[_completion(promise) for _, promise in found.events], cursor=found.cursor
-        )
-
-    def cancel(self, data: Mapping[str, Any]) -> None:
+    def cancel(self, request: CancelRequest) -> None:
         """Stop a sample that has not begun. One that has begun or ended is left alone."""
-        request = validated(_Cancel, data)
         promise = self._find(request.request_id)
         if promise.kind != "sample":
             raise bad(f"{promise.request_id} is a {promise.kind} request; only samples can be cancelled")
@@ -211,9 +155,3 @@ class FutureCalls:
             )
         self._core.session(promise.session_id)
         return promise
-
-
-def _completion(promise: Promise) -> types.FutureCompletion:
-    if promise.error is not None:
-        return FutureFailed(request_id=promise.request_id)
-    return FutureFinished(request_id=promise.request_id, response_payload_uncompressed_size=promise.size)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 from tinker import types
 
@@ -24,6 +25,8 @@ from .training_calls import expiry
 from .wire import Refusal, bad, unknown, validated
 
 KEPT_KEYS = 1024
+MAX_PAGE = 1000
+URLS_S = 3600
 
 
 class _Finish(BaseModel):
@@ -32,36 +35,49 @@ class _Finish(BaseModel):
     detail: str | None = None
 
 
+class _Ttl(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    ttl_seconds: int | None = None
+
+
+class WeightsInfoRequest(BaseModel):
+    """Which checkpoint is asked about."""
+
+    model_config = ConfigDict(extra="forbid")
+    tinker_path: str
+
+
 class Capabilities(types.GetServerCapabilitiesResponse):
     """What the SDK asks for, and which losses there are with their settings, for those who would rather know at the start."""
 
     losses: dict[str, list[str]]
 
 
-class SessionCalls:
-    """What a ServiceClient calls."""
+class ServiceCalls:
+    """Runs, checkpoints and sessions are read from the state folder, so that they are there after a restart."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._by_key: dict[str, str] = {}
+        self._secret = secrets.token_bytes(32)
 
     def create(self, data: Mapping[str, Any], key: str | None) -> types.CreateSessionResponse:
         """A new session; `key` is the client's idempotency key, under which a retry finds the session again."""
         request = validated(types.CreateSessionRequest, data)
-        if key is not None and key in self._by_key:
-            return types.CreateSessionResponse(session_id=self._by_key[key])
-        self._core.refuse_when_draining()
-        record = request.model_dump(mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"})
-        session_id = self._core.create_session(record)
-        if key is not None:
-            self._by_key[key] = session_id
+        session_id = self._by_key.get(key or "")
+        if session_id is None:
+            self._core.refuse_when_draining()
+            record = request.model_dump(mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"})
+            session_id = self._core.create_session(record)
+            if key:
+                self._by_key[key] = session_id
             while len(self._by_key) > KEPT_KEYS:
                 del self._by_key[next(iter(self._by_key))]
         return types.CreateSessionResponse(session_id=session_id)
 
-    def heartbeat(self, data: Mapping[str, Any]) -> types.SessionHeartbeatResponse:
+    def heartbeat(self, request: types.SessionHeartbeatRequest) -> types.SessionHeartbeatResponse:
         """The client is alive."""
-        self._core.session(validated(types.SessionHeartbeatRequest, data).session_id)
+        self._core.session(request.session_id)
         return types.SessionHeartbeatResponse()
 
     def finish(self, session_id: str, data: Mapping[str, Any]) -> None:
@@ -79,10 +95,6 @@ class SessionCalls:
         self._core.store.write_session(
             session_id, {**record, "finished": {"type": request.reason["type"], "detail": request.detail}}
         )
-        self._free(session_id)
-
-    def _free(self, session_id: str) -> None:
-        """Give up everything of a session but its checkpoints."""
         core = self._core
         core.promises.drop_session(session_id)
         for sampler_id in core.store.samplers_of(session_id):
@@ -99,11 +111,11 @@ class SessionCalls:
                 contexts[name] = engine.loaded.result().context
         if (built_in := built_in_context()) is not None:
             contexts.setdefault(BUILT_IN, built_in)
-        for asked, local in core.names.table.items():
+        for asked, local in core.models.items():
             contexts.setdefault(asked, contexts.get(local))
         if wanted is not None and contexts.get(wanted) is None:
             with contextlib.suppress(ConfigError):
-                contexts[wanted] = core.host.context_of(core.names.local(wanted))
+                contexts[wanted] = core.host.context_of(core.local(wanted))
         return Capabilities(
             losses={name: sorted(keys) for name, keys in core.host.losses.items()},
             supported_models=[
@@ -111,28 +123,6 @@ class SessionCalls:
                 for name, context in contexts.items()
             ],
         )
-
-
-MAX_PAGE = 1000
-URLS_S = 3600
-
-
-class _Path(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    tinker_path: str
-
-
-class _Ttl(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    ttl_seconds: int | None = None
-
-
-class Listings:
-    """Everything is read from the state folder, so that it is there after a restart."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._secret = secrets.token_bytes(32)
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
         """Training runs, newest first."""
@@ -161,15 +151,10 @@ class Listings:
             cursor=types.Cursor(offset=offset, limit=limit, total_count=len(found)),
         )
 
-    def delete(self, run_id: str, checkpoint_id: str) -> None:
-        """Delete a checkpoint; samplers that hold its weights keep them."""
-        self._core.store.delete_checkpoint(self._core.store.find_in_run(run_id, checkpoint_id))
-
-    def set_ttl(self, run_id: str, checkpoint_id: str, data: Mapping[str, Any]) -> None:
+    def set_ttl(self, checkpoint: Checkpoint, data: Mapping[str, Any]) -> None:
         """Change when a checkpoint ends."""
-        seconds = expiry(validated(_Ttl, data).ttl_seconds)
-        found = self._core.store.find_in_run(run_id, checkpoint_id)
-        self._core.store.write_checkpoint(run_id, found.name, found.kind, seconds, found.user_metadata, found.time)
+        seconds, c = expiry(validated(_Ttl, data).ttl_seconds), checkpoint
+        self._core.store.write_checkpoint(c.run_id, c.name, c.kind, seconds, c.user_metadata, c.time)
 
     def sessions(self, query: Mapping[str, str]) -> types.ListSessionsResponse:
         """Session ids, newest first."""
@@ -188,42 +173,38 @@ class Listings:
             display_name=record.get("display_name"),
         )
 
-    def external_urls(self, run_id: str, checkpoint_id: str, server: str) -> types.ExternalWeightsUrlsResponse:
+    def external_urls(self, checkpoint: Checkpoint, server: str) -> types.ExternalWeightsUrlsResponse:
         """An address for each file of an external checkpoint, good for `URLS_S` seconds; whoever has it needs no key."""
-        checkpoint = self._core.store.find_in_run(run_id, checkpoint_id)
         if checkpoint.kind != "external":
             raise bad(f"{checkpoint.tinker_path} has no files to download; make some with save_weights_external")
-        folder = self._core.store.checkpoint_file(run_id, checkpoint.name, "external")
         expires = int(time.time()) + URLS_S
         urls = {}
-        for file in sorted(folder.iterdir()):
-            path = f"{run_id}/{checkpoint.name}/{file.name}"
+        for file in sorted(self._core.store.file_of(checkpoint).iterdir()):
+            path = f"{checkpoint.run_id}/{checkpoint.name}/{file.name}"
             urls[file.name] = f"{server}/download/{path}?expires={expires}&signature={self._sign(path, expires)}"
         return types.ExternalWeightsUrlsResponse(urls=urls, expires=datetime.fromtimestamp(expires, UTC))
 
-    def external_file(self, path: str, query: Mapping[str, str]) -> Path:
+    def external_file(self, request: web.Request) -> Path:
         """The file behind such an address; a Refusal when it was not made by this server, or its time is over."""
-        expires = query.get("expires", "")
+        path, expires = request.match_info["path"], request.query.get("expires", "")
         whole = expires.isascii() and expires.isdigit() and len(expires) < 12
-        if not whole or not hmac.compare_digest(
-            self._sign(path, int(expires)).encode(), query.get("signature", "").encode()
-        ):
+        given = request.query.get("signature", "").encode()
+        if not whole or not hmac.compare_digest(self._sign(path, int(expires)).encode(), given):
             raise Refusal(403, "this address was not made by this server as it runs now")
         run_id, name, file = path.split("/")
-        self._core.store.find_in_run(run_id, f"external_weights/{name}")
+        found = self._core.store.find_in_run(run_id, f"external_weights/{name}")
         if int(expires) < time.time():
             raise Refusal(403, "the time of this address is over; ask for another")
-        return self._core.store.checkpoint_file(run_id, name, "external") / file
+        return self._core.store.file_of(found) / file
 
     def _sign(self, path: str, expires: int) -> str:
         return hmac.digest(self._secret, f"{path}?{expires}".encode(), "sha256").hex()
 
-    def weights_info(self, data: Mapping[str, Any]) -> types.WeightsInfoResponse:
+    def weights_info(self, request: WeightsInfoRequest) -> types.WeightsInfoResponse:
         """What a checkpoint was made from, for those who load it."""
-        checkpoint = self._core.store.find(validated(_Path, data).tinker_path, "state", "sampler")
+        checkpoint = self._core.store.find(request.tinker_path, "state", "sampler")
         run = self._core.store.read_run(checkpoint.run_id)
-        file = self._core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
-        meta = read_state(file).meta
+        meta = read_state(self._core.store.file_of(checkpoint)).meta
         return types.WeightsInfoResponse(
             base_model=run.base_model if run is not None else str(meta["base_model"]),
             is_lora=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -16,10 +17,10 @@ from code_rl.backends.embedded.state import check_name
 from code_rl.errors import ConfigError, InputError
 
 from .core import Core, Run
-from .promises import Promise
+from .promises import Promise, session_of
 from .seam import Engine
 from .store import Checkpoint, Kind, RunRecord, SamplerRecord, now
-from .wire import PassRequest, Refusal, bad, checked_seq, gone, validated
+from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
 MAX_RANK = 1024
 MIN_TTL_S, MAX_TTL_S = 3600, 10 * 365 * 24 * 3600
@@ -35,9 +36,8 @@ class TrainingCalls:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def create(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def create(self, request: types.CreateModelRequest, fingerprint: bytes) -> Promise:
         """A model with a fresh adapter."""
-        request = validated(types.CreateModelRequest, data)
         run_id = self._new_id(request.session_id, request.model_seq_id)
         lora = request.lora_config or types.LoraConfig(rank=32)
         if not 1 <= lora.rank <= MAX_RANK:
@@ -49,7 +49,7 @@ class TrainingCalls:
         _adam_only(request.optimizer_config)
         seed = lora.seed if lora.seed is not None else secrets.randbits(63)
         settings = LoraSettings(lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed)
-        local = self._core.names.local(request.base_model)
+        local = self._core.local(request.base_model)
         record = self._recording(request.base_model, local, request.user_metadata)
 
         def then(run: Run, made: LoraSettings) -> types.CreateModelResponse:
@@ -60,9 +60,8 @@ class TrainingCalls:
             run_id, local, "create_model", fingerprint, lambda engine: engine.create(run_id, settings), then
         )
 
-    def load(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def load(self, request: types.LoadWeightsRequest, fingerprint: bytes) -> Promise:
         """A checkpoint into a model: a new one (`session_id`), or one that exists (`model_id`)."""
-        request = validated(types.LoadWeightsRequest, data)
         if (request.session_id is None) == (request.model_id is None):
             raise bad("load_weights needs session_id with model_seq_id, or model_id with seq_id")
         if request.weights_access_token is not None:
@@ -73,7 +72,7 @@ class TrainingCalls:
         checkpoint = core.store.find(request.path, "state", "sampler")
         if optimizer and checkpoint.kind != "state":
             raise bad(f"{request.path} holds sampler weights, without optimizer state; load one of save_state")
-        file = core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+        file = core.store.file_of(checkpoint)
 
         def answer(run: Run) -> types.LoadWeightsResponse:
             return types.LoadWeightsResponse(path=request.path, model_id=run.run_id, type="load_weights")
@@ -89,7 +88,7 @@ class TrainingCalls:
         asked = request.base_model or (origin.base_model if origin is not None else None)
         if asked is None:
             raise gone(f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model")
-        local = core.names.local(asked)
+        local = core.local(asked)
         record = self._recording(asked, local, request.user_metadata)
 
         def then(run: Run, made: LoraSettings) -> types.LoadWeightsResponse:
@@ -120,9 +119,9 @@ class TrainingCalls:
 
         return record
 
-    def info(self, data: Mapping[str, Any]) -> types.GetInfoResponse:
+    def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
         """What is known of a model."""
-        run = self._core.run(validated(types.GetInfoRequest, data).model_id)
+        run = self._core.run(request.model_id)
         record = self._created(run)
         return types.GetInfoResponse(
             type="get_info",
@@ -164,13 +163,12 @@ class TrainingCalls:
         )
         if fault is not None:
             # The numbers that follow go on, and the step behind it fails, as in process.
-            core.promises.drop_request(promise.request_id)
+            promise.fetched = time.monotonic()
             raise bad(str(fault))
         return promise
 
-    def optim_step(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
         """One optimizer step."""
-        request = validated(types.OptimStepRequest, data)
         run = self._core.run(request.model_id)
         params = request.optim_params
         if not isinstance(params, types.AdamParams):
@@ -179,9 +177,8 @@ class TrainingCalls:
             run, checked_seq(request.seq_id), "optim_step", fingerprint, lambda e: e.optim_step(run.run_id, params)
         )
 
-    def save(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:
         """A checkpoint of adapter and optimizer."""
-        request = validated(types.SaveWeightsRequest, data)
         if request.path is None:
             raise bad("save_weights needs a path: the checkpoint's name")
         return self._save(
@@ -189,9 +186,8 @@ class TrainingCalls:
             request.user_metadata, request.overwrite,
         )  # fmt: skip
 
-    def save_external(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def save_external(self, request: types.SaveWeightsExternalRequest, fingerprint: bytes) -> Promise:
         """The adapter in peft's form, to be downloaded."""
-        request = validated(types.SaveWeightsExternalRequest, data)
         if request.age_encryption_recipients:
             raise bad("age_encryption_recipients is not supported: this server does not encrypt")
         return self._save(
@@ -199,9 +195,8 @@ class TrainingCalls:
             lambda made: _ExternalSaved(path=made.tinker_path, type=_SAVE["external"], size_bytes=made.size_bytes),
         )  # fmt: skip
 
-    def save_for_sampler(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def save_for_sampler(self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes) -> Promise:
         """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their own."""
-        request = validated(types.SaveWeightsForSamplerRequest, data)
         if request.kind != "snapshot":
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
@@ -213,7 +208,7 @@ class TrainingCalls:
             raise bad("ttl_seconds and user_metadata need a name: weights without one live as long as their session")
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
         core, run = self._core, self._core.run(request.model_id)
-        sampler_id = f"{run.run_id.partition(':')[0]}:sample:{number}"
+        sampler_id = f"{session_of(run.run_id)}:sample:{number}"
         file = core.store.sampler_file(sampler_id)
 
         def then(_: None) -> _SamplerSaved:
@@ -251,16 +246,14 @@ class TrainingCalls:
             lambda engine: engine.save(run.run_id, written, kind == "state", bool(overwrite)), then,
         )  # fmt: skip
 
-    def unload(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def unload(self, request: types.UnloadModelRequest, fingerprint: bytes) -> Promise:
         """Forget a model; its checkpoints stay."""
-        request = validated(types.UnloadModelRequest, data)
         promises, request_id = self._core.promises, f"{request.model_id}:unload"
         seen = promises.seen(request_id, "unload_model", fingerprint)
         if seen is not None:
             return seen
         run = self._core.run(request.model_id)
-        session_id = run.run_id.partition(":")[0]
-        promise = promises.add(Promise(request_id, "unload_model", session_id, fingerprint, 0, run.run_id))
+        promise = promises.add(Promise(request_id, "unload_model", fingerprint))
         answer = types.UnloadModelResponse(model_id=run.run_id, type="unload_model")
         promises.follow(promise, self._core.unload(run), lambda _: answer)
         return promise

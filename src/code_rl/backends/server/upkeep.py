@@ -24,6 +24,12 @@ from .seam import Load
 from .wire import bad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TICK_S = 1.0
+DISK_EVERY_S = 60.0
+STATUS_EVERY_S = 30.0
+# Longer than the SDK keeps retrying one request.
+GAP_S = 360.0
+ABANDONED_S = 24 * 3600.0
 
 
 class Metrics:
@@ -45,9 +51,31 @@ class Metrics:
             registry=self._registry,
         )
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Gauges(core))
-        self._sampled = self._trained = 0
+        self._registry.register(self)
+        self._counted = 0
         self._line_at, self._line_tokens = time.monotonic(), 0
+
+    def collect(self) -> Iterator[Metric]:
+        """What is read from the server's state when it is asked for."""
+        core, load = self._core, _load(self._core)
+        alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
+        held = {"base": len(core.engines), "training": load.models, "sampler": load.snapshots}
+        for name, text, kinds in (
+            ("queue", "Requests that wait", {"training": load.operations_waiting, "sample": load.samples_waiting}),
+            ("in_memory", "What is in memory", held),
+        ):
+            family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=["kind"])
+            for kind, count in kinds.items():
+                family.add_metric([kind], count)
+            yield family
+        for name, text, value in (
+            ("sessions", "Sessions that are alive", alive),
+            ("promises_kept", "Promises kept", len(core.promises)),
+            ("result_bytes", "Bytes of results kept", core.promises.result_bytes),
+            ("sample_batches", "Batches sampled by the engines in memory", load.batches),
+            ("sample_requests", "Requests in those batches", load.batched_requests),
+        ):
+            yield GaugeMetricFamily(f"code_rl_serve_{name}", text, value=value)
 
     def answered(self, call: str, status: int) -> None:
         """Count an HTTP answer."""
@@ -58,15 +86,13 @@ class Metrics:
         outcome = "done" if promise.error is None else promise.error_category
         self._ended.labels(promise.kind, outcome).inc()
         self._seconds.labels(promise.kind).observe(time.monotonic() - promise.created)
-        result = promise.result
+        result, kind, count = promise.result, "sampled", 0
         if isinstance(result, types.SampleResponse):
             count = sum(len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
-            self._tokens.labels("sampled").inc(count)
-            self._sampled += count
         elif isinstance(result, types.ForwardBackwardOutput):
-            count = sum(len(output["logprobs"].to_numpy()) for output in result.loss_fn_outputs)
-            self._tokens.labels("trained").inc(count)
-            self._trained += count
+            kind, count = "trained", sum(len(output["logprobs"].to_numpy()) for output in result.loss_fn_outputs)
+        self._tokens.labels(kind).inc(count)
+        self._counted += count
 
     def text(self) -> bytes:
         """The exposition."""
@@ -74,7 +100,7 @@ class Metrics:
 
     def status_line(self) -> str | None:
         """Queues, speed and memory since the last line; None when nothing has happened."""
-        now, tokens = time.monotonic(), self._sampled + self._trained
+        now, tokens = time.monotonic(), self._counted
         if tokens == self._line_tokens and not self._core.promises.open:
             self._line_at = now
             return None
@@ -98,42 +124,6 @@ def _load(core: Core) -> Load:
 def _resident_mb() -> float:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 1e6
-
-
-class _Gauges:
-    """What is read from the server's state when it is asked for."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def collect(self) -> Iterator[Metric]:
-        """The gauges now."""
-        core, load = self._core, _load(self._core)
-        queues = GaugeMetricFamily("code_rl_serve_queue", "Requests that wait", labels=["kind"])
-        queues.add_metric(["training"], load.operations_waiting)
-        queues.add_metric(["sample"], load.samples_waiting)
-        yield queues
-        memory = GaugeMetricFamily("code_rl_serve_in_memory", "What is in memory", labels=["kind"])
-        for kind, count in (("base", len(core.engines)), ("training", load.models), ("sampler", load.snapshots)):
-            memory.add_metric([kind], count)
-        yield memory
-        alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
-        for name, text, value in (
-            ("sessions", "Sessions that are alive", alive),
-            ("promises_kept", "Promises kept", len(core.promises)),
-            ("result_bytes", "Bytes of results kept", core.promises.result_bytes),
-            ("sample_batches", "Batches sampled by the engines in memory", load.batches),
-            ("sample_requests", "Requests in those batches", load.batched_requests),
-        ):
-            yield GaugeMetricFamily(f"code_rl_serve_{name}", text, value=value)
-
-
-TICK_S = 1.0
-DISK_EVERY_S = 60.0
-STATUS_EVERY_S = 30.0
-# Longer than the SDK keeps retrying one request.
-GAP_S = 360.0
-ABANDONED_S = 24 * 3600.0
 
 
 class Janitor:
@@ -175,8 +165,12 @@ class Janitor:
             session.last_seen += deaf
             silent = not session.finished and not session.waiting and now - session.last_seen
             if silent > core.limits.session_timeout_s:
-                self._vanish(session.session_id, silent > core.limits.session_timeout_s + core.limits.idle_s)
                 session.vanished = True
+                core.promises.drop_samples(session.session_id)
+                for run in core.runs_of(session.session_id):
+                    core.drop_held(run, bad("the client is gone"))
+                    if silent > core.limits.session_timeout_s + core.limits.idle_s:
+                        core.unload(run)
         for run in list(core.runs.values()):
             if run.held and now - run.held_since > GAP_S:
                 core.close_gap(run)
@@ -184,23 +178,10 @@ class Janitor:
             if sampler.queued == 0 and now - sampler.last_used > max(core.limits.idle_s, ABANDONED_S):
                 del core.samplers[sampler.record.sampler_id]
                 core.store.delete_sampler(sampler.record.sampler_id)
-        self._close_idle_engines()
-
-    def _vanish(self, session_id: str, for_good: bool) -> None:
-        """Free what a client that shows no life held: what it has queued, and (`for_good`) its models."""
-        core = self._core
-        core.promises.drop_samples(session_id)
-        for run in core.runs_of(session_id):
-            core.drop_held(run, bad("the client is gone"))
-            if for_good:
-                core.unload(run)
-
-    def _close_idle_engines(self) -> None:
-        core = self._core
         used = {run.local for run in core.runs.values()}
         used |= {sampler.record.local for sampler in core.samplers.values() if sampler.queued}
         for name, engine in list(core.engines.items()):
-            if name not in used and engine.idle_for() > core.limits.idle_s:
+            if name not in used and engine.load_now().idle_s > core.limits.idle_s:
                 engine.close()
                 del core.engines[name]
 

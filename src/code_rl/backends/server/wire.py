@@ -11,10 +11,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
-import zstandard
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tinker import types
@@ -36,24 +36,17 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
         self.retry_after_s = retry_after_s
 
 
-def bad(message: str) -> Refusal:
-    """The request cannot be served as it is: 400, not retried."""
-    return Refusal(400, message)
+bad = partial(Refusal, 400)
+"""The request cannot be served as it is; not retried."""
+gone = partial(Refusal, 410)
+"""What it names existed and no longer does."""
+busy = partial(Refusal, 429, retry_after_s=1)
+"""A queue is full; retried by the SDK with growing pauses."""
 
 
 def unknown(what: str) -> Refusal:
     """Something named in the request does not exist: 404, not retried."""
     return Refusal(404, f"{what} is not known to this server")
-
-
-def gone(message: str) -> Refusal:
-    """It existed and no longer does: 410."""
-    return Refusal(410, message)
-
-
-def busy(message: str) -> Refusal:
-    """A queue is full: 429, retried by the SDK with growing pauses."""
-    return Refusal(429, message, retry_after_s=1)
 
 
 def category(error: BaseException) -> str:
@@ -187,18 +180,6 @@ def read_proto_pass(body: bytes) -> PassRequest:
         return replace(made, fault=fault)
 
 
-def decompressed(body: bytes, limit: int) -> bytes:
-    """A body without its zstd compression; raises a Refusal of 413 when it would exceed `limit` bytes."""
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            plain = reader.read(limit + 1)
-    except zstandard.ZstdError as error:
-        raise bad(f"the body is not zstd: {error}") from None
-    if len(plain) > limit:
-        raise Refusal(413, f"a request may have {limit} bytes, this one has more when decompressed")
-    return plain
-
-
 def _datum(index: int, message: pb.Datum) -> types.Datum:
     where = f"datum {index}"
     tokens: list[int] = []
@@ -219,22 +200,24 @@ def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
     if message.HasField("sparse_csr"):
         raise bad(f"{where}: sparse tensors are not supported by the embedded engine")
     dtype, name = _DTYPES[message.dtype]
-    raw, shape = message.dense, list(message.shape)
-    count = len(raw) // dtype.itemsize
-    if len(raw) % dtype.itemsize:
-        raise bad(f"{where}: {len(raw)} bytes are not whole {dtype.name} values")
-    if shape and (min(shape) < 0 or math.prod(shape) != count):
-        raise bad(f"{where}: shape {shape[:8]} does not fit {count} values")
-    return types.TensorData(data=np.frombuffer(raw, dtype=dtype).reshape(shape or [count]), dtype=name, shape=shape)
+    if len(message.dense) % dtype.itemsize:
+        raise bad(f"{where}: {len(message.dense)} bytes are not whole {dtype.name} values")
+    data, shape = np.frombuffer(message.dense, dtype=dtype), list(message.shape)
+    _check_shape(where, shape or [len(data)], len(data))
+    return types.TensorData(data=data.reshape(shape or [len(data)]), dtype=name, shape=shape)
 
 
 def _tensor_from_json(name: str, tensor: Any) -> types.TensorData:
     if tensor.sparse_crow_indices is not None or tensor.sparse_col_indices is not None:
         raise bad(f"{name}: sparse tensors are not supported by the embedded engine")
     shape = tensor.shape if tensor.shape is not None else [len(tensor.data)]
-    if min(shape, default=0) < 0 or math.prod(shape) != len(tensor.data):
-        raise bad(f"{name}: shape {shape[:8]} does not fit {len(tensor.data)} values")
+    _check_shape(name, shape, len(tensor.data))
     return types.TensorData(data=tensor.data, dtype=tensor.dtype, shape=shape)
+
+
+def _check_shape(where: str, shape: list[int], count: int) -> None:
+    if min(shape, default=0) < 0 or math.prod(shape) != count:
+        raise bad(f"{where}: shape {shape[:8]} does not fit {count} values")
 
 
 def _constant(name: str) -> NoReturn:
@@ -252,40 +235,33 @@ _STOP = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
 PROTOBUF = "application/x-protobuf"
 
 
-def has_protobuf(result: object) -> bool:
-    """Whether the SDK may ask for this result in protobuf."""
-    return isinstance(result, types.SampleResponse | types.ForwardBackwardOutput)
-
-
-def to_protobuf(result: object) -> bytes:
-    """The protobuf of a sample or of a forward or backward pass."""
-    if isinstance(result, types.SampleResponse):
-        return bytes(_sample(result).SerializeToString())
-    assert isinstance(result, types.ForwardBackwardOutput)
-    return bytes(_pass(result).SerializeToString())
-
-
-def to_json(result: object) -> dict[str, Any]:
-    """The JSON object of any result."""
+def encoded(result: object, accept: str) -> tuple[bytes, str]:
+    """A result, and its content type: protobuf of samples and passes for a client that accepts it, else JSON."""
     if isinstance(result, BaseModel):
-        return result.model_dump(mode="json", exclude_none=True)
-    if isinstance(result, types.SampleResponse):
-        return {
+        made = result.model_dump(mode="json", exclude_none=True)
+    elif isinstance(result, types.SampleResponse):
+        if PROTOBUF in accept:
+            return _sample(result).SerializeToString(), PROTOBUF
+        made = {
             "type": "sample",
             "sequences": [
                 {"stop_reason": s.stop_reason, "tokens": s.tokens, "logprobs": s.logprobs} for s in result.sequences
             ],
             "prompt_logprobs": _optional(result.prompt_logprobs_np),
         }
-    assert isinstance(result, types.ForwardBackwardOutput)
-    return {
-        "loss_fn_output_type": result.loss_fn_output_type,
-        "loss_fn_outputs": [
-            {name: {"data": t.data, "dtype": t.dtype, "shape": t.shape} for name, t in output.items()}
-            for output in result.loss_fn_outputs
-        ],
-        "metrics": result.metrics,
-    }
+    else:
+        assert isinstance(result, types.ForwardBackwardOutput)
+        if PROTOBUF in accept:
+            return _pass(result).SerializeToString(), PROTOBUF
+        made = {
+            "loss_fn_output_type": result.loss_fn_output_type,
+            "loss_fn_outputs": [
+                {name: {"data": t.data, "dtype": t.dtype, "shape": t.shape} for name, t in output.items()}
+                for output in result.loss_fn_outputs
+            ],
+            "metrics": result.metrics,
+        }
+    return json.dumps(made).encode(), "application/json"
 
 
 def _optional(values: np.ndarray[Any, Any] | None) -> list[float | None] | None:
