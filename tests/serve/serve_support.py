@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from code_rl.backends.server.application import Application
-from code_rl.backends.server.core import Core, Limits
+from code_rl.backends.server.core import Core
 from code_rl.backends.server.engine import EmbeddedHost
+from code_rl.backends.server.promises import Limits
 from code_rl.backends.server.store import Store
 
 API = "/api/v1"

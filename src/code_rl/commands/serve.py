@@ -106,8 +106,9 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
 
     from code_rl.backends.embedded.service import resolve_device, resolve_dtype
     from code_rl.backends.server.application import Application
-    from code_rl.backends.server.core import Core, Limits, read_models
+    from code_rl.backends.server.core import Core, read_models
     from code_rl.backends.server.engine import EmbeddedHost
+    from code_rl.backends.server.promises import Limits
     from code_rl.backends.server.store import Store
 
     if config.threads is not None:

@@ -6,8 +6,9 @@ Not thread-safe: the client's worker calls it, one operation at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from .forward import SMALL_HIDDEN, hidden_states, target_logprobs
 from .lora import Lora
 from .packing import Packed, pack, plan
 from .passes import Example, Floats, Pass
-from .weights import SITES, Linear, Weights
+from .weights import Linear, Weights
 
 
 @dataclass
@@ -73,15 +74,8 @@ def adam_step(parameters: Tensor, gradient: Tensor, state: AdamState, params: ty
 
 
 MERGE_LIMIT = 32_000_000
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """A tensor of the trainable weights that collects a gradient, and where it belongs."""
-
-    layer: int
-    site: str
-    tensors: tuple[Tensor, ...]
+_Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
+"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and B."""
 
 
 class Learner:
@@ -116,16 +110,17 @@ class Learner:
     def forward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
         """Losses and log-probabilities without gradients."""
         with torch.no_grad():
-            weights = self.sampler_weights() if self.merging else self.lora.apart(self.base)
-            return self._run(examples, how, weights, backward=False)
+            return self._run(examples, how, self._weights(), backward=False)
 
     def forward_backward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
         """The same, adding this request's gradient to the accumulated one, wholly or (on failure) not at all."""
         weights, leaves = self._trainable()
         output = self._run(examples, how, weights, backward=True)
         gradient = torch.zeros_like(self.lora.flat)
-        for leaf in leaves:
-            self._chain(leaf, gradient)
+        for tensors, chain in leaves:
+            grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
+            if len(grads) == len(tensors):
+                chain(*grads, into=gradient)
         if self.gradient is None:
             self.gradient = gradient
         else:
@@ -150,36 +145,24 @@ class Learner:
         self._merged = None
 
     def _trainable(self) -> tuple[Weights, list[_Leaf]]:
-        weights = self.sampler_weights() if self.merging else self.lora.apart(self.base)
+        weights = self._weights()
         leaves: list[_Leaf] = []
 
         def leaf(linear: Linear, layer: int, site: str) -> Linear:
-            if not self.lora.at(layer, site):
-                return linear
             if self.merging:
                 weight = linear.weight.detach().requires_grad_()
-                leaves.append(_Leaf(layer, site, (weight,)))
+                leaves.append(((weight,), partial(self.lora.chain_merged, layer, site)))
                 return replace(linear, weight=weight)
             assert linear.lora_a is not None
             assert linear.lora_b is not None
             a, b = linear.lora_a.requires_grad_(), linear.lora_b.requires_grad_()
-            leaves.append(_Leaf(layer, site, (a, b)))
+            leaves.append(((a, b), partial(self.lora.chain_apart, layer, site)))
             return replace(linear, lora_a=a, lora_b=b)
 
-        layers = tuple(
-            replace(layer, **{site: leaf(getattr(layer, site), i, site) for site in SITES})  # type: ignore[arg-type]
-            for i, layer in enumerate(weights.layers)
-        )
-        return replace(weights, layers=layers, head=leaf(weights.head, -1, "head")), leaves
+        return self.lora.mapped(weights, leaf), leaves
 
-    def _chain(self, leaf: _Leaf, into: Tensor) -> None:
-        grads = [tensor.grad for tensor in leaf.tensors]
-        if grads[0] is None:
-            return
-        if self.merging:
-            self.lora.chain_merged(leaf.layer, leaf.site, grads[0], into)
-        elif grads[1] is not None:
-            self.lora.chain_apart(leaf.layer, leaf.site, grads[0], grads[1], into)
+    def _weights(self) -> Weights:
+        return self.sampler_weights() if self.merging else self.lora.apart(self.base)
 
     def _run(
         self, examples: Sequence[Example], how: Pass, weights: Weights, backward: bool

@@ -11,14 +11,14 @@ import torch
 from tinker import types
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
-from code_rl.errors import CheckpointError, ConfigError
+from code_rl.errors import ConfigError
 
 from .lora import LoraSettings
 from .models import BUILT_IN, Model, built_in_context, load_model
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
-from .state import Saved, read_state
+from .state import read_state
 from .training import EmbeddedTrainingClient
-from .worker import Worker, awaited, finished
+from .worker import Inline, Worker, awaited
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -130,7 +130,7 @@ class EmbeddedService:
         """Accept no further requests; those already queued are still answered, unless the process ends first."""
         self._loader.close()
         self._sampler.close()
-        return finished(None)
+        return Inline().submit(lambda: None)
 
     def add_model(self, model: Model) -> None:
         """Make a model that is already in memory known under its name."""
@@ -149,24 +149,9 @@ class EmbeddedService:
 
     def _restored(self, path: str, base_model: str | None, optimizer: bool) -> EmbeddedTrainingClient:
         saved = read_state(Path(path))
-        client = self._client(base_model or str(saved.meta["base_model"]), lora_settings(saved, path))
+        client = self._client(base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta, path))
         client.restore(saved, path, optimizer)
         return client
-
-
-def lora_settings(saved: Saved, path: str) -> LoraSettings:
-    """What a checkpoint adapts; raises CheckpointError when it does not say."""
-    meta = saved.meta
-    try:
-        return LoraSettings(
-            rank=int(meta["rank"]),
-            seed=int(meta["seed"]),
-            train_mlp=bool(meta["train_mlp"]),
-            train_attn=bool(meta["train_attn"]),
-            train_unembed=bool(meta["train_unembed"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
 
 
 def resolve_device(name: str) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ class EmbeddedTrainingClient:
         state_dir: Path | None,
         worker: Worker | Inline | None = None,
     ) -> None:
-        self.model_id = model_id
+        self.model_id, self.settings = model_id, settings
         self._model = model
         self._lora = Lora(model.weights.arch, settings, model.weights.device)
         self._lora.initialise()
@@ -140,13 +141,7 @@ class EmbeddedTrainingClient:
         Raises ConfigError at once for a bad name or a ttl; the future raises ConfigError when the name is taken and
         `overwrite` is false, CheckpointError when the disk refuses.
         """
-        path = self._path(name, "state", ttl_seconds)
-
-        def run() -> types.SaveWeightsResponse:
-            self.write(path, True, overwrite, user_metadata)
-            return types.SaveWeightsResponse(path=str(path))
-
-        return self._worker.submit(run)
+        return self._save(types.SaveWeightsResponse, name, "state", ttl_seconds, overwrite, user_metadata)
 
     def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
         """Replace the adapter by a saved one and start the optimizer afresh; the future raises CheckpointError."""
@@ -160,13 +155,7 @@ class EmbeddedTrainingClient:
         self, name: str, ttl_seconds: int | None = None, user_metadata: dict[str, str] | None = None
     ) -> AwaitableConcurrentFuture[types.SaveWeightsForSamplerResponse]:
         """Save the adapter alone, for `create_sampling_client(model_path=...)`; an older one of that name is replaced."""
-        path = self._path(name, "sampler", ttl_seconds)
-
-        def run() -> types.SaveWeightsForSamplerResponse:
-            self.write(path, False, metadata=user_metadata)
-            return types.SaveWeightsForSamplerResponse(path=str(path))
-
-        return self._worker.submit(run)
+        return self._save(types.SaveWeightsForSamplerResponse, name, "sampler", ttl_seconds, True, user_metadata)
 
     def save_weights_and_get_sampling_client(
         self, name: str | None = None, kind: str = "snapshot"
@@ -212,7 +201,7 @@ class EmbeddedTrainingClient:
             ),
             model_id=self.model_id,
             is_lora=True,
-            lora_rank=self._lora.settings.rank,
+            lora_rank=self.settings.rank,
             model_name=self._model.name,
         )
 
@@ -229,7 +218,7 @@ class EmbeddedTrainingClient:
         meta, lora = saved.meta, self._lora
         if meta.get("base_fingerprint") != self._model.fingerprint:
             raise CheckpointError(f"checkpoint {path} belongs to another base model than {self._model.name!r}")
-        if meta.get("modules") != [m.name for m in lora.modules] or meta.get("rank") != lora.settings.rank:
+        if meta.get("modules") != [m.name for m in lora.modules] or meta.get("rank") != self.settings.rank:
             raise CheckpointError(f"checkpoint {path} has another LoRA rank or other adapted modules than this client")
         lora.flat.copy_(_gather(lora, saved, "", path))
         self._learner.adam = AdamState.fresh(lora.flat)
@@ -267,7 +256,15 @@ class EmbeddedTrainingClient:
         self.restore(read_state(Path(path)), path, optimizer)
         return types.LoadWeightsResponse(path=path, model_id=self.model_id, type="load_weights")
 
-    def _path(self, name: str, kind: str, ttl_seconds: int | None) -> Path:
+    def _save(
+        self,
+        answer: Callable[..., T],
+        name: str,
+        kind: str,
+        ttl_seconds: int | None,
+        overwrite: bool,
+        metadata: Mapping[str, str] | None,
+    ) -> AwaitableConcurrentFuture[T]:
         if ttl_seconds is not None:
             raise ConfigError(
                 "ttl_seconds is not supported by the embedded engine: its checkpoints stay until they are deleted"
@@ -275,7 +272,13 @@ class EmbeddedTrainingClient:
         if self._state_dir is None:
             raise ConfigError("this embedded service has no state_dir: pass one to EmbeddedService to save checkpoints")
         check_name(name)
-        return self._state_dir / f"{name}.{kind}.safetensors"
+        path = self._state_dir / f"{name}.{kind}.safetensors"
+
+        def run() -> T:
+            self.write(path, kind == "state", overwrite, metadata)
+            return answer(path=str(path))
+
+        return self._worker.submit(run)
 
     def _tensors(self, training: bool) -> dict[str, torch.Tensor]:
         found = _named(self._lora, self._lora.flat, "")
@@ -287,16 +290,11 @@ class EmbeddedTrainingClient:
         return found
 
     def _meta(self, kind: str, user_metadata: Mapping[str, str] | None) -> dict[str, Any]:
-        settings = self._lora.settings
         return {
             "kind": kind,
             "base_model": self._model.name,
             "base_fingerprint": self._model.fingerprint,
-            "rank": settings.rank,
-            "seed": settings.seed,
-            "train_mlp": settings.train_mlp,
-            "train_attn": settings.train_attn,
-            "train_unembed": settings.train_unembed,
+            **asdict(self.settings),
             "modules": [m.name for m in self._lora.modules],
             "adam_steps": self._learner.adam.steps,
             "has_gradient": self._learner.gradient is not None,

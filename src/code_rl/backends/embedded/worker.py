@@ -141,13 +141,6 @@ def run_into(future: Future[T], operation: Callable[[], T]) -> None:
         future.set_result(result)
 
 
-def finished(value: T) -> AwaitableConcurrentFuture[T]:
-    """A future that already has its result."""
-    future: Future[T] = Future()
-    future.set_result(value)
-    return AwaitableConcurrentFuture(future)
-
-
 def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
     """The `…_async` form of a method that submits a request, for callers that await the submission."""
 

@@ -15,7 +15,7 @@ from typing import Any
 from code_rl.backends.names import source_of
 from code_rl.errors import CodeRLError, ConfigError
 
-from .promises import Promise, Promises, session_of, unchanged
+from .promises import Limits, Promise, Promises, session_of, unchanged
 from .seam import Engine, Facts, Host
 from .store import RunRecord, SamplerRecord, Store, now
 from .wire import Refusal, bad, busy, gone, unknown
@@ -48,18 +48,6 @@ def read_models(path: str | None) -> dict[str, str]:
 
 
 @dataclass
-class Limits:
-    """How much the server takes on; counts and seconds."""
-
-    max_models: int
-    max_queue: int
-    max_queued_bytes: int
-    max_result_bytes: int
-    idle_s: float
-    session_timeout_s: float
-
-
-@dataclass
 class Session:
     """One `ServiceClient`. `vanished`: no sign of life for long; its samples were dropped, and it may come back."""
 
@@ -80,15 +68,6 @@ class Session:
             self.last_seen = time.monotonic()
 
 
-@dataclass(frozen=True)
-class Accepted:
-    """A request with its promise, that runs when `start` is called. `then` makes the answer of what the engine returns."""
-
-    promise: Promise
-    start: Start
-    then: Callable[[Any], object] = unchanged
-
-
 @dataclass(eq=False)
 class Run:
     """A model in training. Requests run in the order of their numbers, 0 its creation; `record` is None until that ended well."""
@@ -97,7 +76,7 @@ class Run:
     local: str
     next_seq: int = 0
     record: RunRecord | None = None
-    held: dict[int, Accepted] = field(default_factory=dict)
+    held: dict[int, tuple[Promise, Callable[[], None]]] = field(default_factory=dict)
     held_since: float = 0.0
     queued: int = 0
     last_used: float = field(default_factory=time.monotonic)
@@ -120,7 +99,7 @@ class Core:
         self.models = models
         self.limits = limits
         self.host = host
-        self.promises = Promises(limits.max_queue, limits.max_queued_bytes, limits.max_result_bytes)
+        self.promises = Promises(limits)
         self.engines: dict[str, Engine] = {}
         self.sessions: dict[str, Session] = {}
         self.runs: dict[str, Run] = {}
@@ -235,20 +214,21 @@ class Core:
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
         promise = self.promises.add(Promise(request_id, kind, fingerprint, size))
-        run.held[seq] = Accepted(promise, start, then)
+
+        def begin() -> None:
+            try:
+                future = start(self.engine(run.local))
+            except CodeRLError as error:
+                future = Future()
+                future.set_exception(error)
+            self.follow(run, promise, future, then)
+
+        run.held[seq] = promise, begin
         run.held_since = time.monotonic()
         while (ready := run.held.pop(run.next_seq, None)) is not None:
-            self._dispatch(run, ready)
+            ready[1]()
             run.next_seq += 1
         return promise
-
-    def _dispatch(self, run: Run, accepted: Accepted) -> None:
-        try:
-            future = accepted.start(self.engine(run.local))
-        except CodeRLError as error:
-            future = Future()
-            future.set_exception(error)
-        self.follow(run, accepted.promise, future, accepted.then)
 
     def follow(
         self,
@@ -271,8 +251,8 @@ class Core:
 
     def drop_held(self, run: Run, error: Exception) -> None:
         """Fail the requests that wait for one before them."""
-        for accepted in run.held.values():
-            self.promises.end(accepted.promise, None, error)
+        for promise, _ in run.held.values():
+            self.promises.end(promise, None, error)
         run.held.clear()
 
     def close_gap(self, run: Run) -> None:

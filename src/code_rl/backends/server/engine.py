@@ -25,7 +25,6 @@ from code_rl.backends.embedded.lora import LoraSettings
 from code_rl.backends.embedded.models import Model, context_of, load_model
 from code_rl.backends.embedded.passes import loss_settings, read_datums, read_pass
 from code_rl.backends.embedded.sampling import EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
-from code_rl.backends.embedded.service import lora_settings
 from code_rl.backends.embedded.state import read_state
 from code_rl.backends.embedded.training import EmbeddedTrainingClient
 from code_rl.backends.embedded.worker import Inline, run_into, start_thread
@@ -104,16 +103,22 @@ class EmbeddedEngine:
         """A fresh adapter, or the one in `file`."""
 
         def work() -> LoraSettings:
-            saved = read_state(file) if lora is None and file is not None else None
-            settings = lora_settings(saved, str(file)) if saved is not None else lora
-            assert settings is not None
-            client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
-            if saved is not None:
-                client.restore(saved, str(file), optimizer)
-            self._clients[run] = client
-            return settings
+            self._clients[run] = client = self._client(run, lora, file, optimizer)
+            return client.settings
 
         return self.submit(run, work)
+
+    def _client(
+        self, run: str, lora: LoraSettings | None, file: Path | None, optimizer: bool = False
+    ) -> EmbeddedTrainingClient:
+        if file is None:
+            assert lora is not None
+            return EmbeddedTrainingClient(self._model(), lora, self._sampler, run, None, Inline())
+        saved = read_state(file)
+        settings = LoraSettings.read(saved.meta, str(file))
+        client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
+        client.restore(saved, str(file), optimizer)
+        return client
 
     def check_pass(self, data: Sequence[types.Datum], loss_fn: str, config: LossConfig) -> None:
         """Raise InputError for a loss or data that the engine would refuse."""
@@ -243,11 +248,7 @@ class EmbeddedEngine:
             return Snapshot(model, model.weights)
         _, found = self._snapshots.get(sample.key, (None, None))
         if found is None:
-            saved, name = read_state(sample.weights), str(sample.weights)
-            settings = lora_settings(saved, name)
-            client = EmbeddedTrainingClient(model, settings, self._sampler, name, None, Inline())
-            client.restore(saved, name, optimizer=False)
-            found = client.snapshot()
+            found = self._client("", None, sample.weights).snapshot()
         self._remember(sample.weights, sample.key, found)
         return found
 

@@ -19,6 +19,18 @@ KEPT_AFTER_FETCH_S = 120.0
 KEPT_UNFETCHED_S = 3600.0
 
 
+@dataclass
+class Limits:
+    """How much the server takes on; counts and seconds."""
+
+    max_models: int
+    max_queue: int
+    max_queued_bytes: int
+    max_result_bytes: int
+    idle_s: float
+    session_timeout_s: float
+
+
 def session_of(member_id: str) -> str:
     """The session of a run, a sampling session, or a request of theirs."""
     return member_id.partition(":")[0]
@@ -51,11 +63,9 @@ class Promise:
 class Promises:
     """All promises. `on_done` hears of each that ends."""
 
-    def __init__(self, max_open: int, max_request_bytes: int, max_result_bytes: int) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._all: dict[str, Promise] = {}
-        self._max_open = max_open
-        self._max_request_bytes = max_request_bytes
-        self._max_result_bytes = max_result_bytes
+        self._limits = limits
         self.open = 0
         self.request_bytes = 0
         self.result_bytes = 0
@@ -80,13 +90,13 @@ class Promises:
 
     def check_room(self, size: int) -> None:
         """Refuse (429) when accepting another request of `size` bytes would exceed what may wait or be kept."""
-        if self.open >= self._max_open:
+        if self.open >= self._limits.max_queue:
             raise busy(f"{self.open} requests are queued, the limit")
-        if self.request_bytes and self.request_bytes + size > self._max_request_bytes:
+        if self.request_bytes and self.request_bytes + size > self._limits.max_queued_bytes:
             raise busy(f"queued requests hold {self.request_bytes} bytes; {size} more are over the limit")
-        if self.result_bytes > self._max_result_bytes:
+        if self.result_bytes > self._limits.max_result_bytes:
             self._drop(p for p in list(self._all.values()) if p.fetched is not None)
-            if self.result_bytes > self._max_result_bytes:
+            if self.result_bytes > self._limits.max_result_bytes:
                 raise busy(f"results that wait to be fetched hold {self.result_bytes} bytes, over the limit")
 
     def add(self, promise: Promise) -> Promise:

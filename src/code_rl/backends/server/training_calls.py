@@ -19,15 +19,30 @@ from code_rl.errors import ConfigError, InputError
 from .core import Core, Run
 from .promises import Promise, session_of
 from .seam import Engine
-from .store import Checkpoint, Kind, RunRecord, SamplerRecord, now
+from .store import Kind, RunRecord, SamplerRecord, now
 from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
 MAX_RANK = 1024
 MIN_TTL_S, MAX_TTL_S = 3600, 10 * 365 * 24 * 3600
 SMALL_PASS = 64 << 10
-_SAVE: Mapping[Kind, Any] = {
-    "state": "save_weights", "sampler": "save_weights_for_sampler", "external": "save_weights_external",
-}  # fmt: skip
+
+
+class _SamplerSaved(types.SaveWeightsForSamplerResponse):
+    """The answer's two forms: a path, or the id of a sampling session."""
+
+    path: str | None = None  # type: ignore[assignment]
+    sampling_session_id: str | None = None
+
+
+class _ExternalSaved(types.SaveWeightsExternalResponse):
+    size_bytes: int
+
+
+_SAVED: Mapping[Kind, tuple[str, Callable[..., object]]] = {
+    "state": ("save_weights", types.SaveWeightsResponse),
+    "sampler": ("save_weights_for_sampler", _SamplerSaved),
+    "external": ("save_weights_external", _ExternalSaved),
+}
 
 
 class TrainingCalls:
@@ -181,29 +196,20 @@ class TrainingCalls:
         """A checkpoint of adapter and optimizer."""
         if request.path is None:
             raise bad("save_weights needs a path: the checkpoint's name")
-        return self._save(
-            request, "state", fingerprint, lambda made: types.SaveWeightsResponse(path=made.tinker_path, type=_SAVE["state"]),
-            request.user_metadata, request.overwrite,
-        )  # fmt: skip
+        return self._save(request, "state", fingerprint, request.user_metadata, bool(request.overwrite))
 
     def save_external(self, request: types.SaveWeightsExternalRequest, fingerprint: bytes) -> Promise:
         """The adapter in peft's form, to be downloaded."""
         if request.age_encryption_recipients:
             raise bad("age_encryption_recipients is not supported: this server does not encrypt")
-        return self._save(
-            request, "external", fingerprint,
-            lambda made: _ExternalSaved(path=made.tinker_path, type=_SAVE["external"], size_bytes=made.size_bytes),
-        )  # fmt: skip
+        return self._save(request, "external", fingerprint, None)
 
     def save_for_sampler(self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes) -> Promise:
         """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their own."""
         if request.kind != "snapshot":
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
-            return self._save(
-                request, "sampler", fingerprint, lambda made: _SamplerSaved(path=made.tinker_path, type=_SAVE["sampler"]),
-                request.user_metadata,
-            )  # fmt: skip
+            return self._save(request, "sampler", fingerprint, request.user_metadata)
         if request.ttl_seconds is not None or request.user_metadata:
             raise bad("ttl_seconds and user_metadata need a name: weights without one live as long as their session")
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
@@ -225,11 +231,11 @@ class TrainingCalls:
         request: types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest,
         kind: Kind,
         fingerprint: bytes,
-        answer: Callable[[Checkpoint], object],
-        metadata: dict[str, str] | None = None,
-        overwrite: bool | None = True,
+        metadata: dict[str, str] | None,
+        overwrite: bool = True,
     ) -> Promise:
         core, run, name = self._core, self._core.run(request.model_id), request.path or ""
+        call, answer = _SAVED[kind]
         ttl = expiry(request.ttl_seconds)
         check_name(name)
         file = core.store.checkpoint_file(run.run_id, name, kind)
@@ -239,11 +245,13 @@ class TrainingCalls:
             if kind == "external":
                 write_peft(read_embedded(written), self._created(run).base_model, file)
                 written.unlink()
-            return answer(core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata))
+            made = core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata)
+            found = {"path": made.tinker_path, "type": call}
+            return answer(**found, size_bytes=made.size_bytes) if kind == "external" else answer(**found)
 
         return core.accept(
-            run, checked_seq(request.seq_id), _SAVE[kind], fingerprint,
-            lambda engine: engine.save(run.run_id, written, kind == "state", bool(overwrite)), then,
+            run, checked_seq(request.seq_id), call, fingerprint,
+            lambda engine: engine.save(run.run_id, written, kind == "state", overwrite), then,
         )  # fmt: skip
 
     def unload(self, request: types.UnloadModelRequest, fingerprint: bytes) -> Promise:
@@ -257,17 +265,6 @@ class TrainingCalls:
         answer = types.UnloadModelResponse(model_id=run.run_id, type="unload_model")
         promises.follow(promise, self._core.unload(run), lambda _: answer)
         return promise
-
-
-class _SamplerSaved(types.SaveWeightsForSamplerResponse):
-    """The answer's two forms: a path, or the id of a sampling session."""
-
-    path: str | None = None  # type: ignore[assignment]
-    sampling_session_id: str | None = None
-
-
-class _ExternalSaved(types.SaveWeightsExternalResponse):
-    size_bytes: int
 
 
 def _adam_only(config: object) -> None:
