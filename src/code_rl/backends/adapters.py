@@ -214,6 +214,22 @@ _SHOWN = (
     "recipe", "dataset", "test_dataset", "learning_rate", "lora_rank", "batch_size", "group_size", "groups_per_batch",
     "max_tokens", "temperature", "format_coef", "seed", "renderer", "backend",
 )  # fmt: skip
+_MERGED = """## Serving
+
+In this folder:
+
+```
+vllm serve .
+python -m sglang.launch_server --model-path .
+transformers serve .
+```"""
+_PEFT = """## Serving
+
+```
+vllm serve BASE_MODEL --enable-lora --lora-modules code-rl=.
+```
+
+`format=merged` writes a folder that every server loads."""
 _SCORES = ("eval/mean_correct", "eval/pass@1", "eval/pass@k", "eval/format_rate")
 
 
@@ -227,22 +243,21 @@ def model_card(
     steps: int | None,
 ) -> str:
     """The text of `README.md`; `settings` and `metrics` are the run's, where the checkpoint belongs to one."""
+    what = "It is merged into the base weights here." if kind == "merged" else "The base model is not included."
+    after = f", after {steps} steps" if steps is not None else ""
     parts = [
         f"---\nbase_model: {base}\nlibrary_name: {'peft' if kind == 'peft' else 'transformers'}\n"
         "pipeline_tag: text-generation\ntags: [code, reinforcement-learning, grpo, lora]\n---",
         f"# {base.rstrip('/').rsplit('/', 1)[-1]}, trained with code-rl",
         f"A LoRA adapter (rank {adapter.rank}, alpha {adapter.alpha:g}; {', '.join(adapter.target_modules)}) on `{base}`, trained with "
-        "reinforcement learning on code problems: GRPO, rewards from test verdicts in a sandbox. "
-        + ("It is merged into the base weights here." if kind == "merged" else "The base model is not included."),
-        f"Checkpoint: `{checkpoint}`"
-        + (f", after {steps} steps" if steps is not None else "")
-        + f". Written by code-rl {__version__}.",
+        f"reinforcement learning on code problems: GRPO, rewards from test verdicts in a sandbox. {what}",
+        f"Checkpoint: `{checkpoint}`{after}. Written by code-rl {__version__}.",
         _evaluation(metrics),
-        _settings(settings),
-        _serving(kind),
+        *([_settings(settings)] if settings is not None else []),
+        _MERGED if kind == "merged" else _PEFT,
         "The licence of the base model applies.",
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _evaluation(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -259,16 +274,6 @@ def _evaluation(metrics: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _settings(settings: Mapping[str, Any] | None) -> str:
-    if settings is None:
-        return ""
+def _settings(settings: Mapping[str, Any]) -> str:
     rows = [f"| {name} | {settings[name]} |" for name in _SHOWN if settings.get(name) is not None]
     return "\n".join(["## Settings", "", "| setting | value |", "|---|---|", *rows])
-
-
-def _serving(kind: str) -> str:
-    if kind == "merged":
-        commands = "vllm serve .\npython -m sglang.launch_server --model-path .\ntransformers serve ."
-        return f"## Serving\n\nIn this folder:\n\n```\n{commands}\n```"
-    command = "vllm serve BASE_MODEL --enable-lora --lora-modules code-rl=."
-    return f"## Serving\n\n```\n{command}\n```\n\n`format=merged` writes a folder that every server loads."

@@ -171,7 +171,7 @@ class Learner:
         losses = [np.zeros(len(e.tokens), dtype=np.float32) for e in examples]
         for units in plan(examples, self.budget):
             batch = pack(units, self.base.device)
-            self._micro_batch(batch, how, weights, backward, logprobs, losses)
+            _spread(batch, *self._micro_batch(batch, how, weights, backward), logprobs, losses)
         total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
         return types.ForwardBackwardOutput(
             loss_fn_output_type="ArrayRecord",
@@ -182,33 +182,22 @@ class Learner:
             metrics={"loss:sum": total},
         )
 
-    def _micro_batch(
-        self, batch: Packed, how: Pass, weights: Weights, backward: bool, logprobs: list[Floats], losses: list[Floats]
-    ) -> None:
-        states = hidden_states(weights, batch, recompute=self.recompute and backward)
-        stem_lp: Tensor | None = None
-        at = batch.stem_tokens
-        if at:
-            with torch.no_grad():
-                stem_lp = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature)
-        branch_lp = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
-        per_token = how.loss.formula(torch, branch_lp, batch.inputs, how.settings)
+    def _micro_batch(self, batch: Packed, how: Pass, weights: Weights, backward: bool) -> tuple[Floats, Floats, Floats]:
+        """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves gradients in the weights."""
+        states, at = hidden_states(weights, batch, recompute=self.recompute and backward), batch.stem_tokens
+        with torch.no_grad():
+            stem = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature) if at else torch.empty(0)
+        branch = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
+        losses = how.loss.formula(torch, branch, batch.inputs, how.settings)
         if backward:
-            per_token.sum().backward()
-        _spread(batch, stem_lp, branch_lp.detach(), per_token.detach(), logprobs, losses)
+            losses.sum().backward()
+        return stem.cpu().numpy(), branch.detach().cpu().numpy(), losses.detach().cpu().numpy()
 
 
 def _spread(
-    batch: Packed,
-    stem_lp: Tensor | None,
-    branch_lp: Tensor,
-    per_token: Tensor,
-    logprobs: list[Floats],
-    losses: list[Floats],
+    batch: Packed, stem: Floats, branch: Floats, token_losses: Floats, logprobs: list[Floats], losses: list[Floats]
 ) -> None:
     """Write a micro-batch's results to the examples they belong to."""
-    stem = stem_lp.cpu().numpy() if stem_lp is not None else np.empty(0, dtype=np.float32)
-    branch, token_losses = branch_lp.cpu().numpy(), per_token.cpu().numpy()
     at_stem = at = 0
     for unit in batch.units:
         for part in unit.branches:

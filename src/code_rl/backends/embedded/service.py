@@ -14,7 +14,7 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.errors import ConfigError
 
 from .lora import LoraSettings
-from .models import BUILT_IN, Model, built_in_context, load_model
+from .models import BUILT_IN, Model, built_in_context, load_model, supported
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import read_state
 from .training import EmbeddedTrainingClient
@@ -115,16 +115,9 @@ class EmbeddedService:
 
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
         """The models known by name: the built-in one and those already loaded; local folders and hub ids work besides."""
-        known = {name: model.weights.arch.max_context for name, model in self._models.items()}
-        built_in = built_in_context()
-        if built_in is not None:
-            known = {BUILT_IN: built_in} | known
-        return types.GetServerCapabilitiesResponse(
-            supported_models=[
-                types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
-                for name, context in known.items()
-            ]
-        )
+        known: dict[str, int | None] = {name: m.weights.arch.max_context for name, m in self._models.items()}
+        built_in = {BUILT_IN: context} if (context := built_in_context()) is not None else {}
+        return types.GetServerCapabilitiesResponse(supported_models=supported(built_in | known))
 
     def close(self) -> AwaitableConcurrentFuture[None]:
         """Accept no further requests; those already queued are still answered, unless the process ends first."""

@@ -15,7 +15,7 @@ from code_rl.errors import BackendError, CheckpointError, ConfigError
 
 from .learner import AdamState, Learner, check_adam
 from .lora import Lora, LoraSettings
-from .models import Model
+from .models import Model, model_info
 from .passes import TEMPERATURE, CustomLoss, Example, Pass, differentiated, read_datums, read_pass, reweighted
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, read_state, write_state
@@ -194,16 +194,8 @@ class EmbeddedTrainingClient:
 
     def get_info(self) -> types.GetInfoResponse:
         """Model name, id and LoRA rank."""
-        return types.GetInfoResponse(
-            type="get_info",
-            model_data=types.ModelData(
-                arch=self._model.weights.arch.family, model_name=self._model.name, tokenizer_id=self._model.source
-            ),
-            model_id=self.model_id,
-            is_lora=True,
-            lora_rank=self.settings.rank,
-            model_name=self._model.name,
-        )
+        model = self._model
+        return model_info(self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank)
 
     def max_context_length(self) -> int:
         """Greatest number of tokens, prompt and completion together."""

@@ -15,6 +15,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 from tinker import types
 
+from code_rl.backends.embedded.models import supported
 from code_rl.backends.embedded.state import read_state
 from code_rl.backends.names import BUILT_IN, built_in_context
 from code_rl.errors import ConfigError
@@ -116,13 +117,8 @@ class ServiceCalls:
         if wanted is not None and contexts.get(wanted) is None:
             with contextlib.suppress(ConfigError):
                 contexts[wanted] = core.host.context_of(core.local(wanted))
-        return Capabilities(
-            losses={name: sorted(keys) for name, keys in core.host.losses.items()},
-            supported_models=[
-                types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
-                for name, context in contexts.items()
-            ],
-        )
+        losses = {name: sorted(keys) for name, keys in core.host.losses.items()}
+        return Capabilities(losses=losses, supported_models=supported(contexts))
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
         """Training runs, newest first."""

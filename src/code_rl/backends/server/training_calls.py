@@ -13,6 +13,7 @@ from tinker import types
 
 from code_rl.backends.adapters import read_embedded, write_peft
 from code_rl.backends.embedded.lora import LoraSettings
+from code_rl.backends.embedded.models import model_info
 from code_rl.backends.embedded.state import check_name
 from code_rl.errors import ConfigError, InputError
 
@@ -138,14 +139,7 @@ class TrainingCalls:
         """What is known of a model."""
         run = self._core.run(request.model_id)
         record = self._created(run)
-        return types.GetInfoResponse(
-            type="get_info",
-            model_data=types.ModelData(arch=record.arch, model_name=record.base_model, tokenizer_id=record.tokenizer),
-            model_id=run.run_id,
-            is_lora=True,
-            lora_rank=record.rank,
-            model_name=record.base_model,
-        )
+        return model_info(run.run_id, record.arch, record.base_model, record.tokenizer, record.rank)
 
     def _created(self, run: Run) -> RunRecord:
         if run.record is None:
