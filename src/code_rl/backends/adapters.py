@@ -23,6 +23,29 @@ PREFIX = "base_model.model."
 # Names under which services save the unembedding.
 _HEADS = ("model.unembed_tokens", "unembed_tokens", "model.lm_head")
 HEAD = "lm_head"
+logger = logging.getLogger("code_rl.backends")
+_PATIENCE_S, _KEPT_S = 300.0, 3600
+_SHOWN = (
+    "recipe", "dataset", "test_dataset", "learning_rate", "lora_rank", "batch_size", "group_size", "groups_per_batch",
+    "max_tokens", "temperature", "format_coef", "seed", "renderer", "backend",
+)  # fmt: skip
+_MERGED = """## Serving
+
+In this folder:
+
+```
+vllm serve .
+python -m sglang.launch_server --model-path .
+transformers serve .
+```"""
+_PEFT = """## Serving
+
+```
+vllm serve BASE_MODEL --enable-lora --lora-modules code-rl=.
+```
+
+`format=merged` writes a folder that every server loads."""
+_SCORES = ("eval/mean_correct", "eval/pass@1", "eval/pass@k", "eval/format_rate")
 
 
 @dataclass(frozen=True)
@@ -148,10 +171,6 @@ def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor,
     return {name: (parts["lora_A"], parts["lora_B"]) for name, parts in found.items()}
 
 
-logger = logging.getLogger("code_rl.backends")
-_PATIENCE_S, _KEPT_S = 300.0, 3600
-
-
 def download_adapter(place: Place, path: str, folder: Path) -> str:
     """Fetch the adapter of a training checkpoint (`tinker://RUN/weights/NAME`) into `folder`; returns its base model's name.
 
@@ -208,29 +227,6 @@ def _forget(link: Link, rest: Any, path: str) -> None:
         link.submit(lambda: rest.delete_checkpoint_from_tinker_path(path)).result()
     except BackendError as error:
         logger.warning("%s was not deleted and stays for an hour: %s", path, error)
-
-
-_SHOWN = (
-    "recipe", "dataset", "test_dataset", "learning_rate", "lora_rank", "batch_size", "group_size", "groups_per_batch",
-    "max_tokens", "temperature", "format_coef", "seed", "renderer", "backend",
-)  # fmt: skip
-_MERGED = """## Serving
-
-In this folder:
-
-```
-vllm serve .
-python -m sglang.launch_server --model-path .
-transformers serve .
-```"""
-_PEFT = """## Serving
-
-```
-vllm serve BASE_MODEL --enable-lora --lora-modules code-rl=.
-```
-
-`format=merged` writes a folder that every server loads."""
-_SCORES = ("eval/mean_correct", "eval/pass@1", "eval/pass@k", "eval/format_rate")
 
 
 def model_card(

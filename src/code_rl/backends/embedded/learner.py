@@ -23,6 +23,10 @@ from .packing import Packed, pack, plan
 from .passes import Example, Floats, Pass
 from .weights import Linear, Weights
 
+MERGE_LIMIT = 32_000_000
+_Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
+"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and B."""
+
 
 @dataclass
 class AdamState:
@@ -71,11 +75,6 @@ def adam_step(parameters: Tensor, gradient: Tensor, state: AdamState, params: ty
     denominator = state.square.sqrt().div_(square_correction).add_(params.eps)
     parameters.addcdiv_(state.mean, denominator, value=-params.learning_rate / mean_correction)
     return {"grad_norm:mean": norm}
-
-
-MERGE_LIMIT = 32_000_000
-_Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
-"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and B."""
 
 
 class Learner:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,7 +36,8 @@ class LoraSettings:
     def read(cls, meta: Mapping[str, Any], path: str) -> LoraSettings:
         """What a checkpoint adapts; raises CheckpointError when it does not say."""
         try:
-            return cls(**{f.name: (int if f.name in ("rank", "seed") else bool)(meta[f.name]) for f in fields(cls)})
+            trained = {name: bool(meta[name]) for name in ("train_mlp", "train_attn", "train_unembed")}
+            return cls(rank=int(meta["rank"]), seed=int(meta["seed"]), **trained)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
 

@@ -25,6 +25,9 @@ from .weights import Architecture
 TEMPERATURE = "temperature"
 # Below it, logits divided by the temperature leave fp32.
 MIN_TEMPERATURE = 1e-5
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,6 @@ def check_temperature(value: object, name: str) -> None:
 def loss_settings() -> dict[str, frozenset[str]]:
     """Each loss of the engine with the keys that its `loss_fn_config` may have."""
     return {name: frozenset({*loss.defaults, TEMPERATURE}) for name, loss in LOSSES.items()}
-
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,6 @@ def _field(where: str, name: str, datum: types.Datum, length: int, loss: Loss) -
     if not np.isfinite(array).all():
         raise DataError(f"{where}, {name}: a value is not finite")
     return array
-
-
-CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, float]]]
 
 
 def differentiated(

@@ -20,10 +20,10 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.errors import ConfigError
 
 from .decode import Completion, Draw, decode
+from .forward import Prompt
 from .models import Model
 from .passes import check_temperature, prompt_tokens
 from .picking import Choice
-from .prefill import Prompt
 from .weights import Weights
 from .worker import Worker, awaited, run_into
 

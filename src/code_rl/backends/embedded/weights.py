@@ -22,6 +22,8 @@ from code_rl.errors import ConfigError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+_ROW_UNIT, _MANY_ROWS = 4, 64
+SITES = ("qkv", "o", "gate_up", "down")
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,6 @@ def read_architecture(config: Any) -> Architecture:
         tied_unembedding=bool(config.tie_word_embeddings),
         qk_norm=family == "qwen3",
     )
-
-
-_ROW_UNIT, _MANY_ROWS = 4, 64
-
-SITES = ("qkv", "o", "gate_up", "down")
 
 
 def even_rows(rows: int) -> int:

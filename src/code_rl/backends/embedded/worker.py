@@ -25,6 +25,8 @@ GRACE_S = 30.0
 _ending = threading.Event()
 _lock = threading.Lock()
 _threads: dict[threading.Thread, Callable[[], object]] = {}
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], "Future[Any]"]
 
 
 def start_thread(name: str, work: Callable[[], object], wake: Callable[[], object]) -> threading.Thread:
@@ -66,10 +68,6 @@ def end_threads() -> None:
     end = time.monotonic() + GRACE_S
     for thread in waited:
         thread.join(max(0.0, end - time.monotonic()))
-
-
-T = TypeVar("T")
-_Job = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class Worker:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types._pydantic_types.datum import Datum
@@ -25,6 +25,15 @@ from code_rl.errors import CheckpointError, InputError
 
 USER = "user"
 SERVER = "server"
+Model = TypeVar("Model", bound=BaseModel)
+MAX_SEQ_ID = 2**63 - 1
+_DTYPES: dict[int, tuple[Any, Any]] = {
+    pb.DTYPE_FLOAT32: (np.dtype("<f4"), "float32"),
+    pb.DTYPE_INT64: (np.dtype("<i8"), "int64"),
+    pb.DTYPE_INT32: (np.dtype("<i4"), "int64"),
+}
+_STOP = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
+PROTOBUF = "application/x-protobuf"
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
@@ -52,16 +61,6 @@ def unknown(what: str) -> Refusal:
 def category(error: BaseException) -> str:
     """Whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
     return USER if isinstance(error, InputError | CheckpointError | Refusal) else SERVER
-
-
-Model = TypeVar("Model", bound=BaseModel)
-MAX_SEQ_ID = 2**63 - 1
-
-_DTYPES: dict[int, tuple[Any, Any]] = {
-    pb.DTYPE_FLOAT32: (np.dtype("<f4"), "float32"),
-    pb.DTYPE_INT64: (np.dtype("<i8"), "int64"),
-    pb.DTYPE_INT32: (np.dtype("<i4"), "int64"),
-}
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,8 @@ class _JsonPass(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
     model_id: str
     seq_id: int | None = None
-    payload: Any = Field(alias="forward_backward_input")
+    payload: Any = Field(validation_alias=AliasChoices("forward_backward_input", "forward_input"))
     type: str | None = None
-
-
-class _JsonForward(_JsonPass):
-    payload: Any = Field(alias="forward_input")
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -136,7 +131,7 @@ def digest(body: bytes) -> bytes:
 
 def read_json_pass(body: bytes, forward_only: bool) -> PassRequest:
     """A forward or forward_backward request in JSON."""
-    read = validated(_JsonForward if forward_only else _JsonPass, read_json(body))
+    read = validated(_JsonPass, read_json(body))
     made = PassRequest(read.model_id, checked_seq(read.seq_id), [], "", None, forward_only, digest(body))
     try:
         payload = validated(_Payload, read.payload)
@@ -231,10 +226,6 @@ def _first(error: ValidationError) -> str:
     return f"{where}: {found[0]['msg'][:200]}{more}"
 
 
-_STOP = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
-PROTOBUF = "application/x-protobuf"
-
-
 def encoded(result: object, accept: str) -> tuple[bytes, str]:
     """A result, and its content type: protobuf of samples and passes for a client that accepts it, else JSON."""
     if isinstance(result, BaseModel):
@@ -242,12 +233,13 @@ def encoded(result: object, accept: str) -> tuple[bytes, str]:
     elif isinstance(result, types.SampleResponse):
         if PROTOBUF in accept:
             return _sample(result).SerializeToString(), PROTOBUF
+        scored = result.prompt_logprobs_np
         made = {
             "type": "sample",
             "sequences": [
                 {"stop_reason": s.stop_reason, "tokens": s.tokens, "logprobs": s.logprobs} for s in result.sequences
             ],
-            "prompt_logprobs": _optional(result.prompt_logprobs_np),
+            "prompt_logprobs": None if scored is None else [None if math.isnan(v) else v for v in scored.tolist()],
         }
     else:
         assert isinstance(result, types.ForwardBackwardOutput)
@@ -262,12 +254,6 @@ def encoded(result: object, accept: str) -> tuple[bytes, str]:
             "metrics": result.metrics,
         }
     return json.dumps(made).encode(), "application/json"
-
-
-def _optional(values: np.ndarray[Any, Any] | None) -> list[float | None] | None:
-    if values is None:
-        return None
-    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def size_of(result: object) -> int:
