@@ -65,7 +65,7 @@ def _convert(file: Path, out: Path) -> None:
         model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict(), assign=True)
     model.tie_weights()
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)  # type: ignore[no-untyped-call]
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

@@ -170,7 +170,7 @@ class Learner:
         losses = [np.zeros(len(e.tokens), dtype=np.float32) for e in examples]
         for units in plan(examples, self.budget):
             batch = pack(units, self.base.device)
-            _spread(batch, *self._micro_batch(batch, how, weights, backward), logprobs, losses)
+            _spread(batch, self._micro_batch(batch, how, weights, backward), logprobs, losses)
         total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
         return types.ForwardBackwardOutput(
             loss_fn_output_type="ArrayRecord",
@@ -181,7 +181,7 @@ class Learner:
             metrics={"loss:sum": total},
         )
 
-    def _micro_batch(self, batch: Packed, how: Pass, weights: Weights, backward: bool) -> tuple[Floats, Floats, Floats]:
+    def _micro_batch(self, batch: Packed, how: Pass, weights: Weights, backward: bool) -> list[Tensor]:
         """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves gradients in the weights."""
         states, at = hidden_states(weights, batch, recompute=self.recompute and backward), batch.stem_tokens
         with torch.no_grad():
@@ -190,13 +190,12 @@ class Learner:
         losses = how.loss.formula(torch, branch, batch.inputs, how.settings)
         if backward:
             losses.sum().backward()
-        return stem.cpu().numpy(), branch.detach().cpu().numpy(), losses.detach().cpu().numpy()
+        return [stem, branch.detach(), losses.detach()]
 
 
-def _spread(
-    batch: Packed, stem: Floats, branch: Floats, token_losses: Floats, logprobs: list[Floats], losses: list[Floats]
-) -> None:
+def _spread(batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]) -> None:
     """Write a micro-batch's results to the examples they belong to."""
+    stem, branch, token_losses = (part.cpu().numpy() for part in found)
     at_stem = at = 0
     for unit in batch.units:
         for part in unit.branches:

@@ -113,7 +113,8 @@ class Promises:
         promise.cancel = future.cancel
 
         def finish(finished: Future[Any]) -> None:
-            result, error = None, None
+            result: object = None
+            error: BaseException | None = None
             try:
                 result = then(finished.result())
             except CancelledError:
