@@ -105,7 +105,7 @@ def counted_steps(monkeypatch):
     step = decode._step
 
     def counted(weights, cohorts):
-        seen.append(([len(cohort.rows.ids) for cohort in cohorts], sum(cohort.cells for cohort in cohorts)))
+        seen.append(([len(cohort.ids) for cohort in cohorts], sum(cohort.cells for cohort in cohorts)))
         step(weights, cohorts)
 
     monkeypatch.setattr(decode, "_step", counted)

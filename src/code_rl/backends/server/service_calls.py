@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +25,7 @@ from .store import Checkpoint, RunRecord
 from .training_calls import expiry
 from .wire import Refusal, bad, unknown, validated
 
+T = TypeVar("T")
 KEPT_KEYS = 1024
 MAX_PAGE = 1000
 URLS_S = 3600
@@ -122,12 +123,8 @@ class ServiceCalls:
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
         """Training runs, newest first."""
-        limit, offset = _page(query, 20)
-        found = self._core.store.runs()
-        return types.TrainingRunsResponse(
-            training_runs=[self._run(record) for record in found[offset : offset + limit]],
-            cursor=types.Cursor(offset=offset, limit=limit, total_count=len(found)),
-        )
+        found, cursor = _page(self._core.store.runs(), query, 20)
+        return types.TrainingRunsResponse(training_runs=[self._run(record) for record in found], cursor=cursor)
 
     def run(self, run_id: str) -> types.TrainingRun:
         """One training run."""
@@ -140,12 +137,8 @@ class ServiceCalls:
 
     def checkpoints(self, query: Mapping[str, str]) -> types.CheckpointsListResponse:
         """All checkpoints, newest first."""
-        limit, offset = _page(query, 100)
-        found = self._core.store.checkpoints()
-        return types.CheckpointsListResponse(
-            checkpoints=[_checkpoint(c) for c in found[offset : offset + limit]],
-            cursor=types.Cursor(offset=offset, limit=limit, total_count=len(found)),
-        )
+        found, cursor = _page(self._core.store.checkpoints(), query, 100)
+        return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found], cursor=cursor)
 
     def set_ttl(self, checkpoint: Checkpoint, data: Mapping[str, Any]) -> None:
         """Change when a checkpoint ends."""
@@ -154,8 +147,7 @@ class ServiceCalls:
 
     def sessions(self, query: Mapping[str, str]) -> types.ListSessionsResponse:
         """Session ids, newest first."""
-        limit, offset = _page(query, 20)
-        return types.ListSessionsResponse(sessions=self._core.store.sessions()[offset : offset + limit])
+        return types.ListSessionsResponse(sessions=_page(self._core.store.sessions(), query, 20)[0])
 
     def session(self, session_id: str) -> types.GetSessionResponse:
         """What belongs to a session."""
@@ -218,17 +210,16 @@ class ServiceCalls:
 
     def _run(self, record: RunRecord) -> types.TrainingRun:
         found = self._core.store.checkpoints(record.run_id)
-        last = {kind: next((c for c in found if c.kind == kind), None) for kind in ("state", "sampler")}
-        latest = max([record.created, *(c.time for c in found)])
+        last = {c.kind: _checkpoint(c) for c in reversed(found)}
         return types.TrainingRun(
             training_run_id=record.run_id,
             base_model=record.base_model,
             model_owner="local",
             is_lora=True,
             lora_rank=record.rank,
-            last_request_time=latest,  # type: ignore[arg-type]
-            last_checkpoint=_checkpoint(last["state"]) if last["state"] is not None else None,
-            last_sampler_checkpoint=_checkpoint(last["sampler"]) if last["sampler"] is not None else None,
+            last_request_time=max([record.created, *(c.time for c in found)]),  # type: ignore[arg-type]
+            last_checkpoint=last.get("state"),
+            last_sampler_checkpoint=last.get("sampler"),
             user_metadata=record.user_metadata,
         )
 
@@ -245,11 +236,13 @@ def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
     )
 
 
-def _page(query: Mapping[str, str], limit: int) -> tuple[int, int]:
-    found = []
+def _page(found: list[T], query: Mapping[str, str], limit: int) -> tuple[list[T], types.Cursor]:
+    """The part of a list that is asked for, `limit` by default, and where it lies."""
+    asked = {}
     for name, default in (("limit", limit), ("offset", 0)):
         text = query.get(name, str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise bad(f"{name}={text[:40]!r} must be a whole number")
-        found.append(int(text))
-    return min(found[0], MAX_PAGE), found[1]
+        asked[name] = int(text)
+    limit, offset = min(asked["limit"], MAX_PAGE), asked["offset"]
+    return found[offset : offset + limit], types.Cursor(offset=offset, limit=limit, total_count=len(found))
