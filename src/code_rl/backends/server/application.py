@@ -104,28 +104,28 @@ class Application:
         training, sampling, service = self._training, self._sampling, self._service
 
         def add(method: str, path: str, call: Call, disk: bool = False) -> None:
-            app.router.add_route(method, f"{API}/{path}", self._handler(call, disk))
+            getattr(app.router, f"add_{method}")(f"{API}/{path}", self._handler(call, disk))
 
         def post(path: str, kind: type[BaseModel], call: Callable[[Any], object]) -> None:
             """A call whose body is one of the SDK's requests."""
-            add("POST", path, lambda _, b: call(validated(kind, read_json(b))))
+            add("post", path, lambda _, b: call(validated(kind, read_json(b))))
 
         def promise(path: str, kind: type[BaseModel], call: Callable[[Any, bytes], Promise]) -> None:
             """The same for a call that promises its result, whichever copy of the request it gets."""
-            add("POST", path, lambda _, b: call(validated(kind, read_json(b)), digest(b)))
+            add("post", path, lambda _, b: call(validated(kind, read_json(b)), digest(b)))
 
         app.router.add_get("/metrics", self._metrics_text)
-        add("GET", "healthz", lambda _r, _b: {"status": "ok"})
-        add("POST", "client/config", lambda _r, _b: CLIENT_CONFIG)
-        add("POST", "client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
-        add("POST", "telemetry", lambda _r, _b: {"status": "accepted"})
-        add("POST", "create_session", lambda r, b: service.create(read_json(b), r.headers.get("X-Idempotency-Key")))
+        add("get", "healthz", lambda _r, _b: {"status": "ok"})
+        add("post", "client/config", lambda _r, _b: CLIENT_CONFIG)
+        add("post", "client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
+        add("post", "telemetry", lambda _r, _b: {"status": "accepted"})
+        add("post", "create_session", lambda r, b: service.create(read_json(b), r.headers.get("X-Idempotency-Key")))
         post("session_heartbeat", types.SessionHeartbeatRequest, service.heartbeat)
-        add("POST", "sessions/{session}/finish", lambda r, b: service.finish(r.match_info["session"], read_json(b)))
+        add("post", "sessions/{session}/finish", lambda r, b: service.finish(r.match_info["session"], read_json(b)))
         promise("create_model", types.CreateModelRequest, training.create)
         promise("load_weights", types.LoadWeightsRequest, training.load)
-        add("POST", "forward", self._pass)
-        add("POST", "forward_backward", self._pass)
+        add("post", "forward", self._pass)
+        add("post", "forward_backward", self._pass)
         promise("optim_step", types.OptimStepRequest, training.optim_step)
         promise("save_weights", types.SaveWeightsRequest, training.save)
         promise("save_weights_for_sampler", types.SaveWeightsForSamplerRequest, training.save_for_sampler)
@@ -133,11 +133,11 @@ class Application:
         promise("unload_model", types.UnloadModelRequest, training.unload)
         post("get_info", types.GetInfoRequest, training.info)
         post("create_sampling_session", types.CreateSamplingSessionRequest, sampling.create_session)
-        add("POST", "asample", lambda _, b: sampling.sample(read_json(b), digest(b), len(b)))
-        add("POST", "retrieve_future", self._retrieve)
+        add("post", "asample", lambda _, b: sampling.sample(read_json(b), digest(b), len(b)))
+        add("post", "retrieve_future", self._retrieve)
         post("cancel_future", CancelRequest, sampling.cancel)
         post("weights_info", WeightsInfoRequest, service.weights_info)
-        add("GET", "samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
+        add("get", "samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
         for path, look in (
             ("get_server_capabilities", lambda r, _: service.capabilities(r.query.get("model_name"))),
             ("training_runs", lambda r, _: service.runs(r.query)),
@@ -148,16 +148,16 @@ class Application:
             ("sessions/{session}", lambda r, _: service.session(r.match_info["session"])),
             ("download/{path:[^/]+/[^/]+/[^/]+}", lambda r, _: web.FileResponse(service.external_file(r))),
         ):
-            add("GET", path, look, disk=True)
+            add("get", path, look, disk=True)
         one = "training_runs/{run}/checkpoints/{checkpoint:(?:weights|sampler_weights|external_weights)/[^/]+}"
 
         def found(r: web.Request) -> Checkpoint:
             return self.core.store.find_in_run(r.match_info["run"], r.match_info["checkpoint"])
 
-        add("DELETE", one, lambda r, _: self.core.store.delete_checkpoint(found(r)), disk=True)
-        add("PUT", f"{one}/ttl", lambda r, b: service.set_ttl(found(r), read_json(b)))
+        add("delete", one, lambda r, _: self.core.store.delete_checkpoint(found(r)), disk=True)
+        add("put", f"{one}/ttl", lambda r, b: service.set_ttl(found(r), read_json(b)))
         urls = f"{one}/external_weights_urls"
-        add("GET", urls, lambda r, _: service.external_urls(found(r), f"{r.url.origin()}{API}"), disk=True)
+        add("get", urls, lambda r, _: service.external_urls(found(r), f"{r.url.origin()}{API}"), disk=True)
         app.router.add_route("*", "/{tail:.*}", self._missing)
 
     @web.middleware

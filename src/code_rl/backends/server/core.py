@@ -173,18 +173,14 @@ class Core:
         if run_id in self.runs or self.store.read_run(run_id) is not None:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
         self.promises.check_room(0)
-        self._make_room()
+        if len(self.runs) >= self.limits.max_models:
+            # The model of a client that vanished gives way.
+            lost = [r for r in self.runs.values() if (s := self.sessions.get(session_of(r.run_id))) and s.vanished]
+            if not lost:
+                raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
+            self.unload(min(lost, key=lambda run: run.last_used))
         run = self.runs[run_id] = Run(run_id, local)
         return self.accept(run, 0, kind, fingerprint, start, lambda result: then(run, result))
-
-    def _make_room(self) -> None:
-        """Give up the model of a client that vanished when there are as many as may be; raises a Refusal when there is none."""
-        if len(self.runs) < self.limits.max_models:
-            return
-        lost = [r for r in self.runs.values() if (s := self.sessions.get(session_of(r.run_id))) and s.vanished]
-        if not lost:
-            raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
-        self.unload(min(lost, key=lambda run: run.last_used))
 
     def accept(
         self,

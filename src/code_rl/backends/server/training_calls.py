@@ -17,7 +17,7 @@ from code_rl.backends.embedded.models import model_info
 from code_rl.backends.embedded.state import check_name
 from code_rl.errors import ConfigError, InputError
 
-from .core import Core, Run
+from .core import Core, Run, Start
 from .promises import Promise, session_of
 from .seam import Engine
 from .store import Kind, RunRecord, SamplerRecord, now
@@ -65,16 +65,10 @@ class TrainingCalls:
         _adam_only(request.optimizer_config)
         seed = lora.seed if lora.seed is not None else secrets.randbits(63)
         settings = LoraSettings(lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed)
-        local = self._core.local(request.base_model)
-        record = self._recording(request.base_model, local, request.user_metadata)
-
-        def then(run: Run, made: LoraSettings) -> types.CreateModelResponse:
-            record(run, made)
-            return types.CreateModelResponse(model_id=run_id)
-
-        return self._core.begin(
-            run_id, local, "create_model", fingerprint, lambda engine: engine.create(run_id, settings), then
-        )
+        return self._begin(
+            run_id, request.base_model, request.user_metadata, "create_model", fingerprint,
+            lambda engine: engine.create(run_id, settings), types.CreateModelResponse(model_id=run_id),
+        )  # fmt: skip
 
     def load(self, request: types.LoadWeightsRequest, fingerprint: bytes) -> Promise:
         """A checkpoint into a model: a new one (`session_id`), or one that exists (`model_id`)."""
@@ -90,50 +84,52 @@ class TrainingCalls:
             raise bad(f"{request.path} holds sampler weights, without optimizer state; load one of save_state")
         file = core.store.file_of(checkpoint)
 
-        def answer(run: Run) -> types.LoadWeightsResponse:
-            return types.LoadWeightsResponse(path=request.path, model_id=run.run_id, type="load_weights")
+        def answer(run_id: str) -> types.LoadWeightsResponse:
+            return types.LoadWeightsResponse(path=request.path, model_id=run_id, type="load_weights")
 
         if request.model_id is not None:
             run = core.run(request.model_id)
             return core.accept(
                 run, checked_seq(request.seq_id), "load_weights", fingerprint,
-                lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run),
+                lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run.run_id),
             )  # fmt: skip
         run_id = self._new_id(request.session_id, request.model_seq_id)
         origin = core.store.read_run(checkpoint.run_id)
         asked = request.base_model or (origin.base_model if origin is not None else None)
         if asked is None:
             raise gone(f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model")
-        local = core.local(asked)
-        record = self._recording(asked, local, request.user_metadata)
-
-        def then(run: Run, made: LoraSettings) -> types.LoadWeightsResponse:
-            record(run, made)
-            return answer(run)
-
-        return core.begin(
-            run_id, local, "load_weights", fingerprint, lambda e: e.create(run_id, None, file, optimizer), then
-        )
+        return self._begin(
+            run_id, asked, request.user_metadata, "load_weights", fingerprint,
+            lambda engine: engine.create(run_id, None, file, optimizer), answer(run_id),
+        )  # fmt: skip
 
     def _new_id(self, session_id: str | None, number: int | None) -> str:
         session = self._core.session(session_id or "")
         return f"{session.session_id}:train:{checked_seq(number, 'model_seq_id')}"
 
-    def _recording(
-        self, asked: str, local: str, metadata: dict[str, Any] | None
-    ) -> Callable[[Run, LoraSettings], None]:
-        """What writes a new run's record once its model is there."""
+    def _begin(
+        self,
+        run_id: str,
+        asked: str,
+        metadata: dict[str, Any] | None,
+        kind: str,
+        fingerprint: bytes,
+        start: Start,
+        answer: object,
+    ) -> Promise:
+        """Promise a new model, whose record is written once it is there."""
         if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
             raise bad("user_metadata must hold texts only")
-        core = self._core
+        core, local = self._core, self._core.local(asked)
 
-        def record(run: Run, lora: LoraSettings) -> None:
+        def then(run: Run, lora: LoraSettings) -> object:
             facts = core.engines[local].loaded.result()
-            made = RunRecord(run.run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
+            made = RunRecord(run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
             core.store.write_run(made)
             run.record = made
+            return answer
 
-        return record
+        return core.begin(run_id, local, kind, fingerprint, start, then)
 
     def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
         """What is known of a model."""
