@@ -206,25 +206,24 @@ class EmbeddedTrainingClient:
         self._worker.close()
 
     def restore(self, saved: Saved, path: str, optimizer: bool) -> None:
-        """Put a checkpoint's tensors into this model. Raises CheckpointError when they are not this model's."""
+        """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError when they are not this model's."""
         meta, lora = saved.meta, self._lora
         if meta.get("base_fingerprint") != self._model.fingerprint:
             raise CheckpointError(f"checkpoint {path} belongs to another base model than {self._model.name!r}")
         if meta.get("modules") != [m.name for m in lora.modules] or meta.get("rank") != self.settings.rank:
             raise CheckpointError(f"checkpoint {path} has another LoRA rank or other adapted modules than this client")
-        lora.flat.copy_(_gather(lora, saved, "", path))
-        self._learner.adam = AdamState.fresh(lora.flat)
-        self._learner.gradient = None
-        self._failure = None
+        if optimizer and meta.get("kind") != "state":
+            raise CheckpointError(f"checkpoint {path} holds sampler weights, without optimizer state")
+
+        def read(part: str) -> torch.Tensor:
+            return _gather(lora, saved, part, path).to(lora.flat.device)
+
+        flat, adam, gradient = read(""), AdamState.fresh(lora.flat), None
         if optimizer:
-            if meta.get("kind") != "state":
-                raise CheckpointError(f"checkpoint {path} holds sampler weights, without optimizer state")
-            mean, square = _gather(lora, saved, "adam.mean.", path), _gather(lora, saved, "adam.square.", path)
-            self._learner.adam = AdamState(
-                mean.to(lora.flat.device), square.to(lora.flat.device), int(meta["adam_steps"])
-            )
-            if meta["has_gradient"]:
-                self._learner.gradient = _gather(lora, saved, "gradient.", path).to(lora.flat.device)
+            adam = AdamState(read("adam.mean."), read("adam.square."), int(meta["adam_steps"]))
+            gradient = read("gradient.") if meta["has_gradient"] else None
+        lora.flat.copy_(flat)
+        self._learner.adam, self._learner.gradient, self._failure = adam, gradient, None
         self._learner.weights_changed()
 
     def _read(self, data: Sequence[types.Datum], how: Pass) -> list[Example]:

@@ -60,22 +60,19 @@ class Metrics:
         core, load = self._core, _load(self._core)
         alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
         held = {"base": len(core.engines), "training": load.models, "sampler": load.snapshots}
-        for name, text, kinds in (
+        for name, text, value in (
             ("queue", "Requests that wait", {"training": load.operations_waiting, "sample": load.samples_waiting}),
             ("in_memory", "What is in memory", held),
+            ("sessions", "Sessions that are alive", {"": alive}),
+            ("promises_kept", "Promises kept", {"": len(core.promises)}),
+            ("result_bytes", "Bytes of results kept", {"": core.promises.result_bytes}),
+            ("sample_batches", "Batches sampled by the engines in memory", {"": load.batches}),
+            ("sample_requests", "Requests in those batches", {"": load.batched_requests}),
         ):
-            family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=["kind"])
-            for kind, count in kinds.items():
-                family.add_metric([kind], count)
+            family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=[] if "" in value else ["kind"])
+            for kind, count in value.items():
+                family.add_metric([kind] if kind else [], count)
             yield family
-        for name, text, value in (
-            ("sessions", "Sessions that are alive", alive),
-            ("promises_kept", "Promises kept", len(core.promises)),
-            ("result_bytes", "Bytes of results kept", core.promises.result_bytes),
-            ("sample_batches", "Batches sampled by the engines in memory", load.batches),
-            ("sample_requests", "Requests in those batches", load.batched_requests),
-        ):
-            yield GaugeMetricFamily(f"code_rl_serve_{name}", text, value=value)
 
     def answered(self, call: str, status: int) -> None:
         """Count an HTTP answer."""
