@@ -218,7 +218,8 @@ class EmbeddedTrainingClient:
         def read(part: str) -> torch.Tensor:
             return _gather(lora, saved, part, path).to(lora.flat.device)
 
-        flat, adam, gradient = read(""), AdamState.fresh(lora.flat), None
+        flat, adam = read(""), AdamState.fresh(lora.flat)
+        gradient: torch.Tensor | None = None
         if optimizer:
             adam = AdamState(read("adam.mean."), read("adam.square."), int(meta["adam_steps"]))
             gradient = read("gradient.") if meta["has_gradient"] else None
