@@ -34,16 +34,13 @@ from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
 from code_rl.backends.embedded import learner
-from code_rl.backends.embedded.architecture import Architecture, read_architecture
-from code_rl.backends.embedded.datums import Example
 from code_rl.backends.embedded.decode import Draw, cell_bytes, decode
-from code_rl.backends.embedded.forward import decoder_layer
+from code_rl.backends.embedded.forward import Prompt, decoder_layer
 from code_rl.backends.embedded.lora import Lora, LoraSettings
 from code_rl.backends.embedded.packing import plan
-from code_rl.backends.embedded.passes import read_pass
+from code_rl.backends.embedded.passes import Example, read_pass
 from code_rl.backends.embedded.picking import Choice
-from code_rl.backends.embedded.prefill import Prompt
-from code_rl.backends.embedded.weights import Source, Weights, fuse
+from code_rl.backends.embedded.weights import Architecture, Source, Weights, fuse, read_architecture
 from code_rl.cli import run_script
 from code_rl.errors import ConfigError
 

@@ -232,6 +232,17 @@ def test_state_without_optimizer_starts_adam_afresh(tmp_path):
     assert not bool(fresh._learner.adam.mean.any())
 
 
+def test_a_checkpoint_that_cannot_be_restored_changes_nothing(tmp_path):
+    _, trainer = client(tmp_path)
+    path = trainer.save_weights_for_sampler("s").result().path
+    steps(trainer, 1)
+    before = trainer._lora.flat.clone()
+    with pytest.raises(CheckpointError, match="without optimizer state"):
+        trainer.load_state_with_optimizer(path).result()
+    assert torch.equal(trainer._lora.flat, before)
+    assert trainer._learner.adam.steps == 1
+
+
 def test_adapter_settings_survive_a_restart(tmp_path):
     made, trainer = client(tmp_path, train_unembed=False, train_mlp=False)
     path = trainer.save_state("s").result().path

@@ -10,8 +10,7 @@ from tinker import types
 
 from benchmarks.memory import SHAPES, measure_sampling, trace
 from code_rl.backends.embedded import decode, packing, sampling
-from code_rl.backends.embedded.datums import read_datums
-from code_rl.backends.embedded.passes import read_pass
+from code_rl.backends.embedded.passes import read_datums, read_pass
 
 MIDDLE = {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
 MIDDLE |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
@@ -106,7 +105,7 @@ def counted_steps(monkeypatch):
     step = decode._step
 
     def counted(weights, cohorts):
-        seen.append(([len(cohort.rows.ids) for cohort in cohorts], sum(cohort.cells for cohort in cohorts)))
+        seen.append(([len(cohort.ids) for cohort in cohorts], sum(cohort.cells for cohort in cohorts)))
         step(weights, cohorts)
 
     monkeypatch.setattr(decode, "_step", counted)

@@ -146,7 +146,7 @@ def test_large_requests_are_cut_into_batches_without_a_trace(tiny, monkeypatch):
 def test_prefill_in_parts_leaves_no_trace(tiny, monkeypatch):
     requests = [(tokens(s, 20 + 7 * s, 644), 2, params(max_tokens=20)) for s in range(5)]
     whole = results(tiny, requests)
-    monkeypatch.setattr("code_rl.backends.embedded.prefill.PREFILL_TOKENS", 60)
+    monkeypatch.setattr("code_rl.backends.embedded.forward.PREFILL_TOKENS", 60)
     assert results(tiny, requests) == whole
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from code_rl.backends import gguf as reading
+from code_rl.backends import names as reading
 from code_rl.backends.names import BUILT_IN_FOLDER, source_of
 from code_rl.errors import ConfigError
 

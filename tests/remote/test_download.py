@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
 from remote_support import EscapingProxy, settings
 from serve_support import ServerThread
 
-from code_rl.backends.adapters import read_embedded, read_folder
-from code_rl.backends.download import download_adapter
+from code_rl.backends.adapters import download_adapter, read_embedded, read_folder
 from code_rl.backends.places import KEYLESS, Place
 from code_rl.commands.export import export_command
 from code_rl.commands.train import train_command
@@ -68,7 +67,7 @@ def test_address_of_a_file_opens_that_file_for_its_time_and_without_a_key(traine
         assert httpx.get(url.replace("expires=1", "expires=2")).status_code == 403
         with pytest.raises(Exception, match="weights/NAME"):
             service.create_training_client_from_state(saved).result()
-        monkeypatch.setattr("code_rl.backends.server.listings.URLS_S", -1)
+        monkeypatch.setattr("code_rl.backends.server.service_calls.URLS_S", -1)
         late = rest.get_external_weights_urls(saved).result().urls["adapter_model.safetensors"]
         assert httpx.get(late).status_code == 403
         rest.delete_checkpoint_from_tinker_path(saved).result()

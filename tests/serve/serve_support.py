@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from code_rl.backends.server.application import Application
-from code_rl.backends.server.core import Core, Limits
+from code_rl.backends.server.core import Core
 from code_rl.backends.server.engine import EmbeddedHost
-from code_rl.backends.server.names import Names
+from code_rl.backends.server.promises import Limits
 from code_rl.backends.server.store import Store
 
 API = "/api/v1"
@@ -56,7 +56,7 @@ class ServerThread:
 
     async def _serve(self) -> None:
         store = Store(self.folder)
-        self.core = Core(store, Names(self._models), self._limits, self._host)
+        self.core = Core(store, self._models, self._limits, self._host)
         self.application = Application(self.core, self._token, self.max_request_bytes, status=False)
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()

@@ -15,9 +15,9 @@ from serve_support import API, Raw, ServeProcess, json_datum, json_pass
 from tinker.proto import tinker_public_pb2 as pb
 
 CALLS = (
-    "create_session", "session_heartbeat", "create_model", "get_info", "create_sampling_session", "join_sampling_session",
+    "create_session", "session_heartbeat", "create_model", "get_info", "create_sampling_session",
     "asample", "forward", "forward_backward", "optim_step", "save_weights", "save_weights_for_sampler", "load_weights",
-    "unload_model", "retrieve_future", "retrieve_futures", "cancel_future", "weights_info", "nonsense", "sessions/x/finish",
+    "unload_model", "retrieve_future", "cancel_future", "weights_info", "nonsense", "sessions/x/finish",
 )  # fmt: skip
 ABSURD = (
     None, True, -1, 2**31, 2**63, 10**30, -(10**30), 1e308, "", "x" * 5000, "\0", "\ud800", "../../etc/passwd", "tinker://a/b/c",
@@ -144,7 +144,6 @@ class Fuzzer:
                 ("save_weights", {"model_id": self.model, "seq_id": self.seq, "path": "x", "ttl_seconds": self.random.choice((1, -1, 10**12))}),
                 ("load_weights", {"model_id": self.model, "seq_id": self.seq, "path": "tinker://../weights/x", "optimizer": True}),
                 ("load_weights", {"session_id": self.session, "model_seq_id": 3, "path": str(absurd), "optimizer": False}),
-                ("retrieve_futures", {"target": {"sampling_session_id": self.sampler}, "prev_cursor": 2**62}),
                 ("forward_backward", self.spent(json_pass(self.model, self.seq, [json_datum(self.random.choice(([5, 10**6], [5, -1, 7])))]))),
                 ("forward_backward", json_pass(self.model, self.seq, [json_datum(TOKENS, loss_fn_inputs={"weights": absurd})])),
             )

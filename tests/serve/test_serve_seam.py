@@ -77,9 +77,6 @@ class Counting:
         )
         return finished(types.SampleResponse(sequences=[sequence], prompt_logprobs_np=None))
 
-    def idle_for(self):
-        return 0.0
-
     def load_now(self):
         return Load(models=len(self.weights))
 

@@ -1,15 +1,20 @@
-"""LoRA adapters outside the engine: read from checkpoints, written as peft reads them, merged into a Hugging Face model."""
+"""LoRA adapters outside the engine: read from checkpoints or fetched from a service, written as peft reads them with a model card,
+merged into a Hugging Face model."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from code_rl.errors import CheckpointError
+from code_rl import __version__
+from code_rl.backends.places import Place
+from code_rl.backends.remote import Link
+from code_rl.errors import BackendError, CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +23,29 @@ PREFIX = "base_model.model."
 # Names under which services save the unembedding.
 _HEADS = ("model.unembed_tokens", "unembed_tokens", "model.lm_head")
 HEAD = "lm_head"
+logger = logging.getLogger("code_rl.backends")
+_PATIENCE_S, _KEPT_S = 300.0, 3600
+_SHOWN = (
+    "recipe", "dataset", "test_dataset", "learning_rate", "lora_rank", "batch_size", "group_size", "groups_per_batch",
+    "max_tokens", "temperature", "format_coef", "seed", "renderer", "backend",
+)  # fmt: skip
+_MERGED = """## Serving
+
+In this folder:
+
+```
+vllm serve .
+python -m sglang.launch_server --model-path .
+transformers serve .
+```"""
+_PEFT = """## Serving
+
+```
+vllm serve BASE_MODEL --enable-lora --lora-modules code-rl=.
+```
+
+`format=merged` writes a folder that every server loads."""
+_SCORES = ("eval/mean_correct", "eval/pass@1", "eval/pass@k", "eval/format_rate")
 
 
 @dataclass(frozen=True)
@@ -141,3 +169,107 @@ def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor,
     if not found or halves:
         raise CheckpointError(f"{where} holds no complete LoRA adapter" + (f": {halves[0]}" if halves else ""))
     return {name: (parts["lora_A"], parts["lora_B"]) for name, parts in found.items()}
+
+
+def download_adapter(place: Place, path: str, folder: Path) -> str:
+    """Fetch the adapter of a training checkpoint (`tinker://RUN/weights/NAME`) into `folder`; returns its base model's name.
+
+    The service exports a restored copy (kept for an hour and deleted afterwards); sampler weights cannot be fetched.
+
+    Raises:
+        ConfigError: the path is that of sampler weights, or the SDK is too old to fetch.
+        BackendError: the service failed or refused.
+    """
+    if "/weights/" not in path:
+        raise ConfigError(
+            f"checkpoint={path} cannot be fetched; give the state_path of a checkpoint (tinker://RUN/weights/NAME)"
+        )
+    import tinker
+
+    link = Link(place, _PATIENCE_S)
+    rest_client: Any = getattr(tinker, "RestClient", None)
+    if rest_client is None:
+        raise ConfigError("fetching a checkpoint needs a newer SDK; run: pip install 'tinker>=0.38'")
+    with tinker.ServiceClient(base_url=place.url, api_key=place.key) as service:
+        client: Any = link.submit(lambda: service.create_training_client_from_state(path)).result()
+        base_model = str(client.get_info().model_data.model_name)
+        saved: Any = link.submit(lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S)).result()
+        rest = rest_client(base_url=place.url, api_key=place.key)
+        try:
+            found: Any = link.submit(lambda: rest.get_external_weights_urls(saved.path)).result()
+            for name, url in found.urls.items():
+                _fetch(name, url, folder)
+        finally:
+            _forget(link, rest, saved.path)
+    return base_model
+
+
+def _fetch(name: str, url: str, folder: Path) -> None:
+    import httpx
+
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise BackendError(f"the service names a file outside the checkpoint: {name!r}")
+    target = folder / relative
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with httpx.stream("GET", url, follow_redirects=True, timeout=60.0) as answer, target.open("wb") as file:
+            answer.raise_for_status()
+            for part in answer.iter_bytes():
+                file.write(part)
+    except httpx.HTTPError as error:
+        # The address is signed: it is a credential, and stays out of the message.
+        raise BackendError(f"{name} could not be fetched: {type(error).__name__}") from None
+
+
+def _forget(link: Link, rest: Any, path: str) -> None:
+    try:
+        link.submit(lambda: rest.delete_checkpoint_from_tinker_path(path)).result()
+    except BackendError as error:
+        logger.warning("%s was not deleted and stays for an hour: %s", path, error)
+
+
+def model_card(
+    adapter: Adapter,
+    base: str,
+    kind: str,
+    checkpoint: str,
+    settings: Mapping[str, Any] | None,
+    metrics: Sequence[Mapping[str, Any]],
+    steps: int | None,
+) -> str:
+    """The text of `README.md`; `settings` and `metrics` are the run's, where the checkpoint belongs to one."""
+    what = "It is merged into the base weights here." if kind == "merged" else "The base model is not included."
+    after = f", after {steps} steps" if steps is not None else ""
+    parts = [
+        f"---\nbase_model: {base}\nlibrary_name: {'peft' if kind == 'peft' else 'transformers'}\n"
+        "pipeline_tag: text-generation\ntags: [code, reinforcement-learning, grpo, lora]\n---",
+        f"# {base.rstrip('/').rsplit('/', 1)[-1]}, trained with code-rl",
+        f"A LoRA adapter (rank {adapter.rank}, alpha {adapter.alpha:g}; {', '.join(adapter.target_modules)}) on `{base}`, trained with "
+        f"reinforcement learning on code problems: GRPO, rewards from test verdicts in a sandbox. {what}",
+        f"Checkpoint: `{checkpoint}`{after}. Written by code-rl {__version__}.",
+        _evaluation(metrics),
+        *([_settings(settings)] if settings is not None else []),
+        _MERGED if kind == "merged" else _PEFT,
+        "The licence of the base model applies.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _evaluation(metrics: Sequence[Mapping[str, Any]]) -> str:
+    scored = [record for record in metrics if any(name in record for name in _SCORES)]
+    if not scored:
+        return "## Evaluation\n\nNo evaluation was recorded."
+    lines = ["## Evaluation", "", "Means over the held-out splits of the run.", ""]
+    lines += ["| after step | " + " | ".join(name.removeprefix("eval/") for name in _SCORES) + " |"]
+    lines += ["|---" * (len(_SCORES) + 1) + "|"]
+    for record in scored:
+        step = "before training" if record.get("step") == -1 else str(record.get("step"))
+        cells = [f"{100 * float(record[name]):.1f}%" if record.get(name) is not None else "–" for name in _SCORES]
+        lines.append(f"| {step} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    rows = [f"| {name} | {settings[name]} |" for name in _SHOWN if settings.get(name) is not None]
+    return "\n".join(["## Settings", "", "| setting | value |", "|---|---|", *rows])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import chz
 
 from code_rl.algorithm.losses import POLICY_LOSSES
-from code_rl.backends.places import BackendKind, Capabilities, Place, kind_of, place_of
+from code_rl.backends.places import BackendKind, Capabilities, kind_of, place_of
 from code_rl.concurrency import interruptible
 from code_rl.config import FACTS, Config, context_schedule, loss_config
 from code_rl.errors import BackendError, CheckpointError, ConfigError, install_command
@@ -159,53 +159,38 @@ async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state
 
 
 async def _connect_remote(config: Config, state_path: str | None, found: Survey) -> Backend:
-    from code_rl.backends.preflight import context_of
+    from code_rl.backends import preflight as asking
     from code_rl.backends.remote import RemoteService
 
-    place = place_of(config.backend)
-    name = config.model_name or ""
-    context = context_of(name, found.models[name])
-    ttl = config.checkpoint_ttl_days
+    place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
+    context = asking.context_of(name, found.models[name])
     if ttl is not None and not found.numbered_requests:
         raise ConfigError(f"checkpoint_ttl_days={ttl:g} is not known to {place.url}, a server of the older generation")
-    service = await asyncio.to_thread(
-        RemoteService,
-        place,
-        config.backend_patience,
-        None if ttl is None else round(ttl * 86400),
-        config.request_patience,
-    )
+    ttl_s = None if ttl is None else round(ttl * 86400)
+    service = await asyncio.to_thread(RemoteService, place, config.backend_patience, ttl_s, config.request_patience)
     try:
-        return await _begin(config, state_path, found, place, service, context)
+        if state_path is not None:
+            trainer = await _restored(service, state_path)
+        else:
+            trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
+        info = await asyncio.to_thread(trainer.get_info)
+        with interruptible():
+            tokenizer = asking.load_tokenizer(name, info.model_data.tokenizer_id)
+        capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
+        token = int(tokenizer.encode("a", add_special_tokens=False)[0])
+        if config.temperature not in (0.0, 1.0):
+            sampler = await trainer.save_weights_and_get_sampling_client()
+            capabilities = replace(capabilities, scaled_logprobs=await asking.probe_scaling(sampler, token))
+            capabilities.require_temperature(config.temperature)
+        if config.top_p < 1 or config.top_k > 0:
+            sampler = await trainer.save_weights_and_get_sampling_client()
+            await asking.probe_narrowing(sampler, token, config.top_p, config.top_k)
+        if config.loss in POLICY_LOSSES:
+            settings = loss_config(config) | capabilities.pass_settings(config.temperature)
+            await asking.probe_loss(trainer, config.loss, settings, token)
     except BaseException:
         service.close()
         raise
-
-
-async def _begin(
-    config: Config, state_path: str | None, found: Survey, place: Place, service: RemoteService, context: int
-) -> Backend:
-    from code_rl.backends.preflight import load_tokenizer, probe_loss, probe_narrowing, probe_scaling
-
-    name = config.model_name or ""
-    if state_path is not None:
-        trainer = await _restored(service, state_path)
-    else:
-        trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
-    info = await asyncio.to_thread(trainer.get_info)
-    with interruptible():
-        tokenizer = load_tokenizer(name, info.model_data.tokenizer_id)
-    capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
-    token = int(tokenizer.encode("a", add_special_tokens=False)[0])
-    if config.temperature not in (0.0, 1.0):
-        sampler = await trainer.save_weights_and_get_sampling_client()
-        capabilities = replace(capabilities, scaled_logprobs=await probe_scaling(sampler, token))
-        capabilities.require_temperature(config.temperature)
-    if config.top_p < 1 or config.top_k > 0:
-        await probe_narrowing(await trainer.save_weights_and_get_sampling_client(), token, config.top_p, config.top_k)
-    if config.loss in POLICY_LOSSES:
-        settings = loss_config(config) | capabilities.pass_settings(config.temperature)
-        await probe_loss(trainer, config.loss, settings, token)
     return Backend(
         description=f"{place.url} (session {service.session_id})",
         trainer=cast("tinker.TrainingClient", trainer),

@@ -77,7 +77,7 @@ def place_of(backend: str, environment: Mapping[str, str] = os.environ, setting:
     if backend == BackendKind.TINKER:
         url = _checked_url("TINKER_BASE_URL", environment.get("TINKER_BASE_URL") or HOSTED)
         key = _checked_key("TINKER_API_KEY", environment.get("TINKER_API_KEY"))
-        if key is None and not _sdk_has_credential(environment):
+        if key is None and not environment.get("TINKER_CREDENTIAL_CMD") and not _CREDENTIALS.expanduser().is_file():
             if url == HOSTED:
                 raise ConfigError(
                     "backend=tinker needs a key and TINKER_API_KEY is not set; export TINKER_API_KEY=tml-… (or write it into "
@@ -115,10 +115,6 @@ def _checked_url(name: str, url: str) -> str:
             "environment as CODE_RL_SERVER_KEY or TINKER_API_KEY"
         )
     return url.rstrip("/")
-
-
-def _sdk_has_credential(environment: Mapping[str, str]) -> bool:
-    return bool(environment.get("TINKER_CREDENTIAL_CMD")) or _CREDENTIALS.expanduser().is_file()
 
 
 @dataclass(frozen=True, slots=True)

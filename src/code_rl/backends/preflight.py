@@ -7,6 +7,7 @@ protocol, and the models. Then, once there is a session, small experiments: its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import importlib.util
 import re
@@ -49,17 +50,6 @@ class Survey:
     numbered_requests: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    status: int
-    body: Any
-
-    def said(self) -> str:
-        """The server's own words, short, for an error line."""
-        detail = self.body.get("detail") or self.body.get("message") if isinstance(self.body, dict) else None
-        return f"status {self.status}" + (f": {str(detail)[:200]}" if detail else "")
-
-
 async def survey(place: Place, model_name: str | None) -> Survey:
     """Ask the server what it is and has; check key, protocol and model.
 
@@ -96,69 +86,73 @@ def _survey(place: Place, model_name: str | None) -> Survey:
     try:
         with httpx.Client(timeout=timeout) as client:
             asked = _Asked(client, place)
-            asked.configure()
+            newer = asked.configure()
             # A server that loads folders and hub ids lists this one too, if it could; others do not read the query.
             wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
-            reply = asked.ask("GET", f"get_server_capabilities{wanted}")
+            _, body, said = asked.ask("GET", f"get_server_capabilities{wanted}")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = place.redacted(str(error)) or type(error).__name__
         raise ConfigError(
             f"{place.url} cannot be reached ({reason}); check the address and that the server runs, or use backend=embedded"
         ) from None
-    return _read(place, reply, asked.newer)
+    try:
+        models = {
+            str(model["model_name"]): None if (context := model.get("max_context_length")) is None else int(context)
+            for model in body["supported_models"]
+            if model.get("trainable") is not False
+        }
+        losses = body.get("losses")
+        known = None if losses is None else {str(name): frozenset(map(str, keys)) for name, keys in losses.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(f"{place.url} does not say which models it has ({said}); is it a Tinker server?") from None
+    return Survey(models, known, newer)
 
 
 class _Asked:
     """One server being asked: the client, and the credential that it accepts."""
 
     def __init__(self, client: Any, place: Place) -> None:
-        self._client = client
-        self._place = place
-        self._token = place.key
-        self.newer = False
+        self._client, self._place, self._token = client, place, place.key
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _Reply:
-        headers = {"X-API-Key": self._token} if self._token else {}
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any, str]:
+        """Status, JSON (None: it is none) and, short and without the key, the server's own words for an error line."""
+        url, headers = self._place.url, {"X-API-Key": self._token} if self._token else {}
         for pause in (*_PAUSES_S, None):
-            answer = self._client.request(method, f"{self._place.url}{_API}{path}", headers=headers, json=body)
+            answer = self._client.request(method, f"{url}{_API}{path}", headers=headers, json=body)
             if pause is None or not (answer.status_code == 429 or answer.status_code >= 500):
                 break
             time.sleep(pause)
-        try:
-            reply = _Reply(answer.status_code, answer.json())
-        except ValueError:
-            reply = _Reply(answer.status_code, None)
-        if reply.status in (401, 403):
-            raise ConfigError(
-                f"{self._place.url} refuses the key ({self._place.redacted(reply.said())}); "
-                f"check {'TINKER_API_KEY' if self._place.kind == 'tinker' else 'CODE_RL_SERVER_KEY'}"
-            )
-        if reply.status == 402:
-            raise ConfigError(f"{self._place.url} wants billing set up first ({self._place.redacted(reply.said())})")
-        return reply
+        status, found = int(answer.status_code), None
+        with contextlib.suppress(ValueError):
+            found = answer.json()
+        detail = found.get("detail") or found.get("message") if isinstance(found, dict) else None
+        said = self._place.redacted(f"status {status}" + (f": {str(detail)[:200]}" if detail else ""))
+        if status in (401, 403):
+            key = "TINKER_API_KEY" if self._place.kind == "tinker" else "CODE_RL_SERVER_KEY"
+            raise ConfigError(f"{url} refuses the key ({said}); check {key}")
+        if status == 402:
+            raise ConfigError(f"{url} wants billing set up first ({said})")
+        return status, found, said
 
-    def configure(self) -> None:
-        """Introduce the SDK, exchange the key where that is wanted, and find out the protocol's generation."""
-        version = {"sdk_version": importlib.metadata.version("tinker")}
-        reply = self.ask("POST", "client/config", version)
-        if reply.status == 404 or not isinstance(reply.body, dict):
+    def configure(self) -> bool:
+        """Introduce the SDK, exchange the key where that is wanted; whether the protocol is of the newer generation."""
+        url, version = self._place.url, {"sdk_version": importlib.metadata.version("tinker")}
+        status, found, said = self.ask("POST", "client/config", version)
+        if status == 404 or not isinstance(found, dict):
+            raise ConfigError(f"{url} does not speak Tinker's protocol ({said}); check the address, path included")
+        if status != 200:
+            raise ConfigError(f"{url} refuses SDK tinker=={version['sdk_version']} ({said})")
+        if found.get("pjwt_auth_enabled") and self._token and not self._token.startswith("eyJ"):
+            status, exchanged, _ = self.ask("POST", "auth/token")
+            if status == 200 and isinstance(exchanged, dict):
+                self._token = str(exchanged.get("jwt", self._token))
+        newer = self.ask("POST", "client/dynamic_config", version)[0] != 404
+        if sdk_is_newer() and not newer:
             raise ConfigError(
-                f"{self._place.url} does not speak Tinker's protocol ({reply.said()}); check the address, path included"
-            )
-        if reply.status != 200:
-            raise ConfigError(
-                f"{self._place.url} refuses SDK tinker=={version['sdk_version']} ({self._place.redacted(reply.said())})"
-            )
-        if reply.body.get("pjwt_auth_enabled") and self._token and not self._token.startswith("eyJ"):
-            exchanged = self.ask("POST", "auth/token")
-            if exchanged.status == 200 and isinstance(exchanged.body, dict):
-                self._token = str(exchanged.body.get("jwt", self._token))
-        self.newer = self.ask("POST", "client/dynamic_config", version).status != 404
-        if sdk_is_newer() and not self.newer:
-            raise ConfigError(
-                f"{self._place.url} speaks an older generation of the protocol than SDK tinker=={version['sdk_version']}; "
+                f"{url} speaks an older generation of the protocol than SDK tinker=={version['sdk_version']}; "
                 f"in an environment of its own, run: pip install tinker=={OLDER_SDK}"
             )
+        return newer
 
 
 def sdk_is_newer() -> bool:
@@ -167,22 +161,6 @@ def sdk_is_newer() -> bool:
     if spec is None or spec.origin is None:
         raise ConfigError("the tinker SDK is not installed; run: pip install tinker")
     return (Path(spec.origin).parent / "types" / "client_dynamic_config_response.py").is_file()
-
-
-def _read(place: Place, reply: _Reply, newer: bool) -> Survey:
-    try:
-        models = {
-            str(model["model_name"]): None if (context := model.get("max_context_length")) is None else int(context)
-            for model in reply.body["supported_models"]
-            if model.get("trainable") is not False
-        }
-        losses = reply.body.get("losses")
-        known = None if losses is None else {str(name): frozenset(map(str, keys)) for name, keys in losses.items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ConfigError(
-            f"{place.url} does not say which models it has ({reply.said()}); is it a Tinker server?"
-        ) from None
-    return Survey(models, known, newer)
 
 
 def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:

@@ -257,16 +257,14 @@ class RemoteTrainingClient:
         self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float] | None = None
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
         """Log-probabilities without gradients."""
-        return self._link.submit(lambda: self._client.forward(list(data), loss_fn, _or_none(loss_fn_config)))
+        return self._ask(self._client.forward, list(data), loss_fn, dict(loss_fn_config or {}) or None)
 
     def forward_backward(
         self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float] | None = None
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
         """The same, accumulating the gradient. What the server measured goes into the log."""
-        return self._link.submit(
-            lambda: self._client.forward_backward(list(data), loss_fn, _or_none(loss_fn_config)),
-            lambda output: _logged("forward_backward", output),
-        )
+        config = dict(loss_fn_config or {}) or None
+        return self._ask(self._client.forward_backward, list(data), loss_fn, config, log="forward_backward")
 
     def forward_backward_custom(
         self, data: Sequence[types.Datum], loss_fn: Callable[..., Any], *, temperature: float = 1.0
@@ -277,33 +275,37 @@ class RemoteTrainingClient:
         """
         if temperature != 1:
             raise ConfigError(f"temperature={temperature:g}: custom losses on a server are computed at temperature 1")
-        return self._link.submit(
-            lambda: self._client.forward_backward_custom(list(data), loss_fn),
-            lambda output: _logged("forward_backward", output),
-        )
+        return self._ask(self._client.forward_backward_custom, list(data), loss_fn, log="forward_backward")
 
     def optim_step(self, adam_params: types.AdamParams) -> RemoteFuture[types.OptimStepResponse]:
         """One step of Adam with the accumulated gradient."""
-        return self._link.submit(
-            lambda: self._client.optim_step(adam_params), lambda response: _logged("optim_step", response)
-        )
+        return self._ask(self._client.optim_step, adam_params, log="optim_step")
 
     def save_state(self, name: str, overwrite: bool = False) -> RemoteFuture[types.SaveWeightsResponse]:
         """Save weights and optimizer state, with the run's expiry if it has one."""
-        return self._link.submit(
-            lambda: self._client.save_state(name, ttl_seconds=self._ttl_seconds, overwrite=overwrite)
-        )
+        return self._ask(self._client.save_state, name, ttl_seconds=self._ttl_seconds, overwrite=overwrite)
 
     def save_weights_for_sampler(self, name: str) -> RemoteFuture[types.SaveWeightsForSamplerResponse]:
         """Save weights to sample from later, with the run's expiry if it has one."""
-        return self._link.submit(lambda: self._client.save_weights_for_sampler(name, ttl_seconds=self._ttl_seconds))
+        return self._ask(self._client.save_weights_for_sampler, name, ttl_seconds=self._ttl_seconds)
+
+    def _ask(self, call: Callable[..., Any], *args: Any, log: str | None = None, **kwargs: Any) -> RemoteFuture[Any]:
+        """Make a call of the SDK; what it measured is logged under the name `log`."""
+
+        def then(response: Any) -> Any:
+            if log is not None and getattr(response, "metrics", None):
+                logger.info("%s %s", log, dict(response.metrics))
+            return response
+
+        return self._link.submit(lambda: call(*args, **kwargs), then)
 
     def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteSamplingClient]:
         """A sampler over a snapshot of the weights as they are when this request's turn comes."""
         create = self._client.save_weights_and_get_sampling_client
-        waits = not _creates_futures()
+        # Older SDKs wait for the sampler here.
+        at_once = importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future") is not None
         return self._link.submit(
-            lambda: self._threads.submit(create) if waits else create(),
+            lambda: create() if at_once else self._threads.submit(create),
             lambda made: RemoteSamplingClient(made, self._link),
         )
 
@@ -336,22 +338,6 @@ class RemoteSamplingClient:
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
         """The log-probability of each prompt token given those before it."""
         return self._link.submit(lambda: self._client.compute_logprobs(prompt))
-
-
-def _creates_futures() -> bool:
-    """True for an SDK whose creation calls return at once."""
-    return importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future") is not None
-
-
-def _or_none(config: Mapping[str, float] | None) -> dict[str, float] | None:
-    return dict(config) if config else None
-
-
-def _logged(what: str, response: Any) -> Any:
-    metrics = getattr(response, "metrics", None)
-    if metrics:
-        logger.info("%s %s", what, dict(metrics))
-    return response
 
 
 def _plain(answer: Any) -> Future[Any]:

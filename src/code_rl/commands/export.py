@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import chz
 
-from code_rl.backends.adapters import Adapter, merge_into, open_to_others, read_embedded, read_folder, write_peft
-from code_rl.backends.card import model_card
+from code_rl.backends.adapters import (
+    Adapter,
+    merge_into,
+    model_card,
+    open_to_others,
+    read_embedded,
+    read_folder,
+    write_peft,
+)
 from code_rl.backends.names import source_of
 from code_rl.backends.places import place_of, resolve_backend
 from code_rl.errors import CheckpointError, ConfigError
@@ -123,7 +130,7 @@ def _adapter(origin: _Origin) -> Adapter:
         if not path.is_file() and origin.run is not None:
             path = origin.run / "checkpoints" / path.name
         return read_embedded(path)
-    from code_rl.backends.download import download_adapter
+    from code_rl.backends.adapters import download_adapter
 
     if origin.backend == "embedded":
         raise ConfigError(f"{origin.path} lives on a server; give backend=tinker or backend=http://host:port")

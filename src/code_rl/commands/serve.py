@@ -106,14 +106,14 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
 
     from code_rl.backends.embedded.service import resolve_device, resolve_dtype
     from code_rl.backends.server.application import Application
-    from code_rl.backends.server.core import Core, Limits
+    from code_rl.backends.server.core import Core, read_models
     from code_rl.backends.server.engine import EmbeddedHost
-    from code_rl.backends.server.names import Names
+    from code_rl.backends.server.promises import Limits
     from code_rl.backends.server.store import Store
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    names = Names.read(config.models)
+    models = read_models(config.models)
     store = Store(state_dir)
     try:
         limits = Limits(
@@ -126,9 +126,9 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         )
         device = resolve_device(config.device)
         host = EmbeddedHost(device, resolve_dtype(config.dtype, device), config.max_samplers)
-        core = Core(store, names, limits, host)
+        core = Core(store, models, limits, host)
         if config.preload is not None:
-            await asyncio.wrap_future(core.engine(names.local(config.preload)).loaded)
+            await asyncio.wrap_future(core.engine(core.local(config.preload)).loaded)
         application = Application(core, token, config.max_request_mb << 20, config.status)
         stop = stop_signal()
         try:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import decoder_layer, weighted
-from .kernels import rms_norm
+from .forward import WIDTH, Prefilled, Prompt, decoder_layer, extended, prefill, rms_norm, weighted
 from .picking import Choice, Picker
-from .prefill import WIDTH, Prefilled, Prompt, extended, prefill
 from .weights import Weights, even_rows
 
 MAX_ROWS = 256
@@ -97,14 +95,14 @@ def decode(
             del filled
         for cohort in cohorts:
             yield from cohort.pick()
-        cohorts = [cohort for cohort in cohorts if cohort.rows.alive.any()]
+        cohorts = [cohort for cohort in cohorts if cohort.alive.any()]
         if cohorts:
             _step(weights, cohorts)
 
 
 def _admitted(weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw], budget: int) -> list[Draw]:
     """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw where nothing runs."""
-    running = sum(len(cohort.rows.ids) for cohort in cohorts)
+    running = sum(len(cohort.ids) for cohort in cohorts)
     left = budget // cell_bytes(weights) - sum(cohort.cells for cohort in cohorts)
     prompts: set[int] = set()
     count = width = limit = 0
@@ -134,7 +132,7 @@ def _round_up(tokens: int) -> int:
 def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
     """Feed every row its last token, and hand each cohort the logits of the next."""
     arch = weights.arch
-    sizes = [len(cohort.rows.ids) for cohort in cohorts]
+    sizes = [len(cohort.ids) for cohort in cohorts]
     spare = max(0, MIN_ROWS - sum(sizes))
     sizes.append(spare)
     positions = F.pad(torch.cat([cohort.begin() for cohort in cohorts]), (0, spare))
@@ -154,23 +152,12 @@ def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
         cohort.step += 1
 
 
-@dataclass
-class _Rows:
-    """The rows in the cache: the draw of each, and how they are laid out by prompt.
-
-    `cells` [rows] places rows in a grid of prompts × slots, `grid` [prompts · slots] says which row each cell holds; both are
-    None when the rows fill that grid in order.
-    """
-
-    ids: list[int]
-    slots: int = 0
-    cells: Tensor | None = None
-    grid: Tensor | None = None
-    alive: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
-
-
 class _Cohort:
-    """Draws that began together: their caches, the logits of their next tokens, and what they have sampled so far."""
+    """Draws that began together: their caches, the logits of their next tokens, and what they have sampled so far.
+
+    `ids` are the draws of the rows in the cache, `alive` [rows] those that go on. `places` [rows] puts rows in a grid of prompts × slots,
+    `grid` [prompts · slots] says which row each cell holds; both are None when the rows fill that grid in order.
+    """
 
     def __init__(
         self, weights: Weights, draws: Sequence[Draw], numbers: Mapping[Prompt, int], prompts: Prefilled
@@ -184,7 +171,9 @@ class _Cohort:
         self.logits = prompts.logits.index_select(0, torch.tensor(self.prompt_of, device=self.device))
         self._renumber_prompts()
         rows, kv, d = len(draws), self.arch.kv_heads, self.arch.head_dim
-        self.rows = _Rows(list(range(rows)), alive=np.ones(rows, dtype=np.bool_))
+        self.ids, self.alive = list(range(rows)), np.ones(rows, dtype=np.bool_)
+        self.places: Tensor | None
+        self.grid: Tensor | None
         self._lay_out()
         self.step = self.capacity = 0
         self.keys = [self.stem_values[0].new_zeros(rows, kv, d, 0) for _ in weights.layers]
@@ -201,22 +190,22 @@ class _Cohort:
     def cells(self) -> int:
         """Tokens that its caches have room for when they are largest."""
         own = max(self.capacity, _round_up(int(self.limits.max())))
-        return len(self.stem_lengths) * self.stem_values[0].shape[2] + len(self.rows.ids) * own
+        return len(self.stem_lengths) * self.stem_values[0].shape[2] + len(self.ids) * own
 
     def pick(self) -> list[tuple[Draw, Completion]]:
         """Choose the next token of every row; returns what that ended."""
         token, logprob = self.picker.pick(self.logits)
         ended = self._record(token.cpu().numpy(), logprob.cpu().numpy())
-        alive = int(self.rows.alive.sum())
-        self.token = self._compact(token) if 0 < alive <= COMPACT_BELOW * len(self.rows.ids) else token
+        alive = int(self.alive.sum())
+        self.token = self._compact(token) if 0 < alive <= COMPACT_BELOW * len(self.ids) else token
         return ended
 
     def _record(self, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]) -> list[tuple[Draw, Completion]]:
         if self.step == len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
-        alive = np.flatnonzero(self.rows.alive)
-        ids = np.asarray(self.rows.ids)[alive]
+        alive = np.flatnonzero(self.alive)
+        ids = np.asarray(self.ids)[alive]
         self.tokens[self.step, ids] = token[alive]
         self.logprobs[self.step, ids] = logprob[alive]
         n = self.step + 1
@@ -228,7 +217,7 @@ class _Cohort:
                 ask = self.draws[ids[i]].stopped
                 stopping[i] = stopping[i] or (ask is not None and ask(text))
         ending = stopping | (n >= self.limits[alive])
-        self.rows.alive[alive] = ~ending
+        self.alive[alive] = ~ending
         return [
             (self.draws[i], Completion(self.tokens[:n, i].copy(), self.logprobs[:n, i].copy(), stop, self.scored[i]))
             for i, stop in zip(ids[ending].tolist(), stopping[ending].tolist(), strict=True)
@@ -264,23 +253,22 @@ class _Cohort:
 
         `mask` [prompts, 1, 1, n] is added to the result.
         """
-        rows = self.rows
-        if rows.grid is not None:
-            left = left.index_select(0, rows.grid)
-        n, slots = len(right), rows.slots
+        if self.grid is not None:
+            left = left.index_select(0, self.grid)
+        n, slots = len(right), self.slots
         kv, per, m = left.shape[1:]
         folded = left.reshape(n, slots, kv, per, m).transpose(1, 2).reshape(n, kv, slots * per, m)
         product = weighted(self.arch, folded, right) if mask is None else folded @ right + mask
         out = product.view(n, kv, slots, per, -1).transpose(1, 2).reshape(n * slots, kv, per, -1)
-        return out if rows.cells is None else out.index_select(0, rows.cells)
+        return out if self.places is None else out.index_select(0, self.places)
 
     def _compact(self, token: Tensor) -> Tensor:
         """Drop finished rows and return the tokens of the rows that stay."""
-        keep = np.flatnonzero(self.rows.alive)
+        keep = np.flatnonzero(self.alive)
         chosen = keep.tolist()
         index = torch.from_numpy(keep).to(self.device)
         self.prompt_of = [self.prompt_of[row] for row in chosen]
-        self.rows = _Rows([self.rows.ids[row] for row in chosen], alive=self.rows.alive[keep])
+        self.ids, self.alive = [self.ids[row] for row in chosen], self.alive[keep]
         self._renumber_prompts()
         self._lay_out()
         _select(self.keys, index)
@@ -311,18 +299,19 @@ class _Cohort:
         slots, per = int(counts.max()), self.arch.queries_per_kv
         while even_rows(slots * per) != slots * per:
             slots += 1
-        self.rows.slots = slots
+        self.slots = slots
+        self.places = self.grid = None
         if bool((counts == slots).all()):
             return
         seen = np.zeros(len(counts), dtype=np.int64)
         grid = np.zeros(len(counts) * slots, dtype=np.int64)
-        cells = np.zeros(len(self.prompt_of), dtype=np.int64)
+        places = np.zeros(len(self.prompt_of), dtype=np.int64)
         for row, prompt in enumerate(self.prompt_of):
-            cells[row] = prompt * slots + seen[prompt]
-            grid[cells[row]] = row
+            places[row] = prompt * slots + seen[prompt]
+            grid[places[row]] = row
             seen[prompt] += 1
-        self.rows.cells = torch.from_numpy(cells).to(self.device)
-        self.rows.grid = torch.from_numpy(grid).to(self.device)
+        self.places = torch.from_numpy(places).to(self.device)
+        self.grid = torch.from_numpy(grid).to(self.device)
 
     def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Return which tokens end a completion, [sets, vocab], and which set each row has [rows]."""

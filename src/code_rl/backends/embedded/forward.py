@@ -1,4 +1,5 @@
-"""The differentiable forward pass over a packed micro-batch.
+"""Forward passes over many tokens: the differentiable one over a packed micro-batch, with hand-written gradients of its row-wise
+operations, and that over prompts, for their keys and values and their own log-probabilities.
 
 Matrix products run on the flat tokens; attention runs on padded grids, by plain matrix products for short sequences and by
 `scaled_dot_product_attention` for long ones. Branches of a long stem take the plain products a few queries at a time, so that
@@ -7,24 +8,101 @@ memory grows with tokens and not with their square.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .architecture import Architecture
-from .ending import safe_point
-from .kernels import gated, rms_norm
-from .packing import Grid, Packed, is_long
-from .weights import Layer, Weights
+from .packing import Grid, Packed, is_long, make_grid
+from .weights import Architecture, Layer, Weights
+from .worker import safe_point
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 SUMMED = 128
+WIDTH = 16
+PREFILL_TOKENS = 8192
 SMALL_HIDDEN = 512
 LOGIT_CHUNK = 1 << 24
 SCORE_CHUNK = 1 << 25
+
+
+class _Norm(torch.autograd.Function):
+    """x / sqrt(mean(x²) + eps) over the last axis; in fp32 inside, whatever x is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        inverse = _inverse_rms(x, eps)
+        y = (x * inverse).to(x.dtype)
+        ctx.save_for_backward(y, inverse)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        y, inverse = ctx.saved_tensors
+        along = (gradient * y).mean(-1, keepdim=True, dtype=torch.float32)
+        return torch.addcmul(gradient, y, along, value=-1).mul_(inverse).to(y.dtype), None
+
+
+class _Gated(torch.autograd.Function):
+    """silu(gate) · up, where gate and up are the two halves of the last axis."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up)
+        return _gate(gate_up)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (gradient,) = gradients
+        (gate_up,) = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, dim=-1)
+        out = torch.empty_like(gate_up)
+        of_gate, of_up = out.chunk(2, dim=-1)
+        active = torch.sigmoid(gate)
+        # The result's own halves hold what is needed on the way: this is where a layer's memory peaks.
+        silu = torch.mul(gate, active, out=of_up)
+        torch.sub(1, active, out=of_gate)
+        active.addcmul_(silu, of_gate)
+        torch.mul(gradient, up, out=of_gate).mul_(active)
+        of_up.mul_(gradient)
+        return out
+
+
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
+    width = x.shape[-1]
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return length.square_().add_(eps * width).rsqrt_().mul_(width**0.5)
+
+
+def _gate(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Root-mean-square norm over the last axis, times `weight` when there is one."""
+    if x.device.type != "cpu":
+        scaled = F.rms_norm(x, (x.shape[-1],), None, eps)
+    elif torch.is_grad_enabled():
+        scaled = _Norm.apply(x, eps)  # type: ignore[no-untyped-call]
+    else:
+        scaled = (x * _inverse_rms(x, eps)).to(x.dtype)
+    return scaled if weight is None else scaled * weight
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """silu(gate) · up for gate and up side by side, [n, 2 f] to [n, f]."""
+    if not torch.is_grad_enabled():
+        return _gate(gate_up)
+    return _Gated.apply(gate_up)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -210,3 +288,94 @@ def _attend_branches(
         out = torch.cat(parts, dim=-2)
     flat = out.permute(0, 2, 4, 1, 3, 5).reshape(grid.rows * grid.width, arch.q_width)
     return flat.index_select(0, grid.scatter)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are wanted (None: not at all)."""
+
+    tokens: tuple[int, ...]
+    scored_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d], lengths [P], last logits [P, vocab],
+    log-probabilities [n] of each (NaN first; empty where they are not wanted).
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    lengths: Tensor
+    logits: Tensor
+    logprobs: list[npt.NDArray[np.float32]]
+
+
+@torch.inference_mode()
+def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
+    """Run the prompts through the model."""
+    parts: list[list[Prompt]] = [[]]
+    for prompt in prompts:
+        if parts[-1] and sum(len(p.tokens) for p in parts[-1]) + len(prompt.tokens) > PREFILL_TOKENS:
+            parts.append([])
+        parts[-1].append(prompt)
+    done = [_prefill(weights, part) for part in parts]
+    if len(done) == 1:
+        return done[0]
+    width = max(part.values[0].shape[2] for part in done)
+
+    def joined(caches: list[list[Tensor]], axis: int) -> list[Tensor]:
+        # Layer by layer, so that no more than one layer is there twice.
+        layers = range(len(caches[0]))
+        return [torch.cat([extended(cache.pop(0), axis, width) for cache in caches]) for _ in layers]
+
+    return Prefilled(
+        keys=joined([part.keys for part in done], 3),
+        values=joined([part.values for part in done], 2),
+        lengths=torch.cat([part.lengths for part in done]),
+        logits=torch.cat([part.logits for part in done]),
+        logprobs=[scored for part in done for scored in part.logprobs],
+    )
+
+
+def extended(cache: Tensor, axis: int, width: int) -> Tensor:
+    """The cache with zeros after its end along `axis`, `width` columns in all."""
+    shape = list(cache.shape)
+    shape[axis] = width - shape[axis]
+    return torch.cat([cache, cache.new_zeros(shape)], dim=axis)
+
+
+def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
+    arch, device = weights.arch, weights.device
+    lengths = np.array([len(p.tokens) for p in prompts], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    grid = make_grid(len(prompts), range(len(prompts)), offsets[:-1], lengths, device, multiple=WIDTH)
+    tokens = torch.from_numpy(np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])).to(device)
+    positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(device)
+    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
+    mask = None if is_long(grid.width) else causal_mask(grid.width, weights.dtype, device)
+    x = F.embedding(tokens, weights.embed)
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    shape = (grid.rows, grid.width, arch.kv_heads, arch.head_dim)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        keys.append(key.index_select(0, grid.gather).view(shape).permute(0, 2, 3, 1).contiguous())
+        values.append(value.index_select(0, grid.gather).view(shape).transpose(1, 2).contiguous())
+        return attend_causal(weights, grid, mask, query, key, value)
+
+    for layer in weights.layers:
+        x = decoder_layer(weights, layer, x, cos, sin, attend)
+    ends = torch.from_numpy(offsets[1:] - 1).to(device)
+    last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
+    logits = weights.head(last).float()
+    found = [np.empty(0, dtype=np.float32) for _ in prompts]
+    for temperature in {p.scored_at for p in prompts if p.scored_at is not None}:
+        states = rms_norm(x, weights.norm, arch.norm_eps)
+        following = torch.cat([tokens[1:], tokens[:1]])
+        scored = target_logprobs(weights, states, following, temperature).cpu().numpy()
+        nothing = np.full(1, np.nan, dtype=np.float32)
+        for i, (a, b) in enumerate(itertools.pairwise(offsets)):
+            if prompts[i].scored_at == temperature:
+                found[i] = np.concatenate([nothing, scored[a : b - 1]])
+    return Prefilled(keys, values, grid.lengths, logits, found)

@@ -1,4 +1,4 @@
-"""Gradients and optimizer steps for one model: base weights, its adapter, accumulated gradient, Adam state.
+"""Gradients and AdamW steps for one model: base weights, its adapter, accumulated gradient, optimizer state.
 
 Not thread-safe: the client's worker calls it, one operation at a time.
 """
@@ -6,34 +6,75 @@ Not thread-safe: the client's worker calls it, one operation at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from tinker import types
 from torch import Tensor
 
-from code_rl.errors import BackendError
+from code_rl.errors import BackendError, ConfigError
 
-from .adam import AdamState, adam_step
-from .datums import Example, Floats
 from .forward import SMALL_HIDDEN, hidden_states, target_logprobs
 from .lora import Lora
 from .packing import Packed, pack, plan
-from .passes import Pass
-from .weights import SITES, Linear, Weights
+from .passes import Example, Floats, Pass
+from .weights import Linear, Weights
 
 MERGE_LIMIT = 32_000_000
+_Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
+"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and B."""
 
 
-@dataclass(frozen=True)
-class _Leaf:
-    """A tensor of the trainable weights that collects a gradient, and where it belongs."""
+@dataclass
+class AdamState:
+    """Running means of the gradient and of its square, laid out as the parameters, and the number of steps taken."""
 
-    layer: int
-    site: str
-    tensors: tuple[Tensor, ...]
+    mean: Tensor
+    square: Tensor
+    steps: int = 0
+
+    @classmethod
+    def fresh(cls, parameters: Tensor) -> AdamState:
+        """State before the first step."""
+        return cls(torch.zeros_like(parameters), torch.zeros_like(parameters))
+
+
+def check_adam(params: object) -> types.AdamParams:
+    """Return `params`; raises ConfigError when it is another optimizer's, or a value is out of range."""
+    if not isinstance(params, types.AdamParams):
+        raise ConfigError(
+            f"optim_params {type(params).__name__} is not supported by the embedded engine, only AdamParams"
+        )
+    for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
+        value = getattr(params, name)
+        if not math.isfinite(value) or value < 0:
+            raise ConfigError(f"AdamParams {name}={value} must be a finite number of at least 0")
+    for name in ("beta1", "beta2"):
+        value = getattr(params, name)
+        if not 0 <= value < 1:
+            raise ConfigError(f"AdamParams {name}={value} must be in [0, 1)")
+    return params
+
+
+@torch.no_grad()
+def adam_step(parameters: Tensor, gradient: Tensor, state: AdamState, params: types.AdamParams) -> dict[str, float]:
+    """Change `parameters` and `state` in place and return metrics; `gradient` is scaled in place when it is clipped."""
+    norm = float(torch.linalg.vector_norm(gradient))
+    if params.grad_clip_norm > 0 and norm > params.grad_clip_norm:
+        gradient.mul_(params.grad_clip_norm / norm)
+    state.steps += 1
+    state.mean.lerp_(gradient, 1 - params.beta1)
+    state.square.mul_(params.beta2).addcmul_(gradient, gradient, value=1 - params.beta2)
+    mean_correction = 1 - params.beta1**state.steps
+    square_correction = math.sqrt(1 - params.beta2**state.steps)
+    if params.weight_decay:
+        parameters.mul_(1 - params.learning_rate * params.weight_decay)
+    denominator = state.square.sqrt().div_(square_correction).add_(params.eps)
+    parameters.addcdiv_(state.mean, denominator, value=-params.learning_rate / mean_correction)
+    return {"grad_norm:mean": norm}
 
 
 class Learner:
@@ -68,16 +109,17 @@ class Learner:
     def forward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
         """Losses and log-probabilities without gradients."""
         with torch.no_grad():
-            weights = self.sampler_weights() if self.merging else self.lora.apart(self.base)
-            return self._run(examples, how, weights, backward=False)
+            return self._run(examples, how, self._weights(), backward=False)
 
     def forward_backward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
         """The same, adding this request's gradient to the accumulated one, wholly or (on failure) not at all."""
         weights, leaves = self._trainable()
         output = self._run(examples, how, weights, backward=True)
         gradient = torch.zeros_like(self.lora.flat)
-        for leaf in leaves:
-            self._chain(leaf, gradient)
+        for tensors, chain in leaves:
+            grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
+            if len(grads) == len(tensors):
+                chain(*grads, into=gradient)
         if self.gradient is None:
             self.gradient = gradient
         else:
@@ -102,36 +144,24 @@ class Learner:
         self._merged = None
 
     def _trainable(self) -> tuple[Weights, list[_Leaf]]:
-        weights = self.sampler_weights() if self.merging else self.lora.apart(self.base)
+        weights = self._weights()
         leaves: list[_Leaf] = []
 
         def leaf(linear: Linear, layer: int, site: str) -> Linear:
-            if not self.lora.at(layer, site):
-                return linear
             if self.merging:
                 weight = linear.weight.detach().requires_grad_()
-                leaves.append(_Leaf(layer, site, (weight,)))
+                leaves.append(((weight,), partial(self.lora.chain_merged, layer, site)))
                 return replace(linear, weight=weight)
             assert linear.lora_a is not None
             assert linear.lora_b is not None
             a, b = linear.lora_a.requires_grad_(), linear.lora_b.requires_grad_()
-            leaves.append(_Leaf(layer, site, (a, b)))
+            leaves.append(((a, b), partial(self.lora.chain_apart, layer, site)))
             return replace(linear, lora_a=a, lora_b=b)
 
-        layers = tuple(
-            replace(layer, **{site: leaf(getattr(layer, site), i, site) for site in SITES})  # type: ignore[arg-type]
-            for i, layer in enumerate(weights.layers)
-        )
-        return replace(weights, layers=layers, head=leaf(weights.head, -1, "head")), leaves
+        return self.lora.mapped(weights, leaf), leaves
 
-    def _chain(self, leaf: _Leaf, into: Tensor) -> None:
-        grads = [tensor.grad for tensor in leaf.tensors]
-        if grads[0] is None:
-            return
-        if self.merging:
-            self.lora.chain_merged(leaf.layer, leaf.site, grads[0], into)
-        elif grads[1] is not None:
-            self.lora.chain_apart(leaf.layer, leaf.site, grads[0], grads[1], into)
+    def _weights(self) -> Weights:
+        return self.sampler_weights() if self.merging else self.lora.apart(self.base)
 
     def _run(
         self, examples: Sequence[Example], how: Pass, weights: Weights, backward: bool
@@ -140,7 +170,7 @@ class Learner:
         losses = [np.zeros(len(e.tokens), dtype=np.float32) for e in examples]
         for units in plan(examples, self.budget):
             batch = pack(units, self.base.device)
-            self._micro_batch(batch, how, weights, backward, logprobs, losses)
+            _spread(batch, self._micro_batch(batch, how, weights, backward), logprobs, losses)
         total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
         return types.ForwardBackwardOutput(
             loss_fn_output_type="ArrayRecord",
@@ -151,33 +181,21 @@ class Learner:
             metrics={"loss:sum": total},
         )
 
-    def _micro_batch(
-        self, batch: Packed, how: Pass, weights: Weights, backward: bool, logprobs: list[Floats], losses: list[Floats]
-    ) -> None:
-        states = hidden_states(weights, batch, recompute=self.recompute and backward)
-        stem_lp: Tensor | None = None
-        at = batch.stem_tokens
-        if at:
-            with torch.no_grad():
-                stem_lp = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature)
-        branch_lp = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
-        per_token = how.loss.formula(torch, branch_lp, batch.inputs, how.settings)
+    def _micro_batch(self, batch: Packed, how: Pass, weights: Weights, backward: bool) -> list[Tensor]:
+        """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves gradients in the weights."""
+        states, at = hidden_states(weights, batch, recompute=self.recompute and backward), batch.stem_tokens
+        with torch.no_grad():
+            stem = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature) if at else torch.empty(0)
+        branch = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
+        losses = how.loss.formula(torch, branch, batch.inputs, how.settings)
         if backward:
-            per_token.sum().backward()
-        _spread(batch, stem_lp, branch_lp.detach(), per_token.detach(), logprobs, losses)
+            losses.sum().backward()
+        return [stem, branch.detach(), losses.detach()]
 
 
-def _spread(
-    batch: Packed,
-    stem_lp: Tensor | None,
-    branch_lp: Tensor,
-    per_token: Tensor,
-    logprobs: list[Floats],
-    losses: list[Floats],
-) -> None:
+def _spread(batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]) -> None:
     """Write a micro-batch's results to the examples they belong to."""
-    stem = stem_lp.cpu().numpy() if stem_lp is not None else np.empty(0, dtype=np.float32)
-    branch, token_losses = branch_lp.cpu().numpy(), per_token.cpu().numpy()
+    stem, branch, token_losses = (part.cpu().numpy() for part in found)
     at_stem = at = 0
     for unit in batch.units:
         for part in unit.branches:

@@ -7,16 +7,16 @@ Module names are Hugging Face's, so that a checkpoint exports without renaming.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .architecture import Architecture
-from .weights import SITES, Linear, Weights
+from code_rl.errors import CheckpointError
 
-_Change = Callable[[Linear, int, str], Linear]
+from .weights import SITES, Architecture, Linear, Weights
 
 ALPHA = 32.0
 HEAD = "lm_head"
@@ -31,6 +31,15 @@ class LoraSettings:
     train_mlp: bool = True
     train_attn: bool = True
     train_unembed: bool = True
+
+    @classmethod
+    def read(cls, meta: Mapping[str, Any], path: str) -> LoraSettings:
+        """What a checkpoint adapts; raises CheckpointError when it does not say."""
+        try:
+            trained = {name: bool(meta[name]) for name in ("train_mlp", "train_attn", "train_unembed")}
+            return cls(rank=int(meta["rank"]), seed=int(meta["seed"]), **trained)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
 
 
 @dataclass(frozen=True)
@@ -113,13 +122,14 @@ class Lora:
 
     def merged(self, base: Weights) -> Weights:
         """Return weights with the adapter added in, in the base's dtype; nothing is shared that training changes."""
-        return self._mapped(base, lambda linear, layer, site: replace(linear, weight=self._merge(linear, layer, site)))
+        return self.mapped(base, self._merge)
 
     def apart(self, base: Weights) -> Weights:
         """Return weights that keep the adapter as two thin products per projection (a copy of it, fp32)."""
-        return self._mapped(base, lambda linear, layer, site: self._split(linear, layer, site))
+        return self.mapped(base, self._split)
 
-    def _mapped(self, base: Weights, change: _Change) -> Weights:
+    def mapped(self, base: Weights, change: Callable[[Linear, int, str], Linear]) -> Weights:
+        """Return weights with every fused matrix that is adapted changed: `change(linear, layer, site)`."""
         layers = tuple(
             replace(layer, **{s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)})  # type: ignore[arg-type]
             for i, layer in enumerate(base.layers)
@@ -127,12 +137,12 @@ class Lora:
         head = change(base.head, -1, "head") if self.at(-1, "head") else base.head
         return replace(base, layers=layers, head=head)
 
-    def _merge(self, linear: Linear, layer: int, site: str) -> Tensor:
+    def _merge(self, linear: Linear, layer: int, site: str) -> Linear:
         weight = linear.weight.to(torch.float32, copy=True)
         for m in self.at(layer, site):
             columns = weight[:, m.start : m.start + m.outputs]
             columns.addmm_(self.a[m.name].t(), self.b[m.name].t(), alpha=self.scale)
-        return weight.to(linear.weight.dtype)
+        return replace(linear, weight=weight.to(linear.weight.dtype))
 
     def _split(self, linear: Linear, layer: int, site: str) -> Linear:
         found = self.at(layer, site)

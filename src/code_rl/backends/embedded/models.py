@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from tinker import types
 
 from code_rl.backends.names import BUILT_IN, SMOLLM2, built_in_context, source_of
 from code_rl.errors import ConfigError
 
-from .architecture import Architecture, read_architecture
-from .weights import Source, Weights, from_transformers, fuse
+from .weights import Architecture, Source, Weights, from_transformers, fuse, read_architecture
 
 HUB_S = 5.0
 __all__ = ["BUILT_IN", "Model", "built_in_context", "context_of", "load_model", "source_of", "wrap_model"]
@@ -158,3 +159,19 @@ def _elsewhere(name: str) -> str:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
+    """Models by name with their contexts, as a server of Tinker's protocol lists them."""
+    return [
+        types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
+        for name, context in contexts.items()
+    ]
+
+
+def model_info(model_id: str, family: str, name: str, tokenizer: str, rank: int) -> types.GetInfoResponse:
+    """What a training client is told of its model."""
+    data = types.ModelData(arch=family, model_name=name, tokenizer_id=tokenizer)
+    return types.GetInfoResponse(
+        type="get_info", model_data=data, model_id=model_id, is_lora=True, lora_rank=rank, model_name=name
+    )

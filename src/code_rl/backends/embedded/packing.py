@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .datums import Example, Ints
+from .passes import Example, Ints
 
 MIN_STEM = 8
 PLAIN_ATTENTION_WIDTH = 1024

@@ -1,18 +1,33 @@
-"""What a forward or forward_backward request asks for, checked: a loss, its settings, and the temperature of the policy."""
+"""What a forward or forward_backward request asks for, checked: its loss, its examples as NumPy arrays, or a loss of one's own.
+
+A loss of one's own is any function C of the log-probabilities lp, trained as Tinker's SDK does it: cross-entropy with the weights
+−∂C/∂lp has the gradient of C.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tinker import types
 
 from code_rl.algorithm import losses
 from code_rl.algorithm.losses import LOSSES, Loss, Settings
-from code_rl.errors import ConfigError
+from code_rl.errors import ConfigError, DataError
+
+from .weights import Architecture
 
 TEMPERATURE = "temperature"
 # Below it, logits divided by the temperature leave fp32.
 MIN_TEMPERATURE = 1e-5
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -48,3 +63,100 @@ def check_temperature(value: object, name: str) -> None:
 def loss_settings() -> dict[str, frozenset[str]]:
     """Each loss of the engine with the keys that its `loss_fn_config` may have."""
     return {name: frozenset({*loss.defaults, TEMPERATURE}) for name, loss in LOSSES.items()}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One datum of N positions: `tokens` and `targets` [N], loss inputs [N] each, in fp32.
+
+    `context` counts the leading positions whose loss is switched off.
+    """
+
+    tokens: Ints
+    targets: Ints
+    inputs: dict[str, Floats]
+    context: int
+
+
+def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> list[Example]:
+    """Return the examples of a request.
+
+    Raises DataError naming the datum and the field: missing or unknown fields, lengths that differ, tokens outside the
+    vocabulary, numbers that are not finite, sequences longer than the model's context.
+    """
+    if not data:
+        raise DataError("no data: forward and forward_backward need at least one datum")
+    return [_read(i, datum, loss, arch) for i, datum in enumerate(data)]
+
+
+def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> list[int]:
+    """Return the token ids of a text-only input; raises DataError for other chunks, no tokens, or ids outside the vocabulary."""
+    try:
+        tokens = prompt.to_ints()
+    except ValueError as error:
+        raise DataError(f"{where}: only text chunks are supported by the embedded engine") from error
+    if not tokens:
+        raise DataError(f"{where}: it has no tokens")
+    if min(tokens) < 0 or max(tokens) >= arch.vocab:
+        raise DataError(f"{where}: a token id is outside the vocabulary of {arch.vocab}")
+    return tokens
+
+
+def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Example:
+    where = f"datum {index}"
+    tokens = np.asarray(prompt_tokens(datum.model_input, arch, f"{where}, model_input"), dtype=np.int64)
+    if len(tokens) > arch.max_context:
+        raise DataError(f"{where}: {len(tokens)} tokens exceed the model's context of {arch.max_context}")
+    fields = ("target_tokens", *loss.inputs)
+    unknown = sorted(set(datum.loss_fn_inputs) - set(fields))
+    if unknown:
+        raise DataError(f"{where}: {loss.name} does not read {', '.join(unknown)}; its fields: {', '.join(fields)}")
+    arrays = {name: _field(where, name, datum, len(tokens), loss) for name in fields}
+    targets = arrays.pop("target_tokens").astype(np.int64)
+    if targets.min() < 0 or targets.max() >= arch.vocab:
+        raise DataError(f"{where}, target_tokens: a token id is outside the vocabulary of {arch.vocab}")
+    inputs = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
+    active = np.flatnonzero(inputs[loss.signal])
+    return Example(tokens, targets, inputs, int(active[0]) if len(active) else len(tokens))
+
+
+def _field(where: str, name: str, datum: types.Datum, length: int, loss: Loss) -> npt.NDArray[np.generic]:
+    data = datum.loss_fn_inputs.get(name)
+    if data is None:
+        raise DataError(f"{where}: {loss.name} needs {name}")
+    array = data.to_numpy()
+    if array.shape != (length,):
+        raise DataError(f"{where}, {name}: shape {array.shape} where model_input has {length} tokens")
+    if not np.isfinite(array).all():
+        raise DataError(f"{where}, {name}: a value is not finite")
+    return array
+
+
+def differentiated(
+    data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.ForwardBackwardOutput
+) -> tuple[list[torch.Tensor], float, Mapping[str, float]]:
+    """The weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is called with one fp32 tensor per datum.
+
+    Raises DataError when the loss does not depend on a datum's log-probabilities; what `loss_fn` raises comes through.
+    """
+    logprobs = [torch.tensor(out["logprobs"].to_numpy()).requires_grad_() for out in forward.loss_fn_outputs]
+    with torch.enable_grad():
+        loss, metrics = loss_fn(list(data), list(logprobs))
+        loss.backward()
+    for i, lp in enumerate(logprobs):
+        if lp.grad is None:
+            raise DataError(f"datum {i}: the custom loss has no gradient with respect to its log-probabilities")
+    return [-lp.grad for lp in logprobs if lp.grad is not None], float(loss.detach().sum()), metrics
+
+
+def reweighted(data: Sequence[types.Datum], weights: Sequence[torch.Tensor] | None = None) -> list[types.Datum]:
+    """The data for a cross-entropy pass with these weights (None: zeros). Raises DataError where targets are missing."""
+    made = []
+    for i, datum in enumerate(data):
+        targets = datum.loss_fn_inputs.get("target_tokens")
+        if targets is None:
+            raise DataError(f"datum {i}: a custom loss needs target_tokens")
+        values = types.TensorData.from_torch(torch.zeros(targets.to_numpy().shape) if weights is None else weights[i])
+        inputs = {"target_tokens": targets, "weights": values}
+        made.append(types.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
+    return made

@@ -19,12 +19,11 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import ConfigError
 
-from .datums import prompt_tokens
 from .decode import Completion, Draw, decode
+from .forward import Prompt
 from .models import Model
-from .passes import check_temperature
+from .passes import check_temperature, prompt_tokens
 from .picking import Choice
-from .prefill import Prompt
 from .weights import Weights
 from .worker import Worker, awaited, run_into
 
@@ -98,51 +97,39 @@ class Sampler:
         return [request for request in chosen if request.future.set_running_or_notify_cancel()]
 
 
-@dataclass
-class _Open:
-    """A request whose completions are not all there; `left` counts those that are missing."""
-
-    request: Request
-    completions: list[Completion | None]
-    left: int
-
-
 def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = tuple) -> None:
     """Sample requests that share a snapshot, and those that `more` finds meanwhile; resolves a future when its request is done."""
     if not requests:
         return
     weights = requests[0].snapshot.weights
-    taken: list[_Open] = []
+    taken: list[tuple[Request, int, dict[int, Completion]]] = []
     prompts: dict[Prompt, Prompt] = {}
     waiting: deque[Draw] = deque()
 
     def take(new: Sequence[Request]) -> None:
         for request in new:
-            scored_at = (request.params.temperature or 1.0) if request.prompt_logprobs else None
-            prompt = Prompt(tuple(request.prompt), scored_at)
+            p = request.params
+            prompt = Prompt(tuple(request.prompt), (p.temperature or 1.0) if request.prompt_logprobs else None)
+            prompt = prompts.setdefault(prompt, prompt)
             count = request.samples if request.max_tokens else 1
-            waiting.extend(_draw(request, prompts.setdefault(prompt, prompt), (len(taken), i)) for i in range(count))
-            taken.append(_Open(request, [None] * count, count))
+            for i in range(count):
+                choice = Choice(request.seed, i, float(p.temperature), int(p.top_k), float(p.top_p))
+                place = len(taken), i
+                waiting.append(Draw(place, prompt, request.max_tokens, choice, request.stop_tokens, request.stopped))
+            taken.append((request, count, {}))
 
     take(requests)
     try:
         for draw, completion in decode(weights, waiting, _memory(weights.device), lambda: take(more())):
             number, index = draw.place
-            found = taken[number]
-            found.completions[index] = completion
-            found.left -= 1
-            if not found.left:
-                found.request.future.set_result(_response(found))
+            request, count, done = taken[number]
+            done[index] = completion
+            if len(done) == count:
+                request.future.set_result(_response(request, [done[i] for i in range(count)]))
     except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
-        for found in taken:
-            if found.left:
-                found.request.future.set_exception(error)
-
-
-def _draw(request: Request, prompt: Prompt, place: tuple[int, int]) -> Draw:
-    p = request.params
-    choice = Choice(request.seed, place[1], float(p.temperature), int(p.top_k), float(p.top_p))
-    return Draw(place, prompt, request.max_tokens, choice, request.stop_tokens, request.stopped)
+        for request, _, _ in taken:
+            if not request.future.done():
+                request.future.set_exception(error)
 
 
 def _memory(device: torch.device) -> int:
@@ -154,8 +141,7 @@ def _memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
-def _response(done: _Open) -> types.SampleResponse:
-    request, completions = done.request, [c for c in done.completions if c is not None]
+def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
     scored = completions[0].scored if request.prompt_logprobs else None
     if scored is not None and request.last_n is not None:
         scored = scored.copy()

@@ -11,14 +11,14 @@ import torch
 from tinker import types
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
-from code_rl.errors import CheckpointError, ConfigError
+from code_rl.errors import ConfigError
 
 from .lora import LoraSettings
-from .models import BUILT_IN, Model, built_in_context, load_model
+from .models import BUILT_IN, Model, built_in_context, load_model, supported
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
-from .state import Saved, read_state
+from .state import read_state
 from .training import EmbeddedTrainingClient
-from .worker import Worker, awaited, finished
+from .worker import Inline, Worker, awaited
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -115,22 +115,15 @@ class EmbeddedService:
 
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
         """The models known by name: the built-in one and those already loaded; local folders and hub ids work besides."""
-        known = {name: model.weights.arch.max_context for name, model in self._models.items()}
-        built_in = built_in_context()
-        if built_in is not None:
-            known = {BUILT_IN: built_in} | known
-        return types.GetServerCapabilitiesResponse(
-            supported_models=[
-                types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
-                for name, context in known.items()
-            ]
-        )
+        known: dict[str, int | None] = {name: m.weights.arch.max_context for name, m in self._models.items()}
+        built_in = {BUILT_IN: context} if (context := built_in_context()) is not None else {}
+        return types.GetServerCapabilitiesResponse(supported_models=supported(built_in | known))
 
     def close(self) -> AwaitableConcurrentFuture[None]:
         """Accept no further requests; those already queued are still answered, unless the process ends first."""
         self._loader.close()
         self._sampler.close()
-        return finished(None)
+        return Inline().submit(lambda: None)
 
     def add_model(self, model: Model) -> None:
         """Make a model that is already in memory known under its name."""
@@ -149,24 +142,9 @@ class EmbeddedService:
 
     def _restored(self, path: str, base_model: str | None, optimizer: bool) -> EmbeddedTrainingClient:
         saved = read_state(Path(path))
-        client = self._client(base_model or str(saved.meta["base_model"]), lora_settings(saved, path))
+        client = self._client(base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta, path))
         client.restore(saved, path, optimizer)
         return client
-
-
-def lora_settings(saved: Saved, path: str) -> LoraSettings:
-    """What a checkpoint adapts; raises CheckpointError when it does not say."""
-    meta = saved.meta
-    try:
-        return LoraSettings(
-            rank=int(meta["rank"]),
-            seed=int(meta["seed"]),
-            train_mlp=bool(meta["train_mlp"]),
-            train_attn=bool(meta["train_attn"]),
-            train_unembed=bool(meta["train_unembed"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
 
 
 def resolve_device(name: str) -> torch.device:

@@ -24,6 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from code_rl.errors import CheckpointError, ConfigError
+from code_rl.runs.files import sync_directory
 
 FORMAT = "code-rl-embedded"
 VERSION = 1
@@ -69,7 +70,7 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, An
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -116,11 +117,3 @@ def _digest(settings: str, tensors: Mapping[str, Tensor]) -> str:
         if tensor.numel():
             digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

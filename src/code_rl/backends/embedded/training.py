@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,13 +13,10 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import BackendError, CheckpointError, ConfigError
 
-from .adam import AdamState, check_adam
-from .custom import CustomLoss, differentiated, reweighted
-from .datums import Example, read_datums
-from .learner import Learner
+from .learner import AdamState, Learner, check_adam
 from .lora import Lora, LoraSettings
-from .models import Model
-from .passes import TEMPERATURE, Pass, read_pass
+from .models import Model, model_info
+from .passes import TEMPERATURE, CustomLoss, Example, Pass, differentiated, read_datums, read_pass, reweighted
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, read_state, write_state
 from .worker import Inline, Worker, awaited, submitted
@@ -43,7 +41,7 @@ class EmbeddedTrainingClient:
         state_dir: Path | None,
         worker: Worker | Inline | None = None,
     ) -> None:
-        self.model_id = model_id
+        self.model_id, self.settings = model_id, settings
         self._model = model
         self._lora = Lora(model.weights.arch, settings, model.weights.device)
         self._lora.initialise()
@@ -143,13 +141,7 @@ class EmbeddedTrainingClient:
         Raises ConfigError at once for a bad name or a ttl; the future raises ConfigError when the name is taken and
         `overwrite` is false, CheckpointError when the disk refuses.
         """
-        path = self._path(name, "state", ttl_seconds)
-
-        def run() -> types.SaveWeightsResponse:
-            self.write(path, True, overwrite, user_metadata)
-            return types.SaveWeightsResponse(path=str(path))
-
-        return self._worker.submit(run)
+        return self._save(types.SaveWeightsResponse, name, "state", ttl_seconds, overwrite, user_metadata)
 
     def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
         """Replace the adapter by a saved one and start the optimizer afresh; the future raises CheckpointError."""
@@ -163,13 +155,7 @@ class EmbeddedTrainingClient:
         self, name: str, ttl_seconds: int | None = None, user_metadata: dict[str, str] | None = None
     ) -> AwaitableConcurrentFuture[types.SaveWeightsForSamplerResponse]:
         """Save the adapter alone, for `create_sampling_client(model_path=...)`; an older one of that name is replaced."""
-        path = self._path(name, "sampler", ttl_seconds)
-
-        def run() -> types.SaveWeightsForSamplerResponse:
-            self.write(path, False, metadata=user_metadata)
-            return types.SaveWeightsForSamplerResponse(path=str(path))
-
-        return self._worker.submit(run)
+        return self._save(types.SaveWeightsForSamplerResponse, name, "sampler", ttl_seconds, True, user_metadata)
 
     def save_weights_and_get_sampling_client(
         self, name: str | None = None, kind: str = "snapshot"
@@ -208,16 +194,8 @@ class EmbeddedTrainingClient:
 
     def get_info(self) -> types.GetInfoResponse:
         """Model name, id and LoRA rank."""
-        return types.GetInfoResponse(
-            type="get_info",
-            model_data=types.ModelData(
-                arch=self._model.weights.arch.family, model_name=self._model.name, tokenizer_id=self._model.source
-            ),
-            model_id=self.model_id,
-            is_lora=True,
-            lora_rank=self._lora.settings.rank,
-            model_name=self._model.name,
-        )
+        model = self._model
+        return model_info(self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank)
 
     def max_context_length(self) -> int:
         """Greatest number of tokens, prompt and completion together."""
@@ -228,25 +206,25 @@ class EmbeddedTrainingClient:
         self._worker.close()
 
     def restore(self, saved: Saved, path: str, optimizer: bool) -> None:
-        """Put a checkpoint's tensors into this model. Raises CheckpointError when they are not this model's."""
+        """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError when they are not this model's."""
         meta, lora = saved.meta, self._lora
         if meta.get("base_fingerprint") != self._model.fingerprint:
             raise CheckpointError(f"checkpoint {path} belongs to another base model than {self._model.name!r}")
-        if meta.get("modules") != [m.name for m in lora.modules] or meta.get("rank") != lora.settings.rank:
+        if meta.get("modules") != [m.name for m in lora.modules] or meta.get("rank") != self.settings.rank:
             raise CheckpointError(f"checkpoint {path} has another LoRA rank or other adapted modules than this client")
-        lora.flat.copy_(_gather(lora, saved, "", path))
-        self._learner.adam = AdamState.fresh(lora.flat)
-        self._learner.gradient = None
-        self._failure = None
+        if optimizer and meta.get("kind") != "state":
+            raise CheckpointError(f"checkpoint {path} holds sampler weights, without optimizer state")
+
+        def read(part: str) -> torch.Tensor:
+            return _gather(lora, saved, part, path).to(lora.flat.device)
+
+        flat, adam = read(""), AdamState.fresh(lora.flat)
+        gradient: torch.Tensor | None = None
         if optimizer:
-            if meta.get("kind") != "state":
-                raise CheckpointError(f"checkpoint {path} holds sampler weights, without optimizer state")
-            mean, square = _gather(lora, saved, "adam.mean.", path), _gather(lora, saved, "adam.square.", path)
-            self._learner.adam = AdamState(
-                mean.to(lora.flat.device), square.to(lora.flat.device), int(meta["adam_steps"])
-            )
-            if meta["has_gradient"]:
-                self._learner.gradient = _gather(lora, saved, "gradient.", path).to(lora.flat.device)
+            adam = AdamState(read("adam.mean."), read("adam.square."), int(meta["adam_steps"]))
+            gradient = read("gradient.") if meta["has_gradient"] else None
+        lora.flat.copy_(flat)
+        self._learner.adam, self._learner.gradient, self._failure = adam, gradient, None
         self._learner.weights_changed()
 
     def _read(self, data: Sequence[types.Datum], how: Pass) -> list[Example]:
@@ -270,7 +248,15 @@ class EmbeddedTrainingClient:
         self.restore(read_state(Path(path)), path, optimizer)
         return types.LoadWeightsResponse(path=path, model_id=self.model_id, type="load_weights")
 
-    def _path(self, name: str, kind: str, ttl_seconds: int | None) -> Path:
+    def _save(
+        self,
+        answer: Callable[..., T],
+        name: str,
+        kind: str,
+        ttl_seconds: int | None,
+        overwrite: bool,
+        metadata: Mapping[str, str] | None,
+    ) -> AwaitableConcurrentFuture[T]:
         if ttl_seconds is not None:
             raise ConfigError(
                 "ttl_seconds is not supported by the embedded engine: its checkpoints stay until they are deleted"
@@ -278,7 +264,13 @@ class EmbeddedTrainingClient:
         if self._state_dir is None:
             raise ConfigError("this embedded service has no state_dir: pass one to EmbeddedService to save checkpoints")
         check_name(name)
-        return self._state_dir / f"{name}.{kind}.safetensors"
+        path = self._state_dir / f"{name}.{kind}.safetensors"
+
+        def run() -> T:
+            self.write(path, kind == "state", overwrite, metadata)
+            return answer(path=str(path))
+
+        return self._worker.submit(run)
 
     def _tensors(self, training: bool) -> dict[str, torch.Tensor]:
         found = _named(self._lora, self._lora.flat, "")
@@ -290,16 +282,11 @@ class EmbeddedTrainingClient:
         return found
 
     def _meta(self, kind: str, user_metadata: Mapping[str, str] | None) -> dict[str, Any]:
-        settings = self._lora.settings
         return {
             "kind": kind,
             "base_model": self._model.name,
             "base_fingerprint": self._model.fingerprint,
-            "rank": settings.rank,
-            "seed": settings.seed,
-            "train_mlp": settings.train_mlp,
-            "train_attn": settings.train_attn,
-            "train_unembed": settings.train_unembed,
+            **asdict(self.settings),
             "modules": [m.name for m in self._lora.modules],
             "adam_steps": self._learner.adam.steps,
             "has_gradient": self._learner.gradient is not None,

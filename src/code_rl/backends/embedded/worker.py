@@ -1,9 +1,15 @@
-"""One thread that runs operations in the order in which they were submitted, and futures of Tinker's shape for them."""
+"""Threads that compute: one that runs operations in order, with futures of Tinker's shape, and the end of them all.
+
+A thread that is inside torch when the interpreter goes takes the process down with `abort`: exit code 134, whatever the program
+meant to say. So computing threads are started here, and long operations pass `safe_point` every few milliseconds.
+"""
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -13,10 +19,55 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.errors import BackendError
 
-from .ending import safe_point, start_thread
+# For what has no safe points: a model that is being loaded, a checkpoint that is being written.
+GRACE_S = 30.0
 
+_ending = threading.Event()
+_lock = threading.Lock()
+_threads: dict[threading.Thread, Callable[[], object]] = {}
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "Future[Any]"]
+
+
+def start_thread(name: str, work: Callable[[], object], wake: Callable[[], object]) -> threading.Thread:
+    """Start a daemon thread that is joined before the interpreter goes.
+
+    `wake` makes `work` return when it waits for something to do; neither may hold what the thread's life depends on.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            with _lock:
+                _threads.pop(thread, None)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    with _lock:
+        # Handlers run in reverse order: this one before those that torch registered when it was loaded.
+        atexit.unregister(end_threads)
+        atexit.register(end_threads)
+        thread.start()
+        _threads[thread] = wake
+    return thread
+
+
+def safe_point() -> None:
+    """Raise BackendError when the process is ending; what was begun is not finished then."""
+    if _ending.is_set():
+        raise BackendError("the process is ending: the embedded engine stopped in the middle of this request")
+
+
+def end_threads() -> None:
+    """Have every thread stop at its next safe point, and wait for them, `GRACE_S` at most."""
+    _ending.set()
+    with _lock:
+        waited = dict(_threads)
+    for wake in waited.values():
+        wake()
+    end = time.monotonic() + GRACE_S
+    for thread in waited:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 class Worker:
@@ -86,13 +137,6 @@ def run_into(future: Future[T], operation: Callable[[], T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def finished(value: T) -> AwaitableConcurrentFuture[T]:
-    """A future that already has its result."""
-    future: Future[T] = Future()
-    future.set_result(value)
-    return AwaitableConcurrentFuture(future)
 
 
 def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import inspect
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,22 +12,30 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 from tinker import types
+from tinker.types.future_retrieve_request import FutureRetrieveRequest
 
 from code_rl.errors import BackendError, CodeRLError
 from code_rl.redaction import print_exception, redacted
 
 from .core import Core
-from .future_calls import FutureCalls
-from .janitor import Janitor
-from .listings import Listings
-from .metrics import CONTENT_TYPE, Metrics
 from .promises import Promise
-from .refusals import SERVER, Refusal, category
-from .requests import decompressed, digest, read_json, read_json_pass, read_proto_pass
-from .responses import PROTOBUF, has_protobuf, to_json, to_protobuf
-from .sampling_calls import SamplingCalls
-from .session_calls import SessionCalls
+from .sampling_calls import CancelRequest, SamplingCalls
+from .service_calls import ServiceCalls, WeightsInfoRequest
+from .store import Checkpoint
 from .training_calls import TrainingCalls
+from .upkeep import CONTENT_TYPE, Janitor, Metrics
+from .wire import (
+    PROTOBUF,
+    SERVER,
+    Refusal,
+    category,
+    digest,
+    encoded,
+    read_json,
+    read_json_pass,
+    read_proto_pass,
+    validated,
+)  # fmt: skip
 
 API = "/api/v1"
 LARGE_RESULT = 256 << 10
@@ -51,11 +58,7 @@ class Application:
         core.promises.on_done = self.metrics.ended
         self._token = token
         self._max_request_bytes = max_request_bytes
-        self._sessions = SessionCalls(core)
-        self._training = TrainingCalls(core)
-        self._sampling = SamplingCalls(core)
-        self._futures = FutureCalls(core)
-        self._listings = Listings(core)
+        self._training, self._sampling, self._service = TrainingCalls(core), SamplingCalls(core), ServiceCalls(core)
         self._janitor = Janitor(core, self.metrics, status)
 
     @asynccontextmanager
@@ -63,7 +66,7 @@ class Application:
         """Accept connections; yields the port."""
         app = web.Application(client_max_size=self._max_request_bytes, middlewares=[self._guard])
         self._route(app)
-        # Bodies come as they were sent: zstd, which the SDK may use, is not among what aiohttp decodes by itself.
+        # Bodies stay as they were sent: a compressed one is refused by `_read`, where aiohttp would print a traceback.
         runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False
         )
@@ -98,68 +101,63 @@ class Application:
 
     def _route(self, app: web.Application) -> None:
         """Every call, as a function of the request and its body; `_answer` says what it may return."""
-        training, sampling, sessions = self._training, self._sampling, self._sessions
-        futures, listings = self._futures, self._listings
+        training, sampling, service = self._training, self._sampling, self._service
 
-        def get(path: str, call: Call, disk: bool = False) -> None:
-            app.router.add_get(f"{API}/{path}", self._handler(call, disk))
+        def add(method: str, path: str, call: Call, disk: bool = False) -> None:
+            getattr(app.router, f"add_{method}")(f"{API}/{path}", self._handler(call, disk))
 
-        def post(path: str, call: Call) -> None:
-            app.router.add_post(f"{API}/{path}", self._handler(call))
+        def post(path: str, kind: type[BaseModel], call: Callable[[Any], object]) -> None:
+            """A call whose body is one of the SDK's requests."""
+            add("post", path, lambda _, b: call(validated(kind, read_json(b))))
+
+        def promise(path: str, kind: type[BaseModel], call: Callable[[Any, bytes], Promise]) -> None:
+            """The same for a call that promises its result, whichever copy of the request it gets."""
+            add("post", path, lambda _, b: call(validated(kind, read_json(b)), digest(b)))
 
         app.router.add_get("/metrics", self._metrics_text)
-        get("healthz", lambda _r, _b: {"status": "ok"})
-        post("client/config", lambda _r, _b: CLIENT_CONFIG)
-        post("client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
-        post("telemetry", lambda _r, _b: {"status": "accepted"})
-        get("get_server_capabilities", lambda r, _: sessions.capabilities(r.query.get("model_name")), disk=True)
-        post("create_session", lambda r, b: sessions.create(read_json(b), r.headers.get("X-Idempotency-Key")))
-        post("session_heartbeat", lambda _, b: sessions.heartbeat(read_json(b)))
-        post("sessions/{session}/finish", lambda r, b: sessions.finish(r.match_info["session"], read_json(b)))
-        for name, begin in (
-            ("create_model", training.create),
-            ("load_weights", training.load),
-            ("optim_step", training.optim_step),
-            ("save_weights", training.save),
-            ("save_weights_for_sampler", training.save_for_sampler),
-            ("save_weights_external", training.save_external),
-            ("unload_model", training.unload),
+        add("get", "healthz", lambda _r, _b: {"status": "ok"})
+        add("post", "client/config", lambda _r, _b: CLIENT_CONFIG)
+        add("post", "client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
+        add("post", "telemetry", lambda _r, _b: {"status": "accepted"})
+        add("post", "create_session", lambda r, b: service.create(read_json(b), r.headers.get("X-Idempotency-Key")))
+        post("session_heartbeat", types.SessionHeartbeatRequest, service.heartbeat)
+        add("post", "sessions/{session}/finish", lambda r, b: service.finish(r.match_info["session"], read_json(b)))
+        promise("create_model", types.CreateModelRequest, training.create)
+        promise("load_weights", types.LoadWeightsRequest, training.load)
+        add("post", "forward", self._pass)
+        add("post", "forward_backward", self._pass)
+        promise("optim_step", types.OptimStepRequest, training.optim_step)
+        promise("save_weights", types.SaveWeightsRequest, training.save)
+        promise("save_weights_for_sampler", types.SaveWeightsForSamplerRequest, training.save_for_sampler)
+        promise("save_weights_external", types.SaveWeightsExternalRequest, training.save_external)
+        promise("unload_model", types.UnloadModelRequest, training.unload)
+        post("get_info", types.GetInfoRequest, training.info)
+        post("create_sampling_session", types.CreateSamplingSessionRequest, sampling.create_session)
+        add("post", "asample", lambda _, b: sampling.sample(read_json(b), digest(b), len(b)))
+        add("post", "retrieve_future", self._retrieve)
+        post("cancel_future", CancelRequest, sampling.cancel)
+        post("weights_info", WeightsInfoRequest, service.weights_info)
+        add("get", "samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
+        for path, look in (
+            ("get_server_capabilities", lambda r, _: service.capabilities(r.query.get("model_name"))),
+            ("training_runs", lambda r, _: service.runs(r.query)),
+            ("training_runs/{run}", lambda r, _: service.run(r.match_info["run"])),
+            ("training_runs/{run}/checkpoints", lambda r, _: service.checkpoints_of(r.match_info["run"])),
+            ("checkpoints", lambda r, _: service.checkpoints(r.query)),
+            ("sessions", lambda r, _: service.sessions(r.query)),
+            ("sessions/{session}", lambda r, _: service.session(r.match_info["session"])),
+            ("download/{path:[^/]+/[^/]+/[^/]+}", lambda r, _: web.FileResponse(service.external_file(r))),
         ):
-            post(name, lambda _, b, begin=begin: begin(read_json(b), digest(b)))  # type: ignore[misc]
-        post("forward", self._pass)
-        post("forward_backward", self._pass)
-        post("get_info", lambda _, b: training.info(read_json(b)))
-        post("create_sampling_session", lambda _, b: sampling.create_session(read_json(b)))
-        post("join_sampling_session", lambda _, b: sampling.join(read_json(b)))
-        post("asample", self._sample)
-        post("retrieve_future", self._retrieve)
-        post("retrieve_futures", lambda _, b: futures.retrieve_many(read_json(b)))
-        post("cancel_future", lambda _, b: futures.cancel(read_json(b)))
-        post("weights_info", lambda _, b: listings.weights_info(read_json(b)))
-        get("samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
-        get("training_runs", lambda r, _: listings.runs(r.query), disk=True)
-        get("training_runs/{run}", lambda r, _: listings.run(r.match_info["run"]), disk=True)
-        get("training_runs/{run}/checkpoints", lambda r, _: listings.checkpoints_of(r.match_info["run"]), disk=True)
-        get("checkpoints", lambda r, _: listings.checkpoints(r.query), disk=True)
-        get("sessions", lambda r, _: listings.sessions(r.query), disk=True)
-        get("sessions/{session}", lambda r, _: listings.session(r.match_info["session"]), disk=True)
-
-        def named(r: web.Request) -> tuple[str, str]:
-            return r.match_info["run"], r.match_info["checkpoint"]
-
+            add("get", path, look, disk=True)
         one = "training_runs/{run}/checkpoints/{checkpoint:(?:weights|sampler_weights|external_weights)/[^/]+}"
-        delete = self._handler(lambda r, _: listings.delete(*named(r)), disk=True)
-        app.router.add_delete(f"{API}/{one}", delete)
-        app.router.add_put(f"{API}/{one}/ttl", self._handler(lambda r, b: listings.set_ttl(*named(r), read_json(b))))
-        get(
-            f"{one}/external_weights_urls",
-            lambda r, _: listings.external_urls(*named(r), f"{r.url.origin()}{API}"),
-            disk=True,
-        )
-        get(
-            "download/{path:[^/]+/[^/]+/[^/]+}",
-            lambda r, _: web.FileResponse(listings.external_file(r.match_info["path"], r.query)),
-        )
+
+        def found(r: web.Request) -> Checkpoint:
+            return self.core.store.find_in_run(r.match_info["run"], r.match_info["checkpoint"])
+
+        add("delete", one, lambda r, _: self.core.store.delete_checkpoint(found(r)), disk=True)
+        add("put", f"{one}/ttl", lambda r, b: service.set_ttl(found(r), read_json(b)))
+        urls = f"{one}/external_weights_urls"
+        add("get", urls, lambda r, _: service.external_urls(found(r), f"{r.url.origin()}{API}"), disk=True)
         app.router.add_route("*", "/{tail:.*}", self._missing)
 
     @web.middleware
@@ -199,13 +197,10 @@ class Application:
         size = request.content_length or 0
         if size > self._max_request_bytes:
             raise Refusal(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
-        body = await request.read()
         encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding == "zstd":
-            return await asyncio.to_thread(decompressed, body, self._max_request_bytes)
         if encoding != "identity":
-            raise Refusal(415, f"Content-Encoding {encoding[:40]!r} is not supported, only zstd")
-        return body
+            raise Refusal(415, f"Content-Encoding {encoding[:40]!r} is not supported: client/config asks for none")
+        return await request.read()
 
     def _handler(self, call: Call, disk: bool = False) -> Handler:
         """`disk`: it may take a while, and is called on another thread."""
@@ -217,10 +212,6 @@ class Application:
 
         return handle
 
-    async def _sample(self, _request: web.Request, body: bytes) -> dict[str, Any]:
-        promise, ids = await self._sampling.sample(read_json(body), digest(body), len(body))
-        return {"request_id": promise.request_id, "sample_sequence_ids": ids}
-
     async def _pass(self, request: web.Request, body: bytes) -> Promise:
         if request.content_type == PROTOBUF:
             read = read_proto_pass(body) if len(body) < LARGE_RESULT else await asyncio.to_thread(read_proto_pass, body)
@@ -229,19 +220,16 @@ class Application:
         return await self._training.run_pass(read, len(body))
 
     async def _retrieve(self, request: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
-        data = read_json(sent)
-        found = await self._futures.retrieve(data)
+        wanted = validated(FutureRetrieveRequest, read_json(sent)).request_id
+        found = await self._sampling.retrieve(wanted)
         if found is None:
-            waiting = {"type": "try_again", "request_id": data["request_id"], "queue_state": "active"}
+            waiting = {"type": "try_again", "request_id": wanted, "queue_state": "active"}
             return web.json_response(waiting, status=408)
         if found.error is not None:
             return {"error": found.error, "category": found.error_category}
-        if has_protobuf(found.result) and PROTOBUF in request.headers.get("Accept", ""):
-            encode: Callable[[object], bytes] = to_protobuf
-            kind = PROTOBUF
-        else:
-            encode, kind = _json_bytes, "application/json"
-        body = encode(found.result) if found.size < LARGE_RESULT else await asyncio.to_thread(encode, found.result)
+        accept = request.headers.get("Accept", "")
+        large = found.size >= LARGE_RESULT
+        body, kind = await asyncio.to_thread(encoded, found.result, accept) if large else encoded(found.result, accept)
         return web.Response(body=body, content_type=kind)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
@@ -260,14 +248,9 @@ CLIENT_CONFIG = types.ClientConfigResponse(
     pjwt_auth_enabled=False,
     parallel_fwdbwd_chunks=True,
     proto_compress_fwdbwd=False,
-    sample_join_sampling_session=True,
     custom_loss_server_side=False,
 )
 DYNAMIC_CONFIG = types.ClientDynamicConfigResponse(sample_cancel_enabled=True)
-
-
-def _json_bytes(result: object) -> bytes:
-    return json.dumps(to_json(result)).encode()
 
 
 def _answer(found: object) -> web.StreamResponse:
@@ -275,7 +258,7 @@ def _answer(found: object) -> web.StreamResponse:
     if isinstance(found, web.StreamResponse):
         return found
     if isinstance(found, Promise):
-        return web.json_response({"request_id": found.request_id, "model_id": found.model_id})
+        return web.json_response({"request_id": found.request_id, "model_id": found.request_id.rpartition(":")[0]})
     return web.json_response(found.model_dump(mode="json") if isinstance(found, BaseModel) else found or {})
 
 

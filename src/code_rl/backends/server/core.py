@@ -1,37 +1,50 @@
-"""What the calls share: sessions, runs, sampling sessions, engines, promises, and who is in memory."""
+"""What the calls share: names of models, sessions, runs, sampling sessions, engines, promises, and who is in memory."""
 
 from __future__ import annotations
 
 import time
+import tomllib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from code_rl.errors import CodeRLError
+from code_rl.backends.names import source_of
+from code_rl.errors import CodeRLError, ConfigError
 
-from .names import Names
-from .promises import Promise, Promises, unchanged
-from .refusals import Refusal, bad, busy, gone, unknown
+from .promises import Limits, Promise, Promises, session_of, unchanged
 from .seam import Engine, Facts, Host
 from .store import RunRecord, SamplerRecord, Store, now
+from .wire import Refusal, bad, busy, gone, unknown
 
 MAX_HELD = 4096
 Start = Callable[[Engine], "Future[Any]"]
 
 
-@dataclass
-class Limits:
-    """How much the server takes on; counts and seconds."""
-
-    max_models: int
-    max_queue: int
-    max_queued_bytes: int
-    max_result_bytes: int
-    idle_s: float
-    session_timeout_s: float
+def read_models(path: str | None) -> dict[str, str]:
+    """Names of the hosted service and the local models behind them, from a TOML file's table `models`; raises ConfigError naming what is wrong."""
+    if path is None:
+        return {}
+    try:
+        data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"models={path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"models={path} is not TOML: {error}") from error
+    table = data.get("models")
+    if set(data) != {"models"} or not isinstance(table, dict):
+        raise ConfigError(f'models={path} must hold one table [models] with lines "name" = "local name or path"')
+    for asked, local in table.items():
+        if not isinstance(local, str) or not local:
+            raise ConfigError(f"models={path}: {asked!r} must be a string, not {local!r}")
+        try:
+            source_of(local)
+        except ConfigError as error:
+            raise ConfigError(f"models: {asked!r} stands for {local!r}: {error}") from error
+    return dict(table)
 
 
 @dataclass
@@ -55,24 +68,15 @@ class Session:
             self.last_seen = time.monotonic()
 
 
-@dataclass(frozen=True)
-class Accepted:
-    """A request with its promise, that runs when `start` is called. `then` makes the answer of what the engine returns."""
-
-    promise: Promise
-    start: Start
-    then: Callable[[Any], object] = unchanged
-
-
 @dataclass(eq=False)
 class Run:
-    """A model in training. Requests run in the order of their numbers; `record` is None until it was created."""
+    """A model in training. Requests run in the order of their numbers, 0 its creation; `record` is None until that ended well."""
 
     run_id: str
     local: str
-    next_seq: int = 1
+    next_seq: int = 0
     record: RunRecord | None = None
-    held: dict[int, Accepted] = field(default_factory=dict)
+    held: dict[int, tuple[Promise, Callable[[], None]]] = field(default_factory=dict)
     held_since: float = 0.0
     queued: int = 0
     last_used: float = field(default_factory=time.monotonic)
@@ -80,10 +84,9 @@ class Run:
 
 @dataclass(eq=False)
 class SamplingSession:
-    """Weights to sample from; `clients` counts those that joined."""
+    """Weights to sample from."""
 
     record: SamplerRecord
-    clients: int = 0
     queued: int = 0
     last_used: float = field(default_factory=time.monotonic)
 
@@ -91,17 +94,23 @@ class SamplingSession:
 class Core:
     """The server's state. Belongs to the event loop, apart from what runs on engines' threads."""
 
-    def __init__(self, store: Store, names: Names, limits: Limits, host: Host) -> None:
+    def __init__(self, store: Store, models: Mapping[str, str], limits: Limits, host: Host) -> None:
         self.store = store
-        self.names = names
+        self.models = models
         self.limits = limits
         self.host = host
-        self.promises = Promises(limits.max_queue, limits.max_queued_bytes, limits.max_result_bytes)
+        self.promises = Promises(limits)
         self.engines: dict[str, Engine] = {}
         self.sessions: dict[str, Session] = {}
         self.runs: dict[str, Run] = {}
         self.samplers: dict[str, SamplingSession] = {}
         self.draining = False
+
+    def local(self, asked: str) -> str:
+        """The local model behind a name, which may stand for itself; raises ConfigError for a name that can be none."""
+        local = self.models.get(asked, asked)
+        source_of(local)
+        return local
 
     def create_session(self, record: dict[str, Any]) -> str:
         """Begin a session; returns its id."""
@@ -112,7 +121,7 @@ class Core:
 
     def session(self, member_id: str) -> Session:
         """The session of this id, or of a run or sampling session, marked alive; raises a Refusal when it is unknown or finished."""
-        session_id = member_id.partition(":")[0]
+        session_id = session_of(member_id)
         found = self.sessions.get(session_id)
         if found is None:
             record = self.store.read_session(session_id)
@@ -157,33 +166,21 @@ class Core:
         self, run_id: str, local: str, kind: str, fingerprint: bytes, start: Start, then: Callable[[Run, Any], object]
     ) -> Promise:
         """Promise a new run; `then` makes its record and the answer of what `start` returned."""
-        request_id = f"{run_id}:0"
-        seen = self.promises.seen(request_id, kind, fingerprint)
+        seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
         if seen is not None:
             return seen
         self.refuse_when_draining()
         if run_id in self.runs or self.store.read_run(run_id) is not None:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
         self.promises.check_room(0)
-        self._make_room()
+        if len(self.runs) >= self.limits.max_models:
+            # The model of a client that vanished gives way.
+            lost = [r for r in self.runs.values() if (s := self.sessions.get(session_of(r.run_id))) and s.vanished]
+            if not lost:
+                raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
+            self.unload(min(lost, key=lambda run: run.last_used))
         run = self.runs[run_id] = Run(run_id, local)
-
-        def ended() -> None:
-            if promise.error is not None:
-                self.runs.pop(run_id, None)
-
-        promise = self.promises.add(Promise(request_id, kind, run.run_id.partition(":")[0], fingerprint, 0, run_id))
-        self._dispatch(run, Accepted(promise, start, lambda result: then(run, result)), ended)
-        return promise
-
-    def _make_room(self) -> None:
-        """Give up the model of a client that vanished when there are as many as may be; raises a Refusal when there is none."""
-        if len(self.runs) < self.limits.max_models:
-            return
-        lost = [r for r in self.runs.values() if (s := self.sessions.get(r.run_id.partition(":")[0])) and s.vanished]
-        if not lost:
-            raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
-        self.unload(min(lost, key=lambda run: run.last_used))
+        return self.accept(run, 0, kind, fingerprint, start, lambda result: then(run, result))
 
     def accept(
         self,
@@ -212,22 +209,22 @@ class Core:
         # The one that all others wait for is always let in: the queue could not empty without it.
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
-        session_id = run.run_id.partition(":")[0]
-        promise = self.promises.add(Promise(request_id, kind, session_id, fingerprint, size, run.run_id))
-        run.held[seq] = Accepted(promise, start, then)
+        promise = self.promises.add(Promise(request_id, kind, fingerprint, size))
+
+        def begin() -> None:
+            try:
+                future = start(self.engine(run.local))
+            except CodeRLError as error:
+                future = Future()
+                future.set_exception(error)
+            self.follow(run, promise, future, then)
+
+        run.held[seq] = promise, begin
         run.held_since = time.monotonic()
         while (ready := run.held.pop(run.next_seq, None)) is not None:
-            self._dispatch(run, ready)
+            ready[1]()
             run.next_seq += 1
         return promise
-
-    def _dispatch(self, run: Run, accepted: Accepted, ended: Callable[[], None] | None = None) -> None:
-        try:
-            future = accepted.start(self.engine(run.local))
-        except CodeRLError as error:
-            future = Future()
-            future.set_exception(error)
-        self.follow(run, accepted.promise, future, accepted.then, ended)
 
     def follow(
         self,
@@ -235,7 +232,6 @@ class Core:
         promise: Promise,
         future: Future[Any],
         then: Callable[[Any], object] = unchanged,
-        ended: Callable[[], None] | None = None,
     ) -> None:
         """Fulfil a promise from an engine's future, and count it in its owner's queue until it ends."""
         owner.queued += 1
@@ -243,16 +239,16 @@ class Core:
         def on_end() -> None:
             owner.queued -= 1
             owner.last_used = time.monotonic()
-            if ended is not None:
-                ended()
+            if isinstance(owner, Run) and owner.record is None and promise.request_id.endswith(":0"):
+                self.runs.pop(owner.run_id, None)  # it could not be created
 
         promise.on_end = on_end
         self.promises.follow(promise, future, then)
 
     def drop_held(self, run: Run, error: Exception) -> None:
         """Fail the requests that wait for one before them."""
-        for accepted in run.held.values():
-            self.promises.fail(accepted.promise, error)
+        for promise, _ in run.held.values():
+            self.promises.end(promise, None, error)
         run.held.clear()
 
     def close_gap(self, run: Run) -> None:

@@ -12,25 +12,22 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from tinker import types
 
-from code_rl.backends.embedded.adam import check_adam
-from code_rl.backends.embedded.datums import read_datums
 from code_rl.backends.embedded.decode import MAX_ROWS
-from code_rl.backends.embedded.ending import start_thread
+from code_rl.backends.embedded.learner import check_adam
 from code_rl.backends.embedded.lora import LoraSettings
 from code_rl.backends.embedded.models import Model, context_of, load_model
-from code_rl.backends.embedded.passes import loss_settings, read_pass
+from code_rl.backends.embedded.passes import loss_settings, read_datums, read_pass
 from code_rl.backends.embedded.sampling import EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
-from code_rl.backends.embedded.service import lora_settings
 from code_rl.backends.embedded.state import read_state
 from code_rl.backends.embedded.training import EmbeddedTrainingClient
-from code_rl.backends.embedded.worker import Inline, run_into
+from code_rl.backends.embedded.worker import Inline, run_into, start_thread
 from code_rl.errors import BackendError, ConfigError
 
 from .seam import Facts, Load, LossConfig
@@ -66,18 +63,6 @@ class _Sample:
     order: int
 
 
-@dataclass
-class _Queue:
-    lanes: dict[str, deque[_Job]] = field(default_factory=dict)
-    samples: deque[_Sample] = field(default_factory=deque)
-    arrived: float = 0.0
-    closed: bool = False
-
-    @property
-    def empty(self) -> bool:
-        return not self.lanes and not self.samples
-
-
 class EmbeddedEngine:
     """A base model and its thread; the methods are those of `seam.Engine`. `loaded` raises ConfigError when it cannot be loaded."""
 
@@ -86,7 +71,9 @@ class EmbeddedEngine:
         self._max_snapshots = max_snapshots
         self._load = Load()
         self._last_used = time.monotonic()
-        self._queue = _Queue()
+        self._lanes: dict[str, deque[_Job]] = {}
+        self._samples: deque[_Sample] = deque()
+        self._arrived, self._closed = 0.0, False
         self._changed = threading.Condition()
         self._sampler = Sampler()
         self._clients: dict[str, EmbeddedTrainingClient] = {}
@@ -106,16 +93,22 @@ class EmbeddedEngine:
         """A fresh adapter, or the one in `file`."""
 
         def work() -> LoraSettings:
-            saved = read_state(file) if lora is None and file is not None else None
-            settings = lora_settings(saved, str(file)) if saved is not None else lora
-            assert settings is not None
-            client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
-            if saved is not None:
-                client.restore(saved, str(file), optimizer)
-            self._clients[run] = client
-            return settings
+            self._clients[run] = client = self._client(run, lora, file, optimizer)
+            return client.settings
 
         return self.submit(run, work)
+
+    def _client(
+        self, run: str, lora: LoraSettings | None, file: Path | None, optimizer: bool = False
+    ) -> EmbeddedTrainingClient:
+        if file is None:
+            assert lora is not None
+            return EmbeddedTrainingClient(self._model(), lora, self._sampler, run, None, Inline())
+        saved = read_state(file)
+        settings = LoraSettings.read(saved.meta, str(file))
+        client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
+        client.restore(saved, str(file), optimizer)
+        return client
 
     def check_pass(self, data: Sequence[types.Datum], loss_fn: str, config: LossConfig) -> None:
         """Raise InputError for a loss or data that the engine would refuse."""
@@ -182,8 +175,8 @@ class EmbeddedEngine:
         sample = _Sample(weights, _key(weights) if weights is not None else None, checked, order)
         with self._changed:
             self._refuse_if_closed()
-            self._queue.samples.append(sample)
-            self._queue.arrived = time.monotonic()
+            self._samples.append(sample)
+            self._arrived = time.monotonic()
             self._changed.notify()
         return checked.future
 
@@ -192,26 +185,27 @@ class EmbeddedEngine:
         future: Future[T] = Future()
         with self._changed:
             self._refuse_if_closed()
-            self._queue.lanes.setdefault(lane, deque()).append((operation, future))
+            self._lanes.setdefault(lane, deque()).append((operation, future))
             self._changed.notify()
         return future
-
-    def idle_for(self) -> float:
-        """Seconds since there was something to do."""
-        load = self.load_now()
-        return 0.0 if load.operations_waiting or load.samples_waiting else time.monotonic() - self._last_used
 
     def load_now(self) -> Load:
         """What waits, is held and was done."""
         with self._changed:
-            waiting, samples = sum(map(len, self._queue.lanes.values())), len(self._queue.samples)
-        held = {"models": len(self._clients), "snapshots": len(self._snapshots)}
-        return replace(self._load, operations_waiting=waiting, samples_waiting=samples, **held)
+            waiting, samples = sum(map(len, self._lanes.values())), len(self._samples)
+        return replace(
+            self._load,
+            operations_waiting=waiting,
+            samples_waiting=samples,
+            models=len(self._clients),
+            snapshots=len(self._snapshots),
+            idle_s=0.0 if waiting or samples else time.monotonic() - self._last_used,
+        )
 
     def close(self) -> None:
         """Accept nothing more; what is queued still runs."""
         with self._changed:
-            self._queue.closed = True
+            self._closed = True
             self._changed.notify()
 
     def _model(self) -> Model:
@@ -228,7 +222,7 @@ class EmbeddedEngine:
         return self.submit(run, work)
 
     def _refuse_if_closed(self) -> None:
-        if self._queue.closed:
+        if self._closed:
             raise BackendError(f"the engine of {self.name!r} is closed")
 
     def _remember(self, file: Path, key: _Key, snapshot: Snapshot) -> None:
@@ -242,13 +236,8 @@ class EmbeddedEngine:
         model = self._model()
         if sample.weights is None or sample.key is None:
             return Snapshot(model, model.weights)
-        _, found = self._snapshots.get(sample.key, (None, None))
-        if found is None:
-            saved, name = read_state(sample.weights), str(sample.weights)
-            settings = lora_settings(saved, name)
-            client = EmbeddedTrainingClient(model, settings, self._sampler, name, None, Inline())
-            client.restore(saved, name, optimizer=False)
-            found = client.snapshot()
+        known = self._snapshots.get(sample.key)
+        found = known[1] if known is not None else self._client("", None, sample.weights).snapshot()
         self._remember(sample.weights, sample.key, found)
         return found
 
@@ -256,27 +245,26 @@ class EmbeddedEngine:
         while self._wait():
             for batch in self._take_samples():
                 self._sample_batch(batch)
-            for operation, future in self._take_operations():
+            with self._changed:
+                taken = [lane.popleft() for lane in self._lanes.values()]
+                self._lanes = {name: lane for name, lane in self._lanes.items() if lane}
+            for operation, future in taken:
                 run_into(future, operation)
             self._last_used = time.monotonic()
 
     def _wait(self) -> bool:
         """Wait for work; false when there is none and none can come."""
         with self._changed:
-            idle = self._queue.empty
-            while self._queue.empty:
-                if self._queue.closed:
+            idle = not (self._lanes or self._samples)
+            while not (self._lanes or self._samples):
+                if self._closed:
                     return False
                 self._changed.wait()
-            if idle and not self._queue.lanes:
-                self._linger()
+            # A client sends a batch request by request: wait until no more arrive, for a moment at most.
+            end = time.monotonic() + LINGER_S
+            while idle and not self._lanes and (left := min(end, self._arrived + QUIET_S) - time.monotonic()) > 0:
+                self._changed.wait(left)
         return True
-
-    def _linger(self) -> None:
-        """A client sends a batch request by request: wait until no more arrive, for a moment at most."""
-        end = time.monotonic() + LINGER_S
-        while (now := time.monotonic()) < min(end, self._queue.arrived + QUIET_S) and not self._queue.lanes:
-            self._changed.wait(min(end, self._queue.arrived + QUIET_S) - now)
 
     def _take_samples(self) -> list[list[_Sample]]:
         """A batch for all weights that samples wait for: as many requests as fit, the oldest first."""
@@ -284,20 +272,14 @@ class EmbeddedEngine:
             batches: dict[object, list[_Sample]] = {}
             rows: dict[object, int] = {}
             left: deque[_Sample] = deque()
-            for sample in self._queue.samples:
+            for sample in self._samples:
                 if sample.key not in batches or rows[sample.key] + sample.request.samples <= MAX_ROWS:
                     batches.setdefault(sample.key, []).append(sample)
                     rows[sample.key] = rows.get(sample.key, 0) + sample.request.samples
                 else:
                     left.append(sample)
-            self._queue.samples = left
+            self._samples = left
             return [sorted(batch, key=lambda sample: sample.order) for batch in batches.values()]
-
-    def _take_operations(self) -> list[_Job]:
-        with self._changed:
-            taken = [lane.popleft() for lane in self._queue.lanes.values()]
-            self._queue.lanes = {name: lane for name, lane in self._queue.lanes.items() if lane}
-            return taken
 
     def _sample_batch(self, batch: Sequence[_Sample]) -> None:
         live = [sample for sample in batch if sample.request.future.set_running_or_notify_cancel()]

@@ -1,23 +1,24 @@
-"""Calls about sampling: sessions that hold weights, and samples from them."""
+"""What a SamplingClient calls: sessions that hold weights, samples from them, and the futures of all results."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import contextlib
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
 from tinker import types
 
 from .core import Core, SamplingSession
 from .promises import Promise
-from .refusals import bad, gone
-from .requests import checked_seq, validated
 from .store import SamplerRecord, now
+from .wire import bad, checked_seq, gone, validated
 
-BLOCK = 1_000_000_000
 MAX_SAMPLES = 4096
+WAIT_S = 25.0
 _REFUSED = {
     "topk_prompt_logprobs": "",
     "topk_sample_logprobs": "",
@@ -27,15 +28,21 @@ _REFUSED = {
 }
 
 
+class CancelRequest(BaseModel):
+    """Which sample to cancel."""
+
+    model_config = ConfigDict(extra="forbid")
+    request_id: str
+
+
 class SamplingCalls:
     """What a SamplingClient calls."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def create_session(self, data: Mapping[str, Any]) -> types.CreateSamplingSessionResponse:
+    def create_session(self, request: types.CreateSamplingSessionRequest) -> types.CreateSamplingSessionResponse:
         """A sampling session on a base model or on saved weights. Asked twice, it is made once."""
-        request = validated(types.CreateSamplingSessionRequest, data)
         core = self._core
         session = core.session(request.session_id)
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
@@ -57,28 +64,16 @@ class SamplingCalls:
         if request.model_path is None:
             if request.base_model is None:
                 raise bad("create_sampling_session needs model_path or base_model")
-            local = core.names.local(request.base_model)
+            local = core.local(request.base_model)
             return SamplerRecord(sampler_id, request.base_model, local, None, False, now())
         checkpoint = core.store.find(request.model_path, "state", "sampler")
         run = core.store.read_run(checkpoint.run_id)
         if run is None:
             raise gone(f"run {checkpoint.run_id} of {request.model_path} is no longer known")
-        if request.base_model is not None and core.names.local(request.base_model) != run.local:
+        if request.base_model is not None and core.local(request.base_model) != run.local:
             raise bad(f"base_model={request.base_model[:100]!r}: {request.model_path} belongs to {run.base_model!r}")
-        core.store.link_sampler(
-            sampler_id, core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
-        )
+        core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
         return SamplerRecord(sampler_id, run.base_model, run.local, request.model_path, True, now())
-
-    def join(self, data: Mapping[str, Any]) -> types.JoinSamplingSessionResponse:
-        """A number for a copy of a sampling client, so that its requests are told from the others'."""
-        request = validated(types.JoinSamplingSessionRequest, data)
-        sampler = self._core.sampler(request.sampling_session_id)
-        if not sampler.clients:
-            # Copies made before a restart keep their numbers: start somewhere that they cannot have come to.
-            sampler.clients = secrets.randbelow(1 << 28)
-        sampler.clients += 1
-        return types.JoinSamplingSessionResponse(client_counter=sampler.clients)
 
     def get_sampler(self, sampler_id: str) -> types.GetSamplerResponse:
         """What is known of a sampling session."""
@@ -87,8 +82,8 @@ class SamplingCalls:
             sampler_id=sampler_id, base_model=record.base_model, model_path=record.model_path
         )
 
-    async def sample(self, data: Mapping[str, Any], fingerprint: bytes, size: int) -> tuple[Promise, list[str]]:
-        """The promise of samples, and the ids of its sequences."""
+    async def sample(self, data: Mapping[str, Any], fingerprint: bytes, size: int) -> dict[str, Any]:
+        """Promise samples; the answer has the ids of its sequences."""
         params = data.get("sampling_params")
         surplus = sorted(set(params) - set(types.SamplingParams.model_fields)) if isinstance(params, dict) else []
         if surplus:
@@ -108,22 +103,16 @@ class SamplingCalls:
         core = self._core
         sampler = core.sampler(request.sampling_session_id)
         request_id = f"{sampler.record.sampler_id}:{seq}"
+        if core.promises.seen(request_id, "sample", fingerprint) is None:
+            core.refuse_when_draining()
+            core.promises.check_room(size)
+            future = await self._draw(sampler, request, seq)
+            if core.promises.seen(request_id, "sample", fingerprint) is not None:
+                future.cancel()  # another copy of the request was quicker
+            else:
+                core.follow(sampler, core.promises.add(Promise(request_id, "sample", fingerprint, size)), future)
         ids = [f"{request_id}:{i}" for i in range(request.num_samples)]
-        seen = core.promises.seen(request_id, "sample", fingerprint)
-        if seen is not None:
-            return seen, ids
-        core.refuse_when_draining()
-        core.promises.check_room(size)
-        future = await self._draw(sampler, request, seq)
-        twin = core.promises.seen(request_id, "sample", fingerprint)
-        if twin is not None:
-            future.cancel()
-            return twin, ids
-        queue = f"{sampler.record.sampler_id}/{seq // BLOCK}"
-        session_id = request_id.partition(":")[0]
-        promise = core.promises.add(Promise(request_id, "sample", session_id, fingerprint, size, queue=queue))
-        core.follow(sampler, promise, future)
-        return promise, ids
+        return {"request_id": request_id, "sample_sequence_ids": ids}
 
     async def _draw(
         self, sampler: SamplingSession, request: types.SampleRequest, seq: int
@@ -139,3 +128,30 @@ class SamplingCalls:
             return engine.sample(weights, request, seq)
         except FileNotFoundError:
             raise gone(f"the weights of sampling session {record.sampler_id} are no longer kept") from None
+
+    async def retrieve(self, request_id: str) -> Promise | None:
+        """A promise once it is finished; None: not yet."""
+        promise = self._find(request_id)
+        with self._core.session(promise.session_id).listening(), contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(promise.done.wait(), WAIT_S)
+        if not promise.done.is_set():
+            return None
+        promise.fetched = promise.fetched or time.monotonic()
+        return promise
+
+    def cancel(self, request: CancelRequest) -> None:
+        """Stop a sample that has not begun. One that has begun or ended is left alone."""
+        promise = self._find(request.request_id)
+        if promise.kind != "sample":
+            raise bad(f"{promise.request_id} is a {promise.kind} request; only samples can be cancelled")
+        if promise.cancel is not None:
+            promise.cancel()
+
+    def _find(self, request_id: str) -> Promise:
+        promise = self._core.promises.find(request_id)
+        if promise is None:
+            raise gone(
+                f"request {request_id[:200]!r} is not known: its result was fetched long ago, or the server restarted"
+            )
+        self._core.session(promise.session_id)
+        return promise

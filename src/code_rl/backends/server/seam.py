@@ -26,7 +26,7 @@ class Facts:
 
 @dataclass
 class Load:
-    """What an engine has done and holds, for the metrics."""
+    """What an engine has done and holds; `idle_s` counts the seconds since there was something to do."""
 
     batches: int = 0
     batched_requests: int = 0
@@ -34,6 +34,7 @@ class Load:
     samples_waiting: int = 0
     models: int = 0
     snapshots: int = 0
+    idle_s: float = 0.0
 
 
 class Engine(Protocol):
@@ -79,9 +80,6 @@ class Engine(Protocol):
 
         Requests for the same weights may be drawn as one batch, in the order of these numbers. The model is loaded.
         """
-
-    def idle_for(self) -> float:
-        """Seconds since there was something to do."""
 
     def load_now(self) -> Load:
         """What waits, is held and was done."""

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from typing import Any, Literal
 from code_rl.errors import CheckpointError, ConfigError
 from code_rl.runs.files import write_atomically
 
-from .refusals import bad, unknown
+from .wire import bad, unknown
 
 Kind = Literal["state", "sampler", "external"]
 _SEGMENTS: dict[str, Kind] = {"weights": "state", "sampler_weights": "sampler", "external_weights": "external"}
@@ -117,7 +117,7 @@ class Store:
 
     def write_session(self, session_id: str, record: Mapping[str, Any]) -> None:
         """Keep a session's record."""
-        write_atomically(self.folder / "sessions" / f"{session_id}.json", json.dumps(dict(record)))
+        _write(self.folder / "sessions" / f"{session_id}.json", record)
 
     def read_session(self, session_id: str) -> dict[str, Any] | None:
         """A session's record, or None."""
@@ -130,23 +130,22 @@ class Store:
 
     def write_run(self, record: RunRecord) -> None:
         """Keep a run's record."""
-        folder = self.checkpoint_folder(record.run_id)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder.parent / "run.json", json.dumps(asdict(record)))
+        self.checkpoint_folder(record.run_id).mkdir(parents=True, exist_ok=True)
+        _write(self.folder / "runs" / record.run_id / "run.json", asdict(record))
 
     def read_run(self, run_id: str) -> RunRecord | None:
         """A run's record, or None."""
-        found = _read(self.checkpoint_folder(run_id).parent / "run.json") if _RUN_ID.fullmatch(run_id) else None
-        return RunRecord(**{f.name: found[f.name] for f in fields(RunRecord)}) if found is not None else None
+        found = _read(self.folder / "runs" / run_id / "run.json") if _RUN_ID.fullmatch(run_id) else None
+        return RunRecord(**found) if found is not None else None
 
     def runs(self) -> list[RunRecord]:
         """All runs, newest first."""
-        found = [self.read_run(run_id) for run_id in self._run_ids()]
+        found = [self.read_run(run_id) for run_id in self.runs_of("")]
         return sorted((r for r in found if r is not None), key=lambda r: r.created, reverse=True)
 
     def runs_of(self, session_id: str) -> list[str]:
-        """Ids of the runs of a session."""
-        return sorted(run_id for run_id in self._run_ids() if run_id.startswith(f"{session_id}:"))
+        """Ids of the runs of a session ("": of all)."""
+        return sorted(path.name for path in (self.folder / "runs").glob(f"{session_id}*:*"))
 
     def checkpoint_folder(self, run_id: str) -> Path:
         """Where a run's checkpoints are."""
@@ -173,12 +172,12 @@ class Store:
             (time + timedelta(seconds=ttl_s)).isoformat() if ttl_s is not None else None,
             dict(metadata) if metadata is not None else None,
         )
-        write_atomically(self.checkpoint_folder(run_id) / f"{name}.{kind}.json", json.dumps(asdict(record)))
+        _write(self.checkpoint_folder(run_id) / f"{name}.{kind}.json", asdict(record))
         return record
 
     def checkpoints(self, run_id: str | None = None, expired: bool = False) -> list[Checkpoint]:
         """Checkpoints of one run or of all, newest first: those whose time is over, or (the default) the others."""
-        folders = [self.checkpoint_folder(each) for each in ([run_id] if run_id is not None else self._run_ids())]
+        folders = [self.checkpoint_folder(each) for each in ([run_id] if run_id is not None else self.runs_of(""))]
         records = [_read(path) for folder in folders for path in folder.glob("*.json")]
         found = [Checkpoint(**record) for record in records if record is not None]
         return sorted((c for c in found if c.expired == expired), key=lambda c: c.time, reverse=True)
@@ -188,11 +187,15 @@ class Store:
         end = "" if kind == "external" else ".safetensors"
         return self.checkpoint_folder(run_id) / f"{name}.{kind}{end}"
 
+    def file_of(self, checkpoint: Checkpoint) -> Path:
+        """`checkpoint_file` of one that is there."""
+        return self.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+
     def delete_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint; samplers that hold its weights keep them."""
         folder = self.checkpoint_folder(checkpoint.run_id)
         (folder / f"{checkpoint.name}.{checkpoint.kind}.json").unlink(missing_ok=True)
-        file = self.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+        file = self.file_of(checkpoint)
         if checkpoint.kind == "external":
             shutil.rmtree(file, ignore_errors=True)
         else:
@@ -218,7 +221,7 @@ class Store:
 
     def write_sampler(self, record: SamplerRecord) -> None:
         """Keep a sampling session's record."""
-        write_atomically(self.folder / "samplers" / f"{record.sampler_id}.json", json.dumps(asdict(record)))
+        _write(self.folder / "samplers" / f"{record.sampler_id}.json", asdict(record))
 
     def read_sampler(self, sampler_id: str) -> SamplerRecord | None:
         """A sampling session's record, or None."""
@@ -228,8 +231,7 @@ class Store:
 
     def samplers_of(self, session_id: str) -> list[str]:
         """Ids of the sampling sessions of a session."""
-        found = (path.stem for path in (self.folder / "samplers").glob("*.json"))
-        return sorted(sampler_id for sampler_id in found if sampler_id.startswith(f"{session_id}:"))
+        return sorted(path.stem for path in (self.folder / "samplers").glob(f"{session_id}:*.json"))
 
     def sampler_file(self, sampler_id: str) -> Path:
         """The weights of a sampling session."""
@@ -249,8 +251,9 @@ class Store:
         (self.folder / "samplers" / f"{sampler_id}.json").unlink(missing_ok=True)
         self.sampler_file(sampler_id).unlink(missing_ok=True)
 
-    def _run_ids(self) -> list[str]:
-        return [path.name for path in (self.folder / "runs").iterdir()]
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(dict(record)))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

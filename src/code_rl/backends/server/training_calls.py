@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -12,22 +13,37 @@ from tinker import types
 
 from code_rl.backends.adapters import read_embedded, write_peft
 from code_rl.backends.embedded.lora import LoraSettings
+from code_rl.backends.embedded.models import model_info
 from code_rl.backends.embedded.state import check_name
 from code_rl.errors import ConfigError, InputError
 
-from .core import Core, Run
-from .promises import Promise
-from .refusals import Refusal, bad, gone
-from .requests import PassRequest, checked_seq, validated
+from .core import Core, Run, Start
+from .promises import Promise, session_of
 from .seam import Engine
-from .store import Checkpoint, Kind, RunRecord, SamplerRecord, now
+from .store import Kind, RunRecord, SamplerRecord, now
+from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
 MAX_RANK = 1024
 MIN_TTL_S, MAX_TTL_S = 3600, 10 * 365 * 24 * 3600
 SMALL_PASS = 64 << 10
-_SAVE: Mapping[Kind, Any] = {
-    "state": "save_weights", "sampler": "save_weights_for_sampler", "external": "save_weights_external",
-}  # fmt: skip
+
+
+class _SamplerSaved(types.SaveWeightsForSamplerResponse):
+    """The answer's two forms: a path, or the id of a sampling session."""
+
+    path: str | None = None  # type: ignore[assignment]
+    sampling_session_id: str | None = None
+
+
+class _ExternalSaved(types.SaveWeightsExternalResponse):
+    size_bytes: int
+
+
+_SAVED: Mapping[Kind, tuple[str, Callable[..., object]]] = {
+    "state": ("save_weights", types.SaveWeightsResponse),
+    "sampler": ("save_weights_for_sampler", _SamplerSaved),
+    "external": ("save_weights_external", _ExternalSaved),
+}
 
 
 class TrainingCalls:
@@ -36,9 +52,8 @@ class TrainingCalls:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def create(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def create(self, request: types.CreateModelRequest, fingerprint: bytes) -> Promise:
         """A model with a fresh adapter."""
-        request = validated(types.CreateModelRequest, data)
         run_id = self._new_id(request.session_id, request.model_seq_id)
         lora = request.lora_config or types.LoraConfig(rank=32)
         if not 1 <= lora.rank <= MAX_RANK:
@@ -50,20 +65,13 @@ class TrainingCalls:
         _adam_only(request.optimizer_config)
         seed = lora.seed if lora.seed is not None else secrets.randbits(63)
         settings = LoraSettings(lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed)
-        local = self._core.names.local(request.base_model)
-        record = self._recording(request.base_model, local, request.user_metadata)
+        return self._begin(
+            run_id, request.base_model, request.user_metadata, "create_model", fingerprint,
+            lambda engine: engine.create(run_id, settings), types.CreateModelResponse(model_id=run_id),
+        )  # fmt: skip
 
-        def then(run: Run, made: LoraSettings) -> types.CreateModelResponse:
-            record(run, made)
-            return types.CreateModelResponse(model_id=run_id)
-
-        return self._core.begin(
-            run_id, local, "create_model", fingerprint, lambda engine: engine.create(run_id, settings), then
-        )
-
-    def load(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def load(self, request: types.LoadWeightsRequest, fingerprint: bytes) -> Promise:
         """A checkpoint into a model: a new one (`session_id`), or one that exists (`model_id`)."""
-        request = validated(types.LoadWeightsRequest, data)
         if (request.session_id is None) == (request.model_id is None):
             raise bad("load_weights needs session_id with model_seq_id, or model_id with seq_id")
         if request.weights_access_token is not None:
@@ -74,65 +82,60 @@ class TrainingCalls:
         checkpoint = core.store.find(request.path, "state", "sampler")
         if optimizer and checkpoint.kind != "state":
             raise bad(f"{request.path} holds sampler weights, without optimizer state; load one of save_state")
-        file = core.store.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+        file = core.store.file_of(checkpoint)
 
-        def answer(run: Run) -> types.LoadWeightsResponse:
-            return types.LoadWeightsResponse(path=request.path, model_id=run.run_id, type="load_weights")
+        def answer(run_id: str) -> types.LoadWeightsResponse:
+            return types.LoadWeightsResponse(path=request.path, model_id=run_id, type="load_weights")
 
         if request.model_id is not None:
             run = core.run(request.model_id)
             return core.accept(
                 run, checked_seq(request.seq_id), "load_weights", fingerprint,
-                lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run),
+                lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run.run_id),
             )  # fmt: skip
         run_id = self._new_id(request.session_id, request.model_seq_id)
         origin = core.store.read_run(checkpoint.run_id)
         asked = request.base_model or (origin.base_model if origin is not None else None)
         if asked is None:
             raise gone(f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model")
-        local = core.names.local(asked)
-        record = self._recording(asked, local, request.user_metadata)
-
-        def then(run: Run, made: LoraSettings) -> types.LoadWeightsResponse:
-            record(run, made)
-            return answer(run)
-
-        return core.begin(
-            run_id, local, "load_weights", fingerprint, lambda e: e.create(run_id, None, file, optimizer), then
-        )
+        return self._begin(
+            run_id, asked, request.user_metadata, "load_weights", fingerprint,
+            lambda engine: engine.create(run_id, None, file, optimizer), answer(run_id),
+        )  # fmt: skip
 
     def _new_id(self, session_id: str | None, number: int | None) -> str:
         session = self._core.session(session_id or "")
         return f"{session.session_id}:train:{checked_seq(number, 'model_seq_id')}"
 
-    def _recording(
-        self, asked: str, local: str, metadata: dict[str, Any] | None
-    ) -> Callable[[Run, LoraSettings], None]:
-        """What writes a new run's record once its model is there."""
+    def _begin(
+        self,
+        run_id: str,
+        asked: str,
+        metadata: dict[str, Any] | None,
+        kind: str,
+        fingerprint: bytes,
+        start: Start,
+        answer: object,
+    ) -> Promise:
+        """Promise a new model, whose record is written once it is there."""
         if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
             raise bad("user_metadata must hold texts only")
-        core = self._core
+        core, local = self._core, self._core.local(asked)
 
-        def record(run: Run, lora: LoraSettings) -> None:
+        def then(run: Run, lora: LoraSettings) -> object:
             facts = core.engines[local].loaded.result()
-            made = RunRecord(run.run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
+            made = RunRecord(run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
             core.store.write_run(made)
             run.record = made
+            return answer
 
-        return record
+        return core.begin(run_id, local, kind, fingerprint, start, then)
 
-    def info(self, data: Mapping[str, Any]) -> types.GetInfoResponse:
+    def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
         """What is known of a model."""
-        run = self._core.run(validated(types.GetInfoRequest, data).model_id)
+        run = self._core.run(request.model_id)
         record = self._created(run)
-        return types.GetInfoResponse(
-            type="get_info",
-            model_data=types.ModelData(arch=record.arch, model_name=record.base_model, tokenizer_id=record.tokenizer),
-            model_id=run.run_id,
-            is_lora=True,
-            lora_rank=record.rank,
-            model_name=record.base_model,
-        )
+        return model_info(run.run_id, record.arch, record.base_model, record.tokenizer, record.rank)
 
     def _created(self, run: Run) -> RunRecord:
         if run.record is None:
@@ -165,13 +168,12 @@ class TrainingCalls:
         )
         if fault is not None:
             # The numbers that follow go on, and the step behind it fails, as in process.
-            core.promises.drop_request(promise.request_id)
+            promise.fetched = time.monotonic()
             raise bad(str(fault))
         return promise
 
-    def optim_step(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
         """One optimizer step."""
-        request = validated(types.OptimStepRequest, data)
         run = self._core.run(request.model_id)
         params = request.optim_params
         if not isinstance(params, types.AdamParams):
@@ -180,41 +182,29 @@ class TrainingCalls:
             run, checked_seq(request.seq_id), "optim_step", fingerprint, lambda e: e.optim_step(run.run_id, params)
         )
 
-    def save(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:
         """A checkpoint of adapter and optimizer."""
-        request = validated(types.SaveWeightsRequest, data)
         if request.path is None:
             raise bad("save_weights needs a path: the checkpoint's name")
-        return self._save(
-            request, "state", fingerprint, lambda made: types.SaveWeightsResponse(path=made.tinker_path, type=_SAVE["state"]),
-            request.user_metadata, request.overwrite,
-        )  # fmt: skip
+        return self._save(request, "state", fingerprint, request.user_metadata, bool(request.overwrite))
 
-    def save_external(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def save_external(self, request: types.SaveWeightsExternalRequest, fingerprint: bytes) -> Promise:
         """The adapter in peft's form, to be downloaded."""
-        request = validated(types.SaveWeightsExternalRequest, data)
         if request.age_encryption_recipients:
             raise bad("age_encryption_recipients is not supported: this server does not encrypt")
-        return self._save(
-            request, "external", fingerprint,
-            lambda made: _ExternalSaved(path=made.tinker_path, type=_SAVE["external"], size_bytes=made.size_bytes),
-        )  # fmt: skip
+        return self._save(request, "external", fingerprint, None)
 
-    def save_for_sampler(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def save_for_sampler(self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes) -> Promise:
         """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their own."""
-        request = validated(types.SaveWeightsForSamplerRequest, data)
         if request.kind != "snapshot":
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
-            return self._save(
-                request, "sampler", fingerprint, lambda made: _SamplerSaved(path=made.tinker_path, type=_SAVE["sampler"]),
-                request.user_metadata,
-            )  # fmt: skip
+            return self._save(request, "sampler", fingerprint, request.user_metadata)
         if request.ttl_seconds is not None or request.user_metadata:
             raise bad("ttl_seconds and user_metadata need a name: weights without one live as long as their session")
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
         core, run = self._core, self._core.run(request.model_id)
-        sampler_id = f"{run.run_id.partition(':')[0]}:sample:{number}"
+        sampler_id = f"{session_of(run.run_id)}:sample:{number}"
         file = core.store.sampler_file(sampler_id)
 
         def then(_: None) -> _SamplerSaved:
@@ -231,11 +221,11 @@ class TrainingCalls:
         request: types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest,
         kind: Kind,
         fingerprint: bytes,
-        answer: Callable[[Checkpoint], object],
-        metadata: dict[str, str] | None = None,
-        overwrite: bool | None = True,
+        metadata: dict[str, str] | None,
+        overwrite: bool = True,
     ) -> Promise:
         core, run, name = self._core, self._core.run(request.model_id), request.path or ""
+        call, answer = _SAVED[kind]
         ttl = expiry(request.ttl_seconds)
         check_name(name)
         file = core.store.checkpoint_file(run.run_id, name, kind)
@@ -245,37 +235,26 @@ class TrainingCalls:
             if kind == "external":
                 write_peft(read_embedded(written), self._created(run).base_model, file)
                 written.unlink()
-            return answer(core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata))
+            made = core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata)
+            found = {"path": made.tinker_path, "type": call}
+            return answer(**found, size_bytes=made.size_bytes) if kind == "external" else answer(**found)
 
         return core.accept(
-            run, checked_seq(request.seq_id), _SAVE[kind], fingerprint,
-            lambda engine: engine.save(run.run_id, written, kind == "state", bool(overwrite)), then,
+            run, checked_seq(request.seq_id), call, fingerprint,
+            lambda engine: engine.save(run.run_id, written, kind == "state", overwrite), then,
         )  # fmt: skip
 
-    def unload(self, data: Mapping[str, Any], fingerprint: bytes) -> Promise:
+    def unload(self, request: types.UnloadModelRequest, fingerprint: bytes) -> Promise:
         """Forget a model; its checkpoints stay."""
-        request = validated(types.UnloadModelRequest, data)
         promises, request_id = self._core.promises, f"{request.model_id}:unload"
         seen = promises.seen(request_id, "unload_model", fingerprint)
         if seen is not None:
             return seen
         run = self._core.run(request.model_id)
-        session_id = run.run_id.partition(":")[0]
-        promise = promises.add(Promise(request_id, "unload_model", session_id, fingerprint, 0, run.run_id))
+        promise = promises.add(Promise(request_id, "unload_model", fingerprint))
         answer = types.UnloadModelResponse(model_id=run.run_id, type="unload_model")
         promises.follow(promise, self._core.unload(run), lambda _: answer)
         return promise
-
-
-class _SamplerSaved(types.SaveWeightsForSamplerResponse):
-    """The answer's two forms: a path, or the id of a sampling session."""
-
-    path: str | None = None  # type: ignore[assignment]
-    sampling_session_id: str | None = None
-
-
-class _ExternalSaved(types.SaveWeightsExternalResponse):
-    size_bytes: int
 
 
 def _adam_only(config: object) -> None:

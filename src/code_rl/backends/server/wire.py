@@ -1,6 +1,7 @@
-"""Reading request bodies: strict JSON through the SDK's own request types, and the protobuf of forward and backward passes.
+"""Requests and answers as they are on the wire: JSON through the SDK's own request types, protobuf for passes and samples.
 
-Whatever is malformed raises a Refusal of status 400 that names the place.
+Whatever is malformed raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and 5xx, and gives up at once on any other
+4xx. 410 means that what was asked about is gone: a sample is then submitted again, a training request fails.
 """
 
 from __future__ import annotations
@@ -10,26 +11,56 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
-import zstandard
 from google.protobuf.message import DecodeError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types._pydantic_types.datum import Datum
 
-from .refusals import Refusal, bad
+from code_rl.errors import CheckpointError, InputError
 
+USER = "user"
+SERVER = "server"
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SEQ_ID = 2**63 - 1
-
 _DTYPES: dict[int, tuple[Any, Any]] = {
     pb.DTYPE_FLOAT32: (np.dtype("<f4"), "float32"),
     pb.DTYPE_INT64: (np.dtype("<i8"), "int64"),
     pb.DTYPE_INT32: (np.dtype("<i4"), "int64"),
 }
+_STOP = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
+PROTOBUF = "application/x-protobuf"
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
+    """An HTTP answer other than success. `retry_after_s` tells the client when to come back."""
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(" ".join(message.split()))
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+bad = partial(Refusal, 400)
+"""The request cannot be served as it is; not retried."""
+gone = partial(Refusal, 410)
+"""What it names existed and no longer does."""
+busy = partial(Refusal, 429, retry_after_s=1)
+"""A queue is full; retried by the SDK with growing pauses."""
+
+
+def unknown(what: str) -> Refusal:
+    """Something named in the request does not exist: 404, not retried."""
+    return Refusal(404, f"{what} is not known to this server")
+
+
+def category(error: BaseException) -> str:
+    """Whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
+    return USER if isinstance(error, InputError | CheckpointError | Refusal) else SERVER
 
 
 @dataclass(frozen=True)
@@ -61,12 +92,8 @@ class _JsonPass(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
     model_id: str
     seq_id: int | None = None
-    payload: Any = Field(alias="forward_backward_input")
+    payload: Any = Field(validation_alias=AliasChoices("forward_backward_input", "forward_input"))
     type: str | None = None
-
-
-class _JsonForward(_JsonPass):
-    payload: Any = Field(alias="forward_input")
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -104,7 +131,7 @@ def digest(body: bytes) -> bytes:
 
 def read_json_pass(body: bytes, forward_only: bool) -> PassRequest:
     """A forward or forward_backward request in JSON."""
-    read = validated(_JsonForward if forward_only else _JsonPass, read_json(body))
+    read = validated(_JsonPass, read_json(body))
     made = PassRequest(read.model_id, checked_seq(read.seq_id), [], "", None, forward_only, digest(body))
     try:
         payload = validated(_Payload, read.payload)
@@ -148,18 +175,6 @@ def read_proto_pass(body: bytes) -> PassRequest:
         return replace(made, fault=fault)
 
 
-def decompressed(body: bytes, limit: int) -> bytes:
-    """A body without its zstd compression; raises a Refusal of 413 when it would exceed `limit` bytes."""
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            plain = reader.read(limit + 1)
-    except zstandard.ZstdError as error:
-        raise bad(f"the body is not zstd: {error}") from None
-    if len(plain) > limit:
-        raise Refusal(413, f"a request may have {limit} bytes, this one has more when decompressed")
-    return plain
-
-
 def _datum(index: int, message: pb.Datum) -> types.Datum:
     where = f"datum {index}"
     tokens: list[int] = []
@@ -180,22 +195,24 @@ def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
     if message.HasField("sparse_csr"):
         raise bad(f"{where}: sparse tensors are not supported by the embedded engine")
     dtype, name = _DTYPES[message.dtype]
-    raw, shape = message.dense, list(message.shape)
-    count = len(raw) // dtype.itemsize
-    if len(raw) % dtype.itemsize:
-        raise bad(f"{where}: {len(raw)} bytes are not whole {dtype.name} values")
-    if shape and (min(shape) < 0 or math.prod(shape) != count):
-        raise bad(f"{where}: shape {shape[:8]} does not fit {count} values")
-    return types.TensorData(data=np.frombuffer(raw, dtype=dtype).reshape(shape or [count]), dtype=name, shape=shape)
+    if len(message.dense) % dtype.itemsize:
+        raise bad(f"{where}: {len(message.dense)} bytes are not whole {dtype.name} values")
+    data, shape = np.frombuffer(message.dense, dtype=dtype), list(message.shape)
+    _check_shape(where, shape or [len(data)], len(data))
+    return types.TensorData(data=data.reshape(shape or [len(data)]), dtype=name, shape=shape)
 
 
 def _tensor_from_json(name: str, tensor: Any) -> types.TensorData:
     if tensor.sparse_crow_indices is not None or tensor.sparse_col_indices is not None:
         raise bad(f"{name}: sparse tensors are not supported by the embedded engine")
     shape = tensor.shape if tensor.shape is not None else [len(tensor.data)]
-    if min(shape, default=0) < 0 or math.prod(shape) != len(tensor.data):
-        raise bad(f"{name}: shape {shape[:8]} does not fit {len(tensor.data)} values")
+    _check_shape(name, shape, len(tensor.data))
     return types.TensorData(data=tensor.data, dtype=tensor.dtype, shape=shape)
+
+
+def _check_shape(where: str, shape: list[int], count: int) -> None:
+    if min(shape, default=0) < 0 or math.prod(shape) != count:
+        raise bad(f"{where}: shape {shape[:8]} does not fit {count} values")
 
 
 def _constant(name: str) -> NoReturn:
@@ -207,3 +224,68 @@ def _first(error: ValidationError) -> str:
     where = ".".join(str(part)[:80] for part in found[0]["loc"][:8])
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"{where}: {found[0]['msg'][:200]}{more}"
+
+
+def encoded(result: object, accept: str) -> tuple[bytes, str]:
+    """A result, and its content type: protobuf of samples and passes for a client that accepts it, else JSON."""
+    if isinstance(result, BaseModel):
+        made = result.model_dump(mode="json", exclude_none=True)
+    elif isinstance(result, types.SampleResponse):
+        if PROTOBUF in accept:
+            return _sample(result).SerializeToString(), PROTOBUF
+        scored = result.prompt_logprobs_np
+        made = {
+            "type": "sample",
+            "sequences": [
+                {"stop_reason": s.stop_reason, "tokens": s.tokens, "logprobs": s.logprobs} for s in result.sequences
+            ],
+            "prompt_logprobs": None if scored is None else [None if math.isnan(v) else v for v in scored.tolist()],
+        }
+    else:
+        assert isinstance(result, types.ForwardBackwardOutput)
+        if PROTOBUF in accept:
+            return _pass(result).SerializeToString(), PROTOBUF
+        made = {
+            "loss_fn_output_type": result.loss_fn_output_type,
+            "loss_fn_outputs": [
+                {name: {"data": t.data, "dtype": t.dtype, "shape": t.shape} for name, t in output.items()}
+                for output in result.loss_fn_outputs
+            ],
+            "metrics": result.metrics,
+        }
+    return json.dumps(made).encode(), "application/json"
+
+
+def size_of(result: object) -> int:
+    """About how many bytes a result holds in memory."""
+    if isinstance(result, types.SampleResponse):
+        prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
+        return 512 + 4 * prompt + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
+    if isinstance(result, types.ForwardBackwardOutput):
+        return 512 + sum(256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values())
+    return 512
+
+
+def _sample(result: types.SampleResponse) -> pb.SampleResponse:
+    message = pb.SampleResponse()
+    for sequence in result.sequences:
+        into = message.sequences.add(stop_reason=_STOP[sequence.stop_reason])
+        into.tokens = np.asarray(sequence.tokens_np, dtype="<i4").tobytes()
+        into.logprobs = np.asarray(sequence.logprobs_np, dtype="<f4").tobytes()
+    if result.prompt_logprobs_np is not None:
+        message.prompt_logprobs = np.asarray(result.prompt_logprobs_np, dtype="<f4").tobytes()
+    return message
+
+
+def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
+    message = pb.ForwardBackwardOutput(loss_fn_output_type=result.loss_fn_output_type)
+    record = message.loss_fn_outputs.add(num_datums=len(result.loss_fn_outputs))
+    for name in result.loss_fn_outputs[0] if result.loss_fn_outputs else ():
+        parts = [np.asarray(output[name].to_numpy(), dtype="<f4") for output in result.loss_fn_outputs]
+        field = record.fields[name]
+        field.dtype = pb.DTYPE_FLOAT32
+        field.data = b"".join(part.tobytes() for part in parts)
+        field.offsets = np.cumsum([0, *(part.nbytes for part in parts)], dtype="<i8").tobytes()
+    for name, value in result.metrics.items():
+        message.metrics[name] = value
+    return message
