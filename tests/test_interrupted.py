@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from pipeline_support import small, untimed
 
+import code_rl.assembly
 from code_rl.commands.train import prepare, train_command
 from code_rl.errors import ConfigError
+from code_rl.runs.directory import read_config
 from code_rl.runs.lock import LOCK
 
 ROOT = Path(__file__).parent.parent
@@ -111,12 +113,35 @@ def test_a_sandbox_whose_host_has_gone_ends_without_a_word():
         assert (done.returncode, done.stderr) == (7, "")
 
 
-def test_a_directory_cut_before_its_settings_were_written_is_no_run_with_default_settings(tmp_path):
+def test_a_run_cut_while_it_started_goes_on_as_it_was_begun_by_the_same_words_or_by_its_place_alone(
+    tmp_path, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    async def killed(*_):
+        raise Killed
+
+    given = small(tmp_path / "run", max_steps=1, seed=7, learning_rate=1e-3)
+    with monkeypatch.context() as patch:
+        patch.setattr(code_rl.assembly, "connect", killed)
+        with pytest.raises(Killed):
+            train_command(given)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock", "begun.json"}
+    for words in (given, {"log_path": given["log_path"]}):
+        config, _, resumes = prepare(words)
+        assert (config.seed, config.learning_rate, config.batch_size, resumes) == (7, 1e-3, 16, False)
+    assert prepare({"log_path": given["log_path"], "max_steps": "9"})[0].max_steps == 9
+    assert train_command({"log_path": given["log_path"]}) == 0
+    assert read_config(tmp_path / "run")["seed"] == 7
+    assert not (tmp_path / "run" / "begun.json").exists()
+
+
+def test_a_run_without_its_settings_is_no_new_run(tmp_path):
     (tmp_path / LOCK).write_text("")
-    with pytest.raises(ConfigError, match="cut before its settings were written; give them again beside it"):
-        prepare({"log_path": str(tmp_path), "max_steps": "9"})
-    assert prepare({"log_path": str(tmp_path), "recipe": "tiny", "backend": "embedded"})[2] is False
-    assert prepare({"log_path": str(tmp_path), "behavior_if_log_dir_exists": "delete"})[2] is False
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
+    with pytest.raises(ConfigError, match=r"holds a run without its config\.json; restore it"):
+        train_command(small(tmp_path, max_steps=1))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from code_rl.backends.places import place_of
-from code_rl.commands.train import prepare
+from code_rl.commands.train import confirm, prepare
 from code_rl.config import make_config
+from code_rl.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 KEY = {"TINKER_API_KEY": "tml-dummy-key"}
@@ -108,7 +109,14 @@ def test_what_has_an_end_is_announced_and_goes_on_to_the_service(tmp_path, limit
     assert "cannot be reached" in result.stderr
 
 
-@pytest.mark.parametrize(("answer", "line"), [("n", "not confirmed: nothing was started"), ("y", "cannot be reached")])
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("\x04", "not confirmed: nothing was started"),
+        ("n", "not confirmed: nothing was started"),
+        ("y", "cannot be reached"),
+    ],
+)
 def test_on_a_terminal_it_is_asked_once(tmp_path, answer, line):
     env = {
         **os.environ,
@@ -127,7 +135,7 @@ def test_on_a_terminal_it_is_asked_once(tmp_path, answer, line):
     said = b""
     while b"[y/N]" not in said:
         said += os.read(ours, 4096)
-    os.write(ours, f"{answer}\n".encode())
+    os.write(ours, answer.encode() if answer == "\x04" else f"{answer}\n".encode())
     while True:
         try:
             said += os.read(ours, 4096)
@@ -147,3 +155,16 @@ def test_keys_are_found_in_an_env_file_from_the_working_directory_upwards(tmp_pa
         cwd=tmp_path / "deep" / "er", env=env, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert "this costs money" in result.stdout
+
+
+def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, monkeypatch):
+    monkeypatch.setattr("code_rl.commands.train.settings_of", lambda path: {"max_steps": was})
+    endless = {"backend": "tinker", "model_name": "x", "max_steps": "-1", "log_path": str(tmp_path)}
+    for name, value in KEY.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    was = 3
+    with pytest.raises(ConfigError, match="nothing limits what this run spends"):
+        confirm(make_config(endless), resumes=True)
+    was = -1
+    confirm(make_config(endless), resumes=True)

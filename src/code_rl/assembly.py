@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,7 +37,8 @@ from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide_batch
 from code_rl.run import Run
-from code_rl.runs.directory import check_log_dir, is_run, read_config, with_checksum
+from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
+from code_rl.runs.files import write_atomically
 from code_rl.runs.fork import Fork, find_fork
 from code_rl.runs.history import History
 from code_rl.runs.lock import RunLock, lock_run
@@ -90,6 +92,8 @@ async def assemble(
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if lock is None or not lock.holds():
         _locked(log_path, console, stack)
+    if not goes_on:
+        write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
     shape = batch_shape(config)
     order = ProblemOrder(train_problems, config.seed)
 
@@ -150,6 +154,7 @@ async def assemble(
                 "their scores say little; code-rl prepare decontaminate= leaves such problems out"
             )
     logs = setup_logging(log_path, _kept(config, data.describe(), twice, forked), read_log_to(config.log_to))
+    (log_path / BEGUN).unlink(missing_ok=True)
     stack.enter_context(console.outages_shown())
     recorder = Recorder(log_path, logs, console, history, config.keep_checkpoints)
     stack.callback(recorder.close)

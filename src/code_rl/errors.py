@@ -71,9 +71,11 @@ def install_command(extra: str) -> str:
 def typed(verb: str) -> str:
     """How a verb of this package is typed where the user stands: by a name that the shell finds, else by path."""
     script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
-    if verb == "train" and script.suffix == ".py" and script.is_file():
+    if verb == "train" and script.suffix == ".py" and script.name != "cli.py" and script.is_file():
         found = shutil.which("python")
         return f"{'python' if found and Path(found) == Path(sys.executable) else _from_here(Path(sys.executable))} {_from_here(script)}"
+    if script.name == "cli.py":
+        return f"{_from_here(Path(sys.executable))} -m code_rl.cli {verb}"
     if script.name == "code-rl":
         here = script.absolute()
     known = shutil.which("code-rl")

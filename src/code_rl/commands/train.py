@@ -9,13 +9,13 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.assembly import NothingLeftError, assemble
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind, place_of
 from code_rl.config import (
-    FACTS,
     Config,
     batch_shape,
     changed_settings,
@@ -35,9 +35,8 @@ from code_rl.errors import (
 )
 from code_rl.objective import environment_of, objective_of
 from code_rl.renderers import AUTO, name_of
-from code_rl.runs.directory import default_log_path, is_run, settings_of
+from code_rl.runs.directory import begun_settings, default_log_path, is_run, settings_of
 from code_rl.runs.fork import find_fork
-from code_rl.runs.lock import LOCK
 from code_rl.runs.recorder import read_metrics
 from code_rl.runs.trackers import read_log_to
 
@@ -67,7 +66,7 @@ def train_command(given: Mapping[str, Any]) -> int:
 def confirm(config: Config, resumes: bool) -> None:
     """Say what a remote back end will train, on what, until when; what spends money without an end is asked for, once.
 
-    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume.
+    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume of a run that had no end before.
     """
     if config.backend == BackendKind.EMBEDDED:
         return
@@ -81,14 +80,23 @@ def confirm(config: Config, resumes: bool) -> None:
         f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
         f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
     )
-    if not place.paid or resumes or until or caps:
+    if not place.paid or until or caps or (resumes and _had_no_end(Path(str(config.log_path)).expanduser())):
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
             "nothing limits what this run spends, and there is no terminal to confirm at: give max_steps=, max_tokens_total= or max_cost="
         )
-    if input("train until it is stopped? [y/N] ").strip().lower() not in ("y", "yes"):
+    try:
+        answer = input("train until it is stopped? [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise ConfigError("not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= limit a run")
+
+
+def _had_no_end(log_path: Path) -> bool:
+    was = make_config({}, settings_of(log_path))
+    return not (was.max_steps > 0 or was.max_tokens_total or was.max_cost)
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
@@ -100,17 +108,15 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
     earlier = settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
-    if log_path is not None and earlier is None and resumes and (log_path / LOCK).is_file() and not _describes(given):
-        raise ConfigError(
-            f"log_path={log_path} holds a run that was cut before its settings were written; give them again beside it, "
-            "or behavior_if_log_dir_exists=delete"
-        )
+    begun = begun_settings(log_path) if log_path is not None and resumes else None
+    if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
+        begun = None  # another run
     fork = find_fork(given["fork"]) if earlier is None and given.get("fork") else None
     if fork is not None and "recipe" in given:
         raise ConfigError(
             f"recipe={given['recipe']} has no effect with fork=, which begins with the settings of its run"
         )
-    config = make_config(given, earlier if fork is None else settings_of(fork.run))
+    config = make_config(given, (earlier or begun) if fork is None else settings_of(fork.run))
     if fork is not None:
         fork.check(config, log_path)
     refuse_idle(config)
@@ -125,11 +131,6 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
             "a resumed run keeps it: leave it out, or choose another log_path"
         )
     return config, log_path, True
-
-
-def _describes(given: Mapping[str, Any]) -> bool:
-    """True when settings that shape a run are given, not only where it is and how long it goes on."""
-    return any(name in FACTS and FACTS[name].fixed for name in given)
 
 
 async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
@@ -171,6 +172,8 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
+        if stop.cut:
+            console.notice("the evaluation was left; what it had sampled is kept, and counted once it is done")
         console.farewell(
             metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path)
         )
@@ -217,7 +220,9 @@ def _beginning(run: Run, resumes: bool) -> str:
     if resumes:
         return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
     fork = run.config.fork
-    return f"new, a fork of {fork}" if fork is not None else "new: log_path holds no earlier one to go on from"
+    if fork is not None:
+        return f"new, a fork of {fork}"
+    return "new" if run.config.log_path is None else "new: log_path holds no earlier one to go on from"
 
 
 def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
@@ -234,7 +239,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "batch": f"{run.shape} × up to {run.sampling.max_tokens} tokens",
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
-        "watch": f"{typed('report')} log_path={log_path} live=true",
+        "watch": f"{typed('report')} log_path={quote(str(log_path))} live=true",
     }
     console.header(facts)
 
@@ -245,15 +250,17 @@ def _why_embedded(config: Config) -> str:
 
 
 def _resume_hint(log_path: Path) -> str:
-    return f"to resume: {typed('train')} log_path={log_path}"
+    return f"to resume: {typed('train')} log_path={quote(str(log_path))}"
 
 
 def _hints(config: Config, log_path: Path) -> list[str]:
-    more = config.max_steps * 2 if config.max_steps > 0 else ""
-    hints = [f"to go on from here: {typed('train')} log_path={log_path} max_steps={more}"]
+    more = [f"max_steps={config.max_steps * 2}"] if config.max_steps > 0 else []
+    for name, value in (("max_tokens_total", config.max_tokens_total), ("max_cost", config.max_cost)):
+        more += [f"{name}={value * 2:g}" if name == "max_cost" else f"{name}={value * 2}"] if value else []
+    hints = [" ".join([f"to go on from here: {typed('train')} log_path={quote(str(log_path))}", *more])]
     if config.model_name == BUILT_IN:
         hints.append(
-            f"a model of your own: {typed('train')} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl"
+            f"a model of your own: {typed('train')} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl test_dataset=held_out.jsonl"
         )
     return hints
 

@@ -18,7 +18,10 @@ from code_rl.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
 CONFIG = "config.json"
+BEGUN = "begun.json"
+"""The settings of a run from the moment it takes its directory until `config.json` is there."""
 METRICS = "metrics.jsonl"
+_OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
 RETIRED = ("replay", "verify", "replay_out")
 """Settings that earlier versions kept; a run that has them is read without them."""
 FORMAT = 2
@@ -33,6 +36,17 @@ def default_log_path() -> Path:
 def is_run(path: Path) -> bool:
     """True when the directory holds a run's settings."""
     return (path / CONFIG).is_file()
+
+
+def begun_settings(path: Path) -> dict[str, Any] | None:
+    """The settings of a run that was cut before its `config.json` was written; None where there was none."""
+    try:
+        begun = json.loads((path / BEGUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(begun, dict) or is_run(path):
+        return None
+    return {name: value for name, value in begun.items() if name not in _OF_THE_PLACE}
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
@@ -51,7 +65,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     if path.exists() and not path.is_dir():
         raise ConfigError(f"log_path={path} is a file; give a directory")
     try:
-        occupied = path.exists() and any(entry.name != LOCK for entry in path.iterdir())
+        occupied = path.exists() and any(entry.name not in (LOCK, BEGUN) for entry in path.iterdir())
         if occupied:
             _settle(path, behavior_if_exists)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,6 +91,10 @@ def _settle(path: Path, behavior: Behavior) -> None:
     if behavior == "raise":
         raise ConfigError(f"log_path={path} holds an earlier run; choose another, or behavior_if_log_dir_exists=resume")
     if not is_run(path):
+        if (path / METRICS).is_file():
+            raise ConfigError(
+                f"log_path={path} holds a run without its {CONFIG}; restore it, or choose another directory"
+            )
         if (path / LOCK).is_file():
             return  # a run that was cut before it had written its settings
         raise ConfigError(
@@ -111,7 +129,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def settings_of(log_path: Path) -> dict[str, Any]:
     """The settings of the run in a directory. Raises ConfigError, naming their file, when they are none."""
-    left_out = ("resolved", "log_path", "behavior_if_log_dir_exists")
+    left_out = ("resolved", *_OF_THE_PLACE)
     settings = {name: value for name, value in read_config(log_path).items() if name not in left_out}
     try:
         make_settings(Config, settings)
