@@ -132,6 +132,48 @@ def test_a_link_to_a_rollout_opens_it(browser, report):
         assert "Step 3, group 1" in seen.page.inner_text(".detail")
 
 
+def test_runs_of_other_lengths_and_problems_are_not_put_under_one_heading(browser, tmp_path):
+    runs = [
+        write_run(
+            tmp_path / name, steps=n, config={"resolved": {"trained_on": {"constants": n - 6, "compositions": 0}}}
+        )
+        for name, n in (("six", 6), ("nine", 9))
+    ]
+    metrics = runs[1] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"eval/constants/problems": 64', '"eval/constants/problems": 8'))
+    write_report([open_run(run) for run in runs], tmp_path / "both.html")
+    with watched(browser, **DESKTOP) as seen:
+        text = open_page(seen, tmp_path / "both.html").inner_text("#held-out")
+        assert "After\t" in text
+        for said in ("six, 64 problems", "nine, 8 problems", "after 6 steps", "after 9 steps", "not comparable"):
+            assert said in text, said
+        assert "3 of them are also among those that nine trains on" in text
+        assert "that six trains on" not in text
+
+
+def test_steps_count_from_0_in_whole_steps_and_no_level_figure_is_green(browser, tmp_path):
+    run = write_run(tmp_path / "run", steps=3)
+    text = (run / "metrics.jsonl").read_text().replace('constants/pass@1": 0.6', 'constants/pass@1": 0.2')
+    (run / "metrics.jsonl").write_text(
+        text.replace('_low": 0.55', '_low": 0.15').replace('_high": 0.65', '_high": 0.25')
+    )
+    write_report([open_run(run)], tmp_path / "report.html")
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, tmp_path / "report.html")
+        assert page.inner_text(".held-out tbody tr >> nth=0").count("+0.0") == 1
+        assert page.locator(".held-out tbody tr >> nth=0").locator(".up").count() == 0
+        assert page.locator(".held-out .up").count() == 1
+        found = page.evaluate("""async () => Object.fromEntries(await Promise.all(["reward", "pass"].map(async (id) => {
+            const chart = new Chart(CHARTS.find((each) => each.id === id));
+            document.body.append(chart.node);
+            chart.show(JSON.parse(document.getElementById("data").textContent).runs, 0, true);
+            await new Promise(requestAnimationFrame);
+            return [id, [chart.uplot.data[0], chart.uplot.axes[0]._values]];
+        })))""")
+        assert found["reward"] == [[0, 1, 2], ["0", "1", "2"]]
+        assert found["pass"] == [[-1, 2], ["start", "0", "1", "2"]]
+
+
 def test_runs_stand_side_by_side(browser, tmp_path):
     runs = [open_run(write_run(tmp_path / name, steps=6, seed=seed)) for seed, name in enumerate(("first", "second"))]
     write_report(runs, tmp_path / "both.html")
