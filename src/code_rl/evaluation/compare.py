@@ -126,7 +126,7 @@ def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over benchmarks, each counting the same. Its 95% interval takes them for independent."""
-    parts = [Estimate(each["pass@1"], *each["interval"], 0) for each in figures]
+    parts = [Estimate(each["pass@1"], each["interval"][0], each["interval"][1], 0) for each in figures]
     mean = combined([(1 / len(parts), part) for part in parts])
     return {"pass@1": mean.value, "interval": [mean.low, mean.high]}
 

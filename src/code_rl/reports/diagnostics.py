@@ -298,7 +298,7 @@ def held_out_worse(look: Look) -> Finding | None:
         "held-out-falling",
         "warning",
         "The best checkpoint is not the last",
-        f"held-out greedy Pass@1 was {_percent(best[1])} {f'after step {best[0]}' if best[0] >= 0 else 'before training'} and is {_percent(values[-1][1])} now",
+        f"held-out greedy Pass@1 was {_percent(best[1])} {f'after step {best[0]}' if (best[0] or 0) >= 0 else 'before training'} and is {_percent(values[-1][1])} now",
         "The run went on past its best point: too high a learning rate, or overfitting to the training problems.",
         "Use the checkpoint nearest to that step (checkpoints.jsonl); next time stop there or lower learning_rate.",
     )
