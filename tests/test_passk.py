@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.evaluation.figures import Outcome, figures, mean_with_interval, paired_difference, pass_at_k
+from code_rl.evaluation.figures import (
+    Estimate,
+    Outcome,
+    combined,
+    figures,
+    mean_with_interval,
+    paired_difference,
+    pass_at_k,
+    wilson,
+)
 from code_rl.reward.verdict import VerdictKind
 
 PUBLISHED = [
@@ -114,3 +123,12 @@ def test_values_out_of_bounds_are_refused():
 def test_no_problems_is_an_error():
     with pytest.raises(ValueError, match="no problems"):
         mean_with_interval([])
+
+
+def test_a_combined_difference_of_two_rates_is_newcombes():
+    first, second = (Estimate(x / n, *wilson(x, n), n) for x, n in ((56, 70), (48, 80)))
+    found = combined([(1, first), (-1, second)])
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    mean = combined([(0.5, first), (0.5, second)])
+    assert first.value > mean.value > second.value
+    assert mean.high - mean.low < min(each.high - each.low for each in (first, second))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 from run_folders import write_run
 
@@ -13,29 +16,63 @@ from code_rl.reports.overview import MAX_POINTS, answer, columns, overview, spli
 from code_rl.reports.run import open_run
 from code_rl.reports.text import clean, compare_text, sparkline, summary
 
+STEPS = [{"step": step, "n_datums": 8} for step in range(10)]
 
-def split(name, before, after, half=0.05):
+
+def split(name, before, after, half=0.05, problems=64):
     sides = [
-        {"step": step, "score": score, "low": score - half, "high": score + half}
+        {"step": step, "score": score, "low": max(0.0, score - half), "high": min(1.0, score + half)}
         for step, score in ((-1, before), (9, after))
     ]
-    return {"name": name, "problems": 64, "trained": None, "before": sides[0], "after": sides[1], "sampled": True}
+    both = {"before": sides[0], "after": sides[1], "sampled": True}
+    return {"name": name, "problems": problems, "trained": None, **both}
 
 
 @pytest.mark.parametrize(
-    ("splits", "tone", "said"),
+    ("splits", "headline", "said"),
     [
-        ([split("a", 0.2, 0.6), split("b", 0.3, 0.7)], "good", "on every split the 95% intervals lie apart"),
-        ([split("a", 0.2, 0.6), split("b", 0.3, 0.33)], "good", "lie apart on a"),
-        ([split("a", 0.2, 0.24)], "flat", "intervals overlap"),
-        ([split("a", 0.6, 0.2)], "bad", "below where it began on a"),
-        ([split("a", 0.2, 0.6), split("b", 0.6, 0.2)], "flat", "up on a, down on b"),
+        ([split("a", 0.292, 0.333, 0.2, 12)], "No clear change.", "+4.1 points (95% interval −24.2 to +32.4)"),
+        ([split("a", 0.06, 0.62, 0.15), split("b", 0.52, 0.58, 0.15)], "Yes, it learned.", "clearly up on a"),
+        ([split("a", 0.60, 0.32, 0.15)], "No, it got worse.", "−28.0 points (95% interval −49.2 to −6.8)"),
+        ([split("a", 0.29, 0.305)], "No clear change.", "+1.5 points"),
+        ([split("a", 0.305, 0.29)], "No clear change.", "−1.5 points"),
+        ([split("a", 0.0, 0.0)], "No clear change.", "from 0.0% to 0.0% on 64 problems: +0.0 points (95% interval −5.0 to +5.0)"),
+        ([split("a", 0.2, 0.6), split("b", 0.6, 0.2)], "No clear change.", "clearly up on a, clearly down on b"),
+        ([split("a", 0.2, 0.6, 0.05, 10), split("b", 0.6, 0.4, 0.05, 90)], "No, it got worse.", "on 100 problems: −14.0 points"),
+    ],
+)  # fmt: skip
+def test_yes_or_no_is_said_where_the_interval_of_the_pooled_change_excludes_nothing(splits, headline, said):
+    found = answer(splits, STEPS)
+    assert found["headline"] == headline
+    assert said in found["sentence"]
+    assert found["tone"] == {"Y": "good", "N": "bad" if "worse" in headline else "flat"}[headline[0]]
+
+
+@given(*[st.floats(0, 1)] * 2, st.floats(0.01, 0.3), st.integers(1, 300))
+def test_what_is_clear_one_way_is_clear_the_other_way(one, other, half, problems):
+    mirrored = {"good": "bad", "bad": "good", "flat": "flat"}
+    there, back = (answer([split("a", *each, half, problems)], STEPS) for each in ((one, other), (other, one)))
+    assert there["tone"] == mirrored[back["tone"]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "headline"),
+    [
+        (STEPS[:1], "Too few steps to judge."),
+        (STEPS[:4], "Too few steps to judge."),
+        ([{**step, "n_datums": 0} for step in STEPS], "The model was never trained."),
     ],
 )
-def test_only_intervals_that_lie_apart_make_a_yes_or_a_no(splits, tone, said):
-    found = answer(splits, [])
-    assert found["tone"] == tone
-    assert said in found["sentence"]
+def test_a_run_that_did_not_train_or_has_just_begun_is_not_judged(steps, headline):
+    assert answer([split("a", 0.2, 0.6)], steps)["headline"] == headline
+    unevaluated = [{**step, "mean_correct": 0.5} for step in steps]
+    assert (answer([], unevaluated)["headline"] == headline) is (headline == "The model was never trained.")
+
+
+def test_greedy_figures_have_an_interval_too():
+    records = [{"step": step, "eval/a/mean_correct": p, "eval/a/problems": 40} for step, p in ((-1, 0.25), (9, 0.75))]
+    (found,) = split_results(records, {})
+    assert (found["change"]["low"], found["change"]["high"]) == pytest.approx((0.285, 0.653), abs=1e-3)
 
 
 def test_without_evaluations_the_answer_says_so_and_gives_training_figures():
@@ -88,18 +125,18 @@ def test_text_of_a_run_cannot_command_the_terminal():
 @pytest.mark.parametrize(
     ("trained", "said"),
     [
-        (0, "on 64 problems that it never trained on;"),
-        (3, "on 64 problems, 3 of them also among those to train on;"),
-        (None, "on 64 problems;"),
+        (0, "on 64 problems that it never trained on:"),
+        (3, "on 64 problems, 3 of them also among those to train on:"),
+        (None, "on 64 problems:"),
     ],
 )
 def test_what_was_never_trained_on_is_what_the_run_found(trained, said):
-    assert said in answer([{**split("a", 0.2, 0.6), "trained": trained}], [])["sentence"]
+    assert said in answer([{**split("a", 0.2, 0.6), "trained": trained}], STEPS)["sentence"]
 
 
 def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
-    def view(name, seed, score, half):
-        splits = [split("a", 0.2, score, half)]
+    def view(name, seed, score, half, problems=64):
+        splits = [split("a", 0.2, score, half, problems)]
         return {
             "name": name,
             "settings": [["seed", seed], ["model_name", "tiny"], ["log_path", name]],
@@ -109,14 +146,34 @@ def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
     def said(*views):
         console = RichConsole(file=(text := io.StringIO()), width=100)
         console.print(compare_text(views))
-        return text.getvalue()
+        return " ".join(text.getvalue().split())
 
     apart = said(view("one", "0", 0.4, 0.05), view("two", "1", 0.7, 0.05))
     assert "seed" in apart
     assert "model_name" not in apart
     assert "log_path" not in apart
-    assert "two is above, the 95% intervals lie apart" in apart
-    assert "two is above, the 95% intervals overlap" in said(view("one", "0", 0.4, 0.2), view("two", "1", 0.7, 0.2))
+    assert "two 70.0% (64 problems, after 10 steps)" in apart
+    assert "two is clearly above one: +30.0 points (95% interval +22.9 to +37.1)" in apart
+    assert "no clear difference between two and one" in said(view("one", "0", 0.4, 0.3), view("two", "1", 0.7, 0.3))
+    other = said(view("one", "0", 0.4, 0.05, problems=4), view("two", "1", 0.7, 0.05, problems=8))
+    assert "two 70.0% (8 problems, after 10 steps), one 40.0% (4 problems, after 10 steps): not comparable" in other
+
+
+def test_the_limit_that_the_context_left_is_shown_not_the_one_asked_for(tmp_path):
+    run = write_run(tmp_path, steps=2, config={"max_tokens": 24576})
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps({**line, "max_tokens": 511}) + "\n" for line in lines))
+    assert dict(overview(open_run(run))["settings"])["max_tokens"].startswith("511 (24576 asked")
+
+
+def test_one_step_is_one_and_no_stage_leaves_empty_brackets(tmp_path):
+    run = write_run(tmp_path, steps=1, config={"max_steps": 1})
+    quick = [re.sub(r'"time/\w+": [\d.]+', '"time/step": 0.0', line) for line in (run / "metrics.jsonl").open()]
+    (run / "metrics.jsonl").write_text("".join(quick))
+    text = summary(overview(open_run(run)))
+    assert "1 of 1 step in 0 s; cost" in text
+    assert "Only 1 step was taken." in text
+    assert "1 steps" not in text
 
 
 def test_limits_are_no_secrets(tmp_path):

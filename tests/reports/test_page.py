@@ -11,6 +11,7 @@ import pytest
 from browsing import DARK, DESKTOP, PHONE, chromium, expect, open_page, watched
 from run_folders import write_run
 
+from code_rl.preparation.report import Dropped, Report, StageReport, render_page
 from code_rl.reports.page import write_report
 from code_rl.reports.run import open_run
 
@@ -130,6 +131,79 @@ def test_a_link_to_a_rollout_opens_it(browser, report):
         seen.page.goto(f"{report.as_uri()}#rollout/0/3/1/2")
         expect(seen.page.locator("#sample h4")).to_have_text("Sample 2")
         assert "Step 3, group 1" in seen.page.inner_text(".detail")
+
+
+def test_runs_of_other_lengths_and_problems_are_not_put_under_one_heading(browser, tmp_path):
+    runs = [
+        write_run(
+            tmp_path / name, steps=n, config={"resolved": {"trained_on": {"constants": n - 6, "compositions": 0}}}
+        )
+        for name, n in (("six", 6), ("nine", 9))
+    ]
+    metrics = runs[1] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"eval/constants/problems": 64', '"eval/constants/problems": 8'))
+    write_report([open_run(run) for run in runs], tmp_path / "both.html")
+    with watched(browser, **DESKTOP) as seen:
+        text = open_page(seen, tmp_path / "both.html").inner_text("#held-out")
+        assert "After\t" in text
+        for said in ("six, 64 problems", "nine, 8 problems", "after 6 steps", "after 9 steps", "not comparable"):
+            assert said in text, said
+        assert "3 of them are also among those that nine trains on" in text
+        assert "that six trains on" not in text
+
+
+def test_steps_count_from_0_in_whole_steps_and_no_level_figure_is_green(browser, tmp_path):
+    run = write_run(tmp_path / "run", steps=3)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines[-1] |= {name: value for name, value in lines[0].items() if name.startswith("eval/constants/")}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report([open_run(run)], tmp_path / "report.html")
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, tmp_path / "report.html")
+        assert page.inner_text(".held-out tbody tr >> nth=0").count("+0.0") == 1
+        assert page.locator(".held-out tbody tr >> nth=0").locator(".up").count() == 0
+        assert page.locator(".held-out .up").count() == 1
+        found = page.evaluate("""async () => Object.fromEntries(await Promise.all(["reward", "pass"].map(async (id) => {
+            const chart = new Chart(CHARTS.find((each) => each.id === id));
+            document.body.append(chart.node);
+            chart.show(JSON.parse(document.getElementById("data").textContent).runs, 0, true);
+            await new Promise(requestAnimationFrame);
+            return [id, [chart.uplot.data[0], chart.uplot.axes[0]._values]];
+        })))""")
+        assert found["reward"] == [[0, 1, 2], ["0", "1", "2"]]
+        assert found["pass"] == [[-1, 2], ["start", "0", "1", "2"]]
+
+
+@pytest.mark.parametrize("look", [DESKTOP, DARK, PHONE], ids=["desktop", "dark", "phone"])
+def test_the_page_of_prepare_is_drawn_like_that_of_a_run_and_cuts_nothing_off(browser, report, tmp_path, look):
+    dropped = [Dropped(f"p/{n}", "nondeterministic_reference", "a detail " * 9, "a statement " * 12) for n in range(30)]
+    stages = [
+        StageReport("decontaminate", 90, 60, tuple(dropped), 0.1, "a note " * 9),
+        StageReport("cap", 60, 60, (), 0.1),
+    ]
+    pairs = [{"id": "p/1", "exam": "lcb/3517", "set": "livecodebench_v5", "why": "13-grams", "containment": 0.5}]
+    (tmp_path / "prepare.html").write_text(render_page(Report("a/dataset", {"out": "x" * 90}, [], stages, pairs)))
+    drawn = """() => [document.body, document.querySelector("h1"), document.querySelector("h2")].map((node) => {
+        const style = getComputedStyle(node);
+        return [style.color, style.backgroundColor, style.fontFamily];
+    })"""
+    with watched(browser, **look) as seen:
+        page = seen.page
+        page.goto((tmp_path / "prepare.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        cut = "[...document.querySelectorAll('main *')].filter((each) => each.getBoundingClientRect().right > innerWidth).length"
+        assert page.evaluate(cut) == 0
+        heights = page.eval_on_selector_all(
+            "main b, main p, main span, main td, main text",
+            "nodes => nodes.map((each) => each.getBoundingClientRect().height)",
+        )
+        assert len(heights) > 10
+        assert min(height for height in heights if height) >= 12
+        plain = page.evaluate(drawn)
+        assert seen.problems == []
+        run = open_page(seen, report).evaluate(drawn)
+        assert [each[1:] for each in plain] == [each[1:] for each in run]
+        assert plain[0] == run[0]
 
 
 def test_runs_stand_side_by_side(browser, tmp_path):

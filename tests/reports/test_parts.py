@@ -139,7 +139,7 @@ def test_settings_that_do_not_go_together_are_refused_by_name(given_, named):
 
 
 def test_the_verb_writes_a_page_and_prints_text(tmp_path, capsys):
-    run, other = write_run(tmp_path / "run", steps=3), write_run(tmp_path / "other", steps=3, seed=1)
+    run, other = write_run(tmp_path / "run", steps=5), write_run(tmp_path / "other", steps=5, seed=1)
     assert main(["report", f"log_path={run}", f"compare={other}", f"out={tmp_path / 'both.html'}"]) == 0
     assert str(tmp_path / "both.html") in capsys.readouterr().out
     assert (tmp_path / "both.html").read_text().count('id="shelf-') == 2

@@ -4,13 +4,12 @@ a row for each folder, a column for each benchmark, and their average."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.evaluation.figures import Outcome, paired_difference, pass_at_k, verdict_counts
+from code_rl.evaluation.figures import Estimate, Outcome, combined, paired_difference, pass_at_k, verdict_counts
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
@@ -126,11 +125,10 @@ def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over benchmarks, each counting the same. Its 95% interval takes them for independent and nearly normal."""
-    mean = sum(each["pass@1"] for each in figures) / len(figures)
-    halves = [(each["interval"][1] - each["interval"][0]) / 2 for each in figures]
-    half = math.sqrt(sum(width**2 for width in halves)) / len(figures)
-    return {"pass@1": mean, "interval": [max(0.0, mean - half), min(1.0, mean + half)]}
+    """The mean over benchmarks, each counting the same. Its 95% interval takes them for independent."""
+    parts = [Estimate(each["pass@1"], each["interval"][0], each["interval"][1], 0) for each in figures]
+    mean = combined([(1 / len(parts), part) for part in parts])
+    return {"pass@1": mean.value, "interval": [mean.low, mean.high]}
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:

@@ -110,6 +110,18 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Di
     return Difference(mean_with_interval(differences_P, least=-1.0), rose, fell, len(differences_P) - rose - fell)
 
 
+def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """The weighted sum of independent estimates with its 95% interval (G. Y. Zou and A. Donner, 2008); a negative weight subtracts.
+
+    Each bound comes from those bounds of the parts that pull its way; of two rates with Wilson's intervals that is Newcombe's.
+    `problems` are those of the parts that are added.
+    """
+    value = sum(weight * part.value for weight, part in parts)
+    ends = [sorted((weight * (part.low - part.value), weight * (part.high - part.value))) for weight, part in parts]
+    low, high = (math.hypot(*side) for side in zip(*ends, strict=True))
+    return Estimate(value, value - low, value + high, sum(part.problems for weight, part in parts if weight > 0))
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut by length."""

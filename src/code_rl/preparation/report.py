@@ -110,46 +110,12 @@ class Report:
         write_atomically(folder / "report.html", render_page(self))
 
 
-WIDTH, LABEL_WIDTH, VALUE_WIDTH = 900.0, 120.0, 170.0
-THICKNESS, GAP = 26.0, 14.0
-PLOT_WIDTH = WIDTH - LABEL_WIDTH - VALUE_WIDTH
-
-
-def draw_funnel(stages: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-    """A funnel of (stage, in, out): bars centred on one axis, as wide as the problems that are left, with what was dropped beside and the band between."""
-    most = max((went_in for _, went_in, _ in stages), default=1) or 1
-    bars: list[dict[str, Any]] = []
-    before: tuple[float, float] | None = None
-    for place, (name, went_in, came_out) in enumerate(stages):
-        whole, kept = PLOT_WIDTH * went_in / most, PLOT_WIDTH * came_out / most
-        left, y = LABEL_WIDTH + (PLOT_WIDTH - whole) / 2, place * (THICKNESS + GAP)
-        flow = "" if before is None else _band(before, (left, whole), y)
-        value = f"{came_out} (-{went_in - came_out})" if came_out < went_in else f"{came_out}"
-        at = {"x": left, "width": kept, "gone_x": left + kept, "gone_width": whole - kept}
-        row = {"name": name, "value": value, "y": y, "text_y": y + THICKNESS * 0.68, "flow": flow}
-        bars.append(row | {key: round(number, 1) for key, number in at.items()})
-        before = (left, kept)
-    labels = {"label_x": LABEL_WIDTH - 12, "value_x": LABEL_WIDTH + PLOT_WIDTH + 12}
-    height = max(1.0, len(stages) * (THICKNESS + GAP) - GAP)
-    return {"bars": bars, "height": height, "width": WIDTH, "thickness": THICKNESS, **labels}
-
-
-def _band(above: tuple[float, float], below: tuple[float, float], y: float) -> str:
-    (left, width), (next_left, next_width) = above, below
-    corners = ((left, y - GAP), (left + width, y - GAP), (next_left + next_width, y), (next_left, y))
-    return " ".join(f"{x:.1f},{height:.1f}" for x, height in corners)
-
-
 def render_page(report: Report) -> str:
     """The page of a report."""
-    stages = [(stage.stage, stage.went_in, stage.came_out) for stage in report.stages]
-    return render_plain(
-        "prepare.html.j2",
-        report=report,
-        funnel=draw_funnel(stages),
-        first=stages[0][1] if stages else 0,
-        last=stages[-1][2] if stages else 0,
-    )
+    stages = report.stages
+    first, last = (stages[0].went_in, stages[-1].came_out) if stages else (0, 0)
+    most = max((stage.went_in for stage in stages), default=0) or 1
+    return render_plain("prepare.html.j2", report=report, first=first, last=last, most=most)
 
 
 BAR = 24

@@ -147,10 +147,14 @@ def checker_errors(look: Look) -> Finding | None:
     )
 
 
+def never_trained(steps: Sequence[Record]) -> bool:
+    """True when there are steps and none of them had a completion to train on."""
+    return bool(steps) and all(as_number(record.get("n_datums")) == 0 for record in steps)
+
+
 def no_optimizer_step(look: Look) -> Finding | None:
     """Steps were taken, and the weights are as they were."""
-    trained = [as_number(record.get("n_datums")) for record in look.steps]
-    if not trained or any(number is None or number > 0 for number in trained):
+    if not never_trained(look.steps):
         return None
     return Finding(
         "no-optimizer-step",
@@ -177,13 +181,18 @@ def no_format(look: Look) -> Finding | None:
     )
 
 
+def steps_taken(steps: Sequence[Record]) -> str:
+    """How many steps there are, as a clause."""
+    return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
+
+
 def too_few_steps(look: Look) -> Finding | None:
     """Nothing was looked for that takes a trend."""
     return Finding(
         "too-few-steps",
         "note",
         "Too few steps to judge",
-        f"{len(look.steps)} steps are there; trends are looked for from {MIN_STEPS} on",
+        f"{steps_taken(look.steps)}; trends are looked for from {MIN_STEPS} on",
         "The run is short, or has just begun.",
         "Read the completions themselves; look again later.",
     )
@@ -289,7 +298,7 @@ def held_out_worse(look: Look) -> Finding | None:
         "held-out-falling",
         "warning",
         "The best checkpoint is not the last",
-        f"held-out greedy Pass@1 was {_percent(best[1])} after step {best[0]} and is {_percent(values[-1][1])} now",
+        f"held-out greedy Pass@1 was {_percent(best[1])} {f'after step {best[0]}' if (best[0] or 0) >= 0 else 'before training'} and is {_percent(values[-1][1])} now",
         "The run went on past its best point: too high a learning rate, or overfitting to the training problems.",
         "Use the checkpoint nearest to that step (checkpoints.jsonl); next time stop there or lower learning_rate.",
     )

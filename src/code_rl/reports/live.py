@@ -18,7 +18,7 @@ from aiohttp import web
 
 from code_rl.errors import ConfigError
 from code_rl.reports.book import Book, make_book
-from code_rl.reports.overview import overview
+from code_rl.reports.overview import side_by_side
 from code_rl.reports.page import policy, render
 from code_rl.reports.run import RunReader
 
@@ -75,7 +75,7 @@ class Desk:
         return any(changed)
 
     def _overviews(self) -> bytes:
-        return orjson.dumps([overview(reader) for reader in self._readers])
+        return orjson.dumps(side_by_side(self._readers))
 
     def _rendered(self) -> str:
         with self._lock:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.reports.diagnostics import diagnose, weak_tests
+from code_rl.evaluation.figures import Estimate, combined, wilson
+from code_rl.reports.diagnostics import MIN_STEPS, diagnose, never_trained, steps_taken, weak_tests
 from code_rl.reports.groups import as_number, as_text
 from code_rl.reports.run import RunReader
 from code_rl.runs.smoke import STEPS, smoke_test
@@ -15,6 +16,7 @@ MAX_COLUMNS = 400
 SECRET = ("key", "token", "password", "secret")
 NOT_SECRET = ("max_tokens",)
 """Beginnings of names."""
+NEVER_TRAINED = "The model was never trained."
 
 Record = Mapping[str, Any]
 
@@ -40,13 +42,20 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
-        "settings": settings(reader.config),
+        "settings": settings(reader.config, steps),
         "rollouts": {
             "rule": reader.rollouts.shelf.rule(),
             "groups": reader.rollouts.groups,
             "problems": len(reader.rollouts.problems),
         },
     }
+
+
+def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
+    """The overview of each run, with where they stand beside one another."""
+    views = [overview(reader) for reader in readers]
+    lines = standings(views)
+    return [{**view, "standings": lines} for view in views]
 
 
 def _merged(reader: RunReader, step: int) -> dict[str, Any]:
@@ -82,59 +91,127 @@ def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list
                 "sampled": bool(full),
             }
         )
+        found[-1]["change"] = _change(found[-1:]) if before and after else None
     return found
 
 
 def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
     """Did it learn? A headline, a sentence with the figures behind it, and a tone for colour."""
-    pairs = [(split, split["before"], split["after"]) for split in splits if split["before"] and split["after"]]
+    pairs = [split for split in splits if split["before"] and split["after"]]
     if not pairs:
         return _answer_without_evaluation(splits, steps)
-    before, after = (sum(pair[side]["score"] for pair in pairs) / len(pairs) for side in (1, 2))
-    what = "Pass@1" if all(split["sampled"] for split, _, _ in pairs) else "greedy Pass@1"
-    n = sum(int(split["problems"] or 0) for split, _, _ in pairs)
-    means = f"Mean held-out {what} went from {_percent(before)} to {_percent(after)}" + (f" on {n} problems{_seen([split for split, _, _ in pairs])}" if n else "")  # fmt: skip
-    risen = [split["name"] for split, b, a in pairs if _above(a, b)]
-    fallen = [split["name"] for split, b, a in pairs if _above(b, a)]
-    if risen and not fallen:
-        return {
-            "tone": "good",
-            "headline": "Yes, it learned.",
-            "sentence": f"{means}; {_where(risen, pairs)}.",
-        }
-    if fallen and not risen:
-        return {
-            "tone": "bad",
-            "headline": "No, it got worse.",
-            "sentence": f"{means}; clearly below where it began on {_listed(fallen)}.",
-        }
-    if risen and fallen:
-        return {
-            "tone": "flat",
-            "headline": "It traded one thing for another.",
-            "sentence": f"{means}; up on {_listed(risen)}, down on {_listed(fallen)}.",
-        }
-    if all("low" not in side for _, b, a in pairs for side in (b, a)):
-        return {
-            "tone": "flat",
-            "headline": "It moved, how surely is not known.",
-            "sentence": f"{means}; no intervals were measured (eval_samples).",
-        }
-    leaning = "Probably, a little." if after > before + 0.01 else "No clear change."
-    return {
-        "tone": "flat",
-        "headline": leaning,
-        "sentence": f"{means}, but the 95% intervals overlap on every split.",
-    }
+    figures = _went(pairs)
+    if never_trained(steps):
+        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {figures}")
+    if len(steps) < MIN_STEPS:
+        return _answer("flat", "Too few steps to judge.", f"Only {steps_taken(steps)}. {figures}")
+    change = _change(pairs)
+    if "low" not in change:
+        return _answer("flat", "How surely it moved is not known.", f"{figures} No intervals were measured.")
+    risen, fallen = ([split["name"] for split in pairs if way(_change([split]))] for way in (_risen, _fallen))
+    apart = [f"clearly {way} on {_listed(names)}" for way, names in (("up", risen), ("down", fallen)) if names]
+    if len(pairs) > 1 and apart:
+        figures = f"{figures[:-1]}; {', '.join(apart)}."
+    if _risen(change):
+        return _answer("good", "Yes, it learned.", figures)
+    return (
+        _answer("bad", "No, it got worse.", figures)
+        if _fallen(change)
+        else _answer("flat", "No clear change.", figures)
+    )
+
+
+def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
+    return {"tone": tone, "headline": headline, "sentence": sentence}
+
+
+def _went(splits: Sequence[Mapping[str, Any]]) -> str:
+    """Before, after and the change between, pooled over the problems of all splits."""
+    before, after = (sum(w * split[side]["score"] for w, split in _weighted(splits)) for side in ("before", "after"))
+    what = "Pass@1" if all(split["sampled"] for split in splits) else "greedy Pass@1"
+    n = sum(int(split["problems"] or 0) for split in splits)
+    on = f" on {n} problem{'s' if n != 1 else ''}{_seen(splits)}" if n else ""
+    return f"Held-out {what} went from {_percent(before)} to {_percent(after)}{on}: {_points_of(_change(splits))}."
+
+
+def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
+    """Each split with its share of the problems; equal shares where a number of problems is not known."""
+    sizes = [split["problems"] or 0 for split in splits]
+    sizes = sizes if all(sizes) else [1] * len(splits)
+    return [(size / sum(sizes), split) for size, split in zip(sizes, splits, strict=True)]
+
+
+def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """After minus before over the problems of these splits.
+
+    A run keeps no figure of a single problem, so the two sides count as independent: the interval is wider than that of a paired difference.
+    """
+    return difference([(w, split["after"], split["before"]) for w, split in _weighted(splits)])
+
+
+def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float]:
+    """The weighted mean of first minus second: `value`, and `low` and `high` (95%) where every side has an interval."""
+    if any("low" not in side for _, *both in sides for side in both):
+        return {"value": sum(w * (first["score"] - second["score"]) for w, first, second in sides)}
+    found = combined(
+        [
+            (sign * w, Estimate(side["score"], side["low"], side["high"], 0))
+            for w, *both in sides
+            for sign, side in zip((1, -1), both, strict=True)
+        ]
+    )
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def _risen(change: Mapping[str, float]) -> bool:
+    return change.get("low", 0.0) > 0
+
+
+def _fallen(change: Mapping[str, float]) -> bool:
+    return change.get("high", 0.0) < 0
+
+
+def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
+    """By split, where each run ended and whether the best is clearly above the next; nothing of a single run."""
+    names = dict.fromkeys(split["name"] for view in views for split in view["splits"])
+    return [_standing(name, views) for name in names] if len(views) > 1 else []
+
+
+def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
+    found = [(view["name"], split) for view in views for split in view["splits"] if split["name"] == name]
+    ends = sorted(
+        ((run, split["after"] or split["before"], split) for run, split in found), key=lambda end: -end[1]["score"]
+    )
+    if len(ends) < 2:
+        return f"{name}: measured in one run only"
+    shown = ", ".join(f"{run} {_percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends)
+    if len({(split["problems"], split["sampled"]) for _, _, split in ends}) > 1:
+        return f"{name}: {shown}: not comparable, they were not measured alike"
+    (first, best, _), (second, other, _) = ends[:2]
+    change = difference([(1.0, best, other)])
+    if "low" not in change:
+        return f"{name}: {shown}; no intervals were measured"
+    said = (
+        f"{first} is clearly above {second}" if _risen(change) else f"no clear difference between {first} and {second}"
+    )
+    return f"{name}: {shown}; {said}: {_points_of(change)}"
+
+
+def _measured(split: Mapping[str, Any], side: Record) -> str:
+    """On what and when a figure was measured."""
+    taken = side["step"] + 1
+    return ", ".join(
+        [
+            *([f"{split['problems']:.0f} problems"] if split["problems"] else []),
+            *([] if split["sampled"] else ["greedy"]),
+            f"after {taken} step{'s' if taken != 1 else ''}" if taken else "before training",
+        ]
+    )
 
 
 def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
     if not steps:
-        return {
-            "tone": "flat",
-            "headline": "Nothing to tell yet.",
-            "sentence": "No training step has been logged so far.",
-        }
+        return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
     correct = [value for record in steps for value in [as_number(record.get("mean_correct"))] if value is not None]
     window = max(1, len(correct) // 5)
     evaluated = any(split["before"] for split in splits)
@@ -146,7 +223,9 @@ def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Seque
             f"On its own training problems {_percent(early)} of the completions passed in the first {window} "
             f"step{'s' if window > 1 else ''} and {_percent(late)} in the last."
         )
-    return {"tone": "flat", "headline": begun, "sentence": sentence}
+    if never_trained(steps):
+        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
+    return _answer("flat", begun, sentence)
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
@@ -241,9 +320,15 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def settings(config: Mapping[str, Any]) -> list[list[str]]:
-    """The settings as text, in order; anything that looks like a secret is not shown."""
+def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[str]]:
+    """The settings as text, in order; anything that looks like a secret is not shown. Of max_tokens, what the model's context left."""
     shown = []
+    asked, used = (
+        config.get("max_tokens"),
+        max((as_number(record.get("max_tokens")) or 0 for record in steps), default=0),
+    )
+    if not config.get("max_tokens_schedule") and isinstance(asked, int) and 0 < used < asked:
+        config = {**config, "max_tokens": f"{used:.0f} ({asked} asked, the context has no more)"}
     for name, value in list(config.items())[:500]:
         hidden = any(word in name.lower() for word in SECRET) and not name.startswith(NOT_SECRET)
         shown.append([as_text(name, 200), "(not shown)" if hidden and value else as_text(value, 2_000)])
@@ -264,6 +349,9 @@ def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
         return None
     prefix = f"eval/{split}/"
     found: dict[str, Any] = {"step": record["step"], "score": _score(record, split)}
+    problems = as_number(record.get(f"{prefix}problems"))
+    if problems and f"{prefix}pass@1" not in record:  # one greedy completion a problem
+        found["low"], found["high"] = wilson(round(found["score"] * problems), round(problems))
     names = {"low": "pass@1_low", "high": "pass@1_high", "greedy": "mean_correct", "format": "format_rate"}
     for key, name in names.items():
         value = as_number(record.get(prefix + name))
@@ -282,10 +370,6 @@ def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
 def _score(record: Record, split: str) -> float | None:
     sampled = as_number(record.get(f"eval/{split}/pass@1"))
     return as_number(record.get(f"eval/{split}/mean_correct")) if sampled is None else sampled
-
-
-def _above(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> bool:
-    return "low" in upper and "high" in lower and bool(upper["low"] > lower["high"])
 
 
 def _running(records: Sequence[Record], names: Sequence[str]) -> list[float]:
@@ -310,15 +394,19 @@ def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
     return f", {total:.0f} of them also among those to train on" if total else " that it never trained on"
 
 
-def _where(risen: Sequence[str], pairs: Sequence[Any]) -> str:
-    if len(risen) == len(pairs):
-        return "on every split the 95% intervals lie apart" if len(pairs) > 1 else "the 95% intervals lie apart"
-    return f"the 95% intervals lie apart on {_listed(risen)}"
-
-
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}%"
+
+
+def _points_of(change: Mapping[str, float]) -> str:
+    """A change in points, with its interval where there is one."""
+    value, *ends = (
+        f"{round(100 * change[key], 1) + 0.0:+.1f}".replace("-", "−")
+        for key in ("value", "low", "high")
+        if key in change
+    )
+    return f"{value} points" + (f" (95% interval {ends[0]} to {ends[1]})" if ends else "")

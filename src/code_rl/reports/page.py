@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from code_rl import __version__
 from code_rl.reports.book import embed, make_book, shelved
-from code_rl.reports.overview import overview
+from code_rl.reports.overview import side_by_side
 from code_rl.reports.run import RunReader
 from code_rl.reports.text import summary
 from code_rl.runs.files import write_atomically
@@ -46,7 +46,7 @@ def policy(live: bool) -> str:
 
 def render(readers: Sequence[RunReader], live: bool = False) -> str:
     """The page of one run, or of several side by side. `live`: rollouts and news are asked of the server that sent the page."""
-    overviews = [overview(reader) for reader in readers]
+    overviews = side_by_side(readers)
     books = [] if live else [shelved(make_book(reader)) for reader in readers]
     environment = Environment(loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("page.html.j2").render(

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from code_rl.console import FittingTable
+from code_rl.reports.overview import standings
 
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
@@ -56,26 +57,7 @@ def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
         values = [each.get(name, "-") for each in settings]
         if len(set(values)) > 1:
             table.add_row(*(Text(clean(value)) for value in (name, *values)))
-    splits = dict.fromkeys(split["name"] for view in views for split in view["splits"])
-    return Group(table, *(Text(_won(name, views)) for name in splits))
-
-
-def _won(name: str, views: Sequence[Mapping[str, Any]]) -> str:
-    ends = [
-        (clean(view["name"]), split["after"] or split["before"])
-        for view in views
-        for split in view["splits"]
-        if split["name"] == name
-    ]
-    ends.sort(key=lambda end: -end[1]["score"])
-    if len(ends) < 2:
-        return f"{clean(name)}: measured in one run only"
-    (first, best), (second, next_best) = ends[:2]
-    shown = f"{clean(name)}: {first} {_interval(best)}, {second} {_interval(next_best)}"
-    if best["score"] == next_best["score"]:
-        return f"{shown}: level"
-    apart = "low" in best and "high" in next_best and best["low"] > next_best["high"]
-    return f"{shown}: {first} is above, the 95% intervals {'lie apart' if apart else 'overlap'}"
+    return Group(table, *(Text(clean(line)) for line in standings(views)))
 
 
 def clean(text: str) -> str:
@@ -96,6 +78,8 @@ def sparkline(values: Sequence[float | None], width: int = 48) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people say them."""
+    if 0 < seconds < 1:
+        return "under 1 s"
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 2 * 3600:
@@ -138,11 +122,12 @@ def _curves(view: Mapping[str, Any]) -> RenderableType:
 
 def _cost(totals: Mapping[str, Any], progress: Mapping[str, Any]) -> list[RenderableType]:
     planned = f" of {progress['planned']}" if progress["planned"] else ""
-    stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in totals["stages"].items() if seconds >= 0.5)
+    spent = [f"{name} {duration(seconds)}" for name, seconds in totals["stages"].items() if seconds >= 0.5]
+    stages = f" ({', '.join(spent)})" if spent else ""
     money = f"{totals['usd']:.2f} USD" if totals["usd"] is not None else "no money" if totals["free"] else "not metered"
     tokens = totals["tokens"]
     lines = [
-        f"{progress['done']}{planned} steps in {duration(totals['seconds'])} ({stages}); cost: {money}",
+        f"{progress['done']}{planned} step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in {duration(totals['seconds'])}{stages}; cost: {money}",
         f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion tokens for training, {tokens['eval']:,.0f} for evaluation",
     ]
     every = sum(totals["verdicts"].values())

@@ -1,6 +1,6 @@
 """The course's smoke test: whether the first steps of a run look as those of a correctly wired one do.
 
-Four expectations, each of a span of steps (counted from 1). A change within its standard error says nothing either way.
+Four expectations, each of a span of steps, said by ordinals: the step numbered 0 is the first. A change within its standard error says nothing either way.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def smoke_test(records: Sequence[Record]) -> list[Line]:
     """For each expectation a verdict (pass, fail, cannot say yet) and what it rests on. `records` are those of `metrics.jsonl`."""
     steps = {int(record["step"]): record for record in records if "step" in record}
     tests: tuple[tuple[str, Callable[[Mapping[int, Record]], Line]], ...] = (
-        ("steps 1-5, format adherence rises, or is there from the start", _format),
-        ("steps 5-15, reward trends upward", _reward),
-        ("steps 10-30, more programs are right than at the start", _correct),
-        ("steps 20-50, held-out Pass@1 is above that before training", _held_out),
+        ("first 5 steps, format adherence rises, or is there from the start", _format),
+        ("5th to 15th step, reward trends upward", _reward),
+        ("10th to 30th step, more programs are right than at the start", _correct),
+        ("20th to 50th step, held-out Pass@1 is above that before training", _held_out),
     )
     return [(verdict, f"{what}: {found}") for what, (verdict, found) in ((what, test(steps)) for what, test in tests)]
 
@@ -43,7 +43,7 @@ def _format(steps: Mapping[int, Record]) -> Line:
         return OPEN, f"{len(rates)} of 5 steps are there"
     late = statistics.mean(rates[3:])
     risen = late >= ADHERENT or late - rates[0] >= (1 - rates[0]) / 4
-    return PASS if risen else FAIL, f"{rates[0]:.1%} at first, {late:.1%} in steps 4-5, {_moved(late - rates[0])}"
+    return PASS if risen else FAIL, f"{rates[0]:.1%} at first, {late:.1%} in the 4th and 5th, {_moved(late - rates[0])}"
 
 
 def _moved(change: float) -> str:
@@ -71,7 +71,7 @@ def _correct(steps: Mapping[int, Record]) -> Line:
         return OPEN, "too few steps are there"
     error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (early, late)))
     before, after = statistics.mean(early), statistics.mean(late)
-    return _verdict(after - before, error), f"{before:.1%} in steps 1-3, {after:.1%} since step 10"
+    return _verdict(after - before, error), f"{before:.1%} in the first 3 steps, {after:.1%} since the 10th"
 
 
 def _held_out(steps: Mapping[int, Record]) -> Line:
@@ -79,7 +79,7 @@ def _held_out(steps: Mapping[int, Record]) -> Line:
     before = _values(steps, name, [-1])
     after = _values(steps, name, range(19, 50))
     if not before or not after:
-        return OPEN, "no evaluation " + ("after step 20 is there" if before else "before training is there")
+        return OPEN, "no evaluation " + ("after 20 steps is there" if before else "before training is there")
     counts = [value for key, value in steps[-1].items() if key.startswith("eval/") and key.endswith("/problems")]
     error = math.sqrt(sum(p * (1 - p) for p in (before[0], after[-1])) / max(1, sum(counts)))
     return _verdict(after[-1] - before[0], error), f"{before[0]:.1%} before, {after[-1]:.1%} after (greedy)"

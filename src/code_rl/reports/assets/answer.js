@@ -28,36 +28,26 @@ function heldOut(views) {
   const names = [...new Set(views.flatMap((view) => view.splits.map((split) => split.name)))];
   const rows = names.flatMap((name) => views.flatMap((view) => view.splits.filter((split) => split.name === name).map((split) => ({ view, split }))));
   if (!rows.length) return null;
-  const many = views.length > 1;
+  const many = views.length > 1, ends = new Set(rows.filter(({ split }) => split.after).map(({ split }) => split.after.step));
+  const after = (end) => `after ${plural(end.step + 1, "step")}`;
   const body = rows.map(({ view, split }) => h("tr", {},
-    h("th", { scope: "row" }, split.name, h("span", { class: "small" }, many ? view.name : split.problems ? plural(split.problems, "problem") : "")),
+    h("th", { scope: "row" }, split.name, h("span", { class: "small" }, [many ? view.name : null, split.problems ? plural(split.problems, "problem") : null].filter(Boolean).join(", "))),
     h("td", { class: "dumbbell" }, dumbbell(split)),
     h("td", { class: "num" }, side(split.before)),
-    h("td", { class: "num strong" }, side(split.after)),
-    h("td", { class: "num" }, split.before && split.after ? h("span", { class: split.after.score >= split.before.score ? "up" : "down" }, points(split.after.score - split.before.score)) : "–"),
+    h("td", { class: "num strong" }, side(split.after), split.after && ends.size > 1 ? h("span", { class: "small" }, after(split.after)) : null),
+    h("td", { class: "num" }, split.change ? [h("span", { class: split.change.low > 0 ? "up" : split.change.high < 0 ? "down" : null }, points(split.change.value)), split.change.low === undefined ? null : h("span", { class: "small" }, `${points(split.change.low)} to ${points(split.change.high)}`)] : "–"),
     h("td", { class: "num optional" }, pair(split, "pass_k"), (split.after || split.before).k ? h("span", { class: "small" }, `of ${(split.after || split.before).k} samples`) : null),
     h("td", { class: "num optional" }, pair(split, "greedy")),
     h("td", { class: "num optional" }, pair(split, "format"))));
-  const won = many ? winners(views) : [];
-  const last = Math.max(...rows.map(({ split }) => (split.after || split.before).step));
-  const trained = rows.map(({ split }) => split.trained), twice = trained.reduce((sum, number) => sum + (number || 0), 0);
-  const what = trained.includes(null) ? "Pass@1 on held-out problems." : twice ? `Pass@1 on held-out problems; ${count(twice)} of them are also among those to train on.` : "Pass@1 on problems that are never trained on.";
+  const won = views[0].standings || [];
+  const twice = views.map((view) => [view, view.splits.reduce((sum, split) => sum + (split.trained || 0), 0)]).filter(([, number]) => number);
+  const never = rows.every(({ split }) => split.trained === 0);
+  const what = ["Pass@1 on " + (never ? "problems that are never trained on" : "held-out problems"), ...twice.map(([view, number]) => `${count(number)} of them ${number === 1 ? "is" : "are"} also among those ${many ? `that ${view.name} trains on` : "to train on"}`)].join("; ") + ".";
   return section("held-out", "Held-out problems", `${what} Bars are 95% intervals over problems.`,
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Held-out results" }, h("table", { class: "table held-out" },
-      h("thead", {}, h("tr", {}, ["Split", "", "Before", last >= 0 ? `After ${plural(last + 1, "step")}` : "After", "Points", "Pass@k", "Greedy", "Format"].map((name, at) =>
+      h("thead", {}, h("tr", {}, ["Split", "", "Before", ends.size === 1 ? `After ${plural([...ends][0] + 1, "step")}` : "After", "Points", "Pass@k", "Greedy", "Format"].map((name, at) =>
         h("th", { scope: "col", class: at > 4 ? "num optional" : at > 1 ? "num" : null }, name || h("span", { class: "scale" }, h("span", {}, "0%"), h("span", {}, "50%"), h("span", {}, "100%")))))),
       h("tbody", {}, body))), won.length ? h("ul", { class: "won" }, won.map((line) => h("li", {}, line))) : null);
-}
-
-/* Which run ended higher on a split, and whether its interval lies apart from the next one's. */
-function winners(views) {
-  const splits = [...new Set(views.flatMap((view) => view.splits.map((split) => split.name)))];
-  return splits.map((name) => {
-    const ends = views.flatMap((view) => view.splits.filter((split) => split.name === name && (split.after || split.before)).map((split) => ({ run: view.name, end: split.after || split.before }))).sort((a, b) => b.end.score - a.end.score);
-    if (ends.length < 2) return `${name}: measured in one run only`;
-    const [first, second] = ends, apart = first.end.low !== undefined && second.end.high !== undefined && first.end.low > second.end.high;
-    return first.end.score === second.end.score ? `${name}: level at ${percent(first.end.score)}` : `${name}: ${first.run} is ${(100 * (first.end.score - second.end.score)).toFixed(1)} points above ${second.run}${apart ? ", the 95% intervals lie apart" : ", the 95% intervals overlap"}`;
-  });
 }
 
 /* Settings in which the runs differ. */
@@ -104,7 +94,7 @@ function findings(view) {
 function smokeTest(view) {
   if (!view.smoke.length) return null;
   return section("smoke", "Smoke test", "What a correctly wired run shows in its first steps.",
-    h("ul", { class: "notices" }, view.smoke.map(([verdict, text]) => h("li", {}, h("strong", {}, verdict), ` ${text}`))));
+    h("ul", { class: `notices ${view.smoke.some(([verdict]) => verdict === "fail") ? "" : view.smoke.every(([verdict]) => verdict === "pass") ? "fine" : "open"}` }, view.smoke.map(([verdict, text]) => h("li", {}, h("strong", {}, verdict), ` ${text}`))));
 }
 
 function notices(view) {

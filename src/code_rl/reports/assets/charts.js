@@ -29,8 +29,10 @@ const VERDICT_CHART = { id: "verdicts", title: "Verdicts over time", kind: "stac
 const HEALTH_CHART = { id: "health", title: "Sandbox trouble", keys: [["verdicts/sandbox_error", "no verdict"], ["sandbox/retries", "retries"], ["masked/overlong", "masked: too long"], ["masked/sandbox_error", "masked: no verdict"], ["masked/checker_error", "masked: broken checker"]] };
 const KNOWN = new Set([...CHARTS, TIME_CHART, VERDICT_CHART, HEALTH_CHART].flatMap((chart) => (chart.keys || []).map(([key]) => key)).concat(["time/step", "n_datums"]));
 
+/* Gaps between ticks of steps, which are whole and count from 0, as on the console; an evaluation before training stands at −1. */
+const WHOLE = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((each) => each * 10 ** power)).flat();
 const view = { axis: "step", smooth: 0 };
-const AXES = { step: ["Step", (table) => table.step.map((step) => step + 1)], elapsed: ["Time", (table) => table.elapsed.map((s) => s / 3600)], spent: ["Tokens", (table) => table.spent] };
+const AXES = { step: ["Step", (table) => table.step], elapsed: ["Time", (table) => table.elapsed.map((s) => s / 3600)], spent: ["Tokens", (table) => table.spent] };
 
 function smoothed(values, weight) {
   let mean = null, mass = 0;
@@ -88,7 +90,7 @@ function drawnEvals(runs) {
   const series = [], parts = [];
   runs.forEach((run, at) => {
     const table = run.evals;
-    const x = view.axis === "step" ? table.step.map((step) => step + 1) : table.step.map((step) => place(run.steps, step));
+    const x = view.axis === "step" ? table.step : table.step.map((step) => place(run.steps, step));
     const columns = [];
     run.splits.forEach((split, number) => {
       const line = LINES[(runs.length > 1 ? at : number) % LINES.length];
@@ -168,7 +170,7 @@ class Chart {
       width: Math.max(120, this.plot.clientWidth || 320), height: this.chart.tall ? 240 : 190, padding: [8, 10, 0, 0],
       legend: { show: false }, cursor: { sync: { key: "step" }, y: false, points: { size: 6 }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (_, low, high) => (high - low > 1e-9 * Math.max(1e-3, Math.abs(high)) ? [low, high] : [low - 1, high + 1]) }, y: { range: this.chart.range || ((_, low, high) => (series[0].fill ? [0, high > 1e-9 ? high * 1.04 : 1] : room(low, high))) } },
-      axes: [{ ...axis, size: 28, space: 60, values: (_, ticks) => ticks.map((tick) => (view.axis === "elapsed" ? (x[x.length - 1] < 2 ? `${Number((tick * 60).toFixed(1))}m` : `${Number(tick.toFixed(2))}h`) : compactAxis(tick))) },
+      axes: [{ ...axis, size: 28, space: 60, incrs: view.axis === "step" ? WHOLE : undefined, values: (_, ticks) => ticks.map((tick) => (view.axis === "step" && tick < 0 ? "start" : view.axis === "elapsed" ? (x[x.length - 1] < 2 ? `${Number((tick * 60).toFixed(1))}m` : `${Number(tick.toFixed(2))}h`) : compactAxis(tick))) },
         { ...axis, size: 54, space: 34, values: (_, ticks) => ticks.map((tick) => (this.chart.range ? `${Math.round(100 * tick)}%` : compactAxis(tick))) }],
       series: [{}, ...series.map((each) => ({ label: each.label, stroke: each.edge ? "transparent" : each.faint ? alpha(color(each.color), 0.3) : color(each.color), width: each.edge ? 0 : each.faint ? 1 : each.fill ? 1 : 2,
         dash: each.dash || undefined, spanGaps: true, points: { show: each.dots && !each.edge ? true : x.length < 2, size: 6, fill: color(each.color) },

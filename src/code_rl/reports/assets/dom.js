@@ -27,7 +27,7 @@ function fill(node, ...children) {
 }
 
 const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)}%`);
-const points = (value) => `${value >= 0 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)}`;
+const points = (value) => `${value > -0.0005 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)}`;
 const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
 
 function compact(value) {
