@@ -150,6 +150,13 @@ def test_a_test_that_leaves_what_cannot_be_removed_keeps_its_result_and_the_next
     assert [each.stdout for each in found] == [b"['solution.py']\n"] * 4
 
 
+def test_a_program_that_fills_its_directory_keeps_its_answer(server: ServerProcess):
+    """The results of our server lie on the file system that tests write to."""
+    code = "try:\n    for n in range(300):\n        open(f'f{n}', 'wb').write(b'x' * (1 << 20))\nexcept OSError: pass\nprint(input())"
+    found = run_all(server.url, stdin_job(code, *"abc"))
+    assert [(each.status, each.stdout) for each in found] == [(Status.OK, b"%c\n" % mark) for mark in b"abc"]
+
+
 def test_a_fork_that_spins_beside_a_sleeping_parent_is_a_time_limit(server: ServerProcess):
     code = "import os, time\nif os.fork():\n    time.sleep(3600)\nwhile True: pass"
     execution = run_all(server.url, stdin_job(code, cpu_s=1.5))[0]
