@@ -187,7 +187,11 @@ def compile_apart(chunk: Chunk) -> Judged | None:
     outcome = watch(chunk.rules(), compile_only, chunk.inputs[0], COMPILE_CPU_S, COMPILE_CPU_S * 4)
     if outcome.limit is None and outcome.exit_code == 0:
         return None
-    return outcome, "compile_error", last_line(bytes(outcome.stderr)) or f"the compiler stopped with {outcome.exit_code}"
+    return (
+        outcome,
+        "compile_error",
+        last_line(bytes(outcome.stderr)) or f"the compiler stopped with {outcome.exit_code}",
+    )
 
 
 def run_case(chunk: Chunk, program: runner.Program, index: int) -> Judged:
