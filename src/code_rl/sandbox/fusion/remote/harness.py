@@ -30,6 +30,7 @@ from code_rl.sandbox import runner
 from code_rl.sandbox.ending import Allowed, Ended, last_line, status_of
 from code_rl.sandbox.fusion.remote.confine import (
     COMPILE_CPU_S,
+    DATA_RESERVE,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
     accounts,
@@ -184,7 +185,9 @@ def compile_apart(chunk: Chunk) -> Judged | None:
             os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
             os._exit(1)
 
-    outcome = watch(chunk.rules(), compile_only, chunk.inputs[0], COMPILE_CPU_S, COMPILE_CPU_S * 4)
+    rules = chunk.rules()
+    rules.memory_bytes += DATA_RESERVE  # the compiler's memory is not the program's
+    outcome = watch(rules, compile_only, chunk.inputs[0], COMPILE_CPU_S, COMPILE_CPU_S * 4)
     if outcome.limit is None and outcome.exit_code == 0:
         return None
     return (
@@ -230,7 +233,8 @@ def judge_outcome(chunk: Chunk, outcome: Outcome) -> tuple[str, str]:
         outcome.peak_memory_bytes,
         bytes(outcome.stderr),
         over_time=outcome.limit == "time_limit",
-        killed_for_memory=outcome.peak_memory_bytes >= memory * 0.95 and outcome.exit_code in MEMORY_DEATHS,
+        killed_for_memory=outcome.limit == "memory_limit"
+        or (outcome.peak_memory_bytes >= memory * 0.95 and outcome.exit_code in MEMORY_DEATHS),
         overflow=f"{chunk.limits['output_bytes']} bytes of output" if outcome.limit == "output_limit" else "",
         unanswered="the function did not return" if chunk.fn_name is not None and outcome.value is None else "",
     )
