@@ -103,9 +103,30 @@ def reap(first: int) -> None:
                 pass
         except ChildProcessError:
             return  # mostly at once: to ask for the children may cost a fork
-        for pid in children(first):
+        for pid in stopped(first):
             kill(pid)
         time.sleep(pause)
+
+
+def stopped(first: int) -> list[int]:
+    """Every process below this one, stopped: one that is killed while others still run makes room for their next fork."""
+    seen: set[int] = set()
+    quiet = 0
+    for _ in range(REAP_ROUNDS):
+        try:
+            below = list(tree())
+        except OSError:
+            below = children(first)
+        quiet += 1
+        for pid in below:
+            if pid not in seen:
+                quiet = 0
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+        seen.update(below)
+        if quiet == 2:  # not one: a fork can be under way when its process is stopped
+            break
+    return below
 
 
 def children(first: int) -> list[int]:

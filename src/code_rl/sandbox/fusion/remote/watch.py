@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from code_rl.sandbox.fusion.remote.confine import become_program, take_account
-from code_rl.sandbox.fusion.remote.processes import kill, look, open_pidfd, proportional, reap
+from code_rl.sandbox.fusion.remote.processes import kill, look, open_pidfd, proportional, reap, resident
 from code_rl.sandbox.starvation import Clock, Load
 
 STDERR_BYTES = 64 << 10
@@ -115,10 +115,10 @@ def collect(
             elapsed = time.monotonic() - began
             if elapsed >= look_at:
                 spent, memory = look(pid, elapsed > QUIET_S)
-                if too_much(memory, rules.memory_bytes):
-                    outcome.limit = "memory_limit"
-                elif clock.over(elapsed, spent, rules.load.runnable(), rules.load.processors):
+                if clock.over(elapsed, spent, rules.load.runnable(), rules.load.processors):
                     outcome.limit = "time_limit"
+                elif too_much(memory, rules.memory_bytes):
+                    outcome.limit = "memory_limit"
                 look_at = elapsed + clock.next_look(elapsed, spent)
             if began + elapsed > rules.deadline:
                 outcome.limit = outcome.limit or "deadline"
@@ -140,8 +140,12 @@ def too_much(memory: dict[int, int], most: int) -> bool:
     """Whether one process, or all together, have more than they may; by `resident` bytes, and those that they share counted once."""
     if max(memory.values(), default=0) > most:
         return True
-    together = most + MEMORY_RESERVE
-    return sum(memory.values()) > together and sum(map(proportional, memory)) > together
+    together, born_with = most + MEMORY_RESERVE, resident(os.getpid())
+    # A bomb of forks has no memory but what it was born with; to ask each for its part would give it many seconds.
+    return (
+        sum(max(size - born_with, 0) for size in memory.values()) > together
+        and sum(map(proportional, memory)) > together
+    )
 
 
 def read_some(outcome: Outcome, fd: int, kept: bytearray, most: int) -> bool:
