@@ -150,6 +150,42 @@ def test_a_test_that_leaves_what_cannot_be_removed_keeps_its_result_and_the_next
     assert [each.stdout for each in found] == [b"['solution.py']\n"] * 4
 
 
+def test_a_program_that_fills_its_directory_keeps_its_answer(server: ServerProcess):
+    """The results of our server lie on the file system that tests write to."""
+    code = "try:\n    for n in range(300):\n        open(f'f{n}', 'wb').write(b'x' * (1 << 20))\nexcept OSError: pass\nprint(input())"
+    found = run_all(server.url, stdin_job(code, *"abc"))
+    assert [(each.status, each.stdout) for each in found] == [(Status.OK, b"%c\n" % mark) for mark in b"abc"]
+
+
+def test_a_fork_bomb_is_stopped_by_its_own_clock(server: ServerProcess):
+    """Not by the request's, after the harness could not end it: its processes are stopped before any is killed."""
+    code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    execution = run_all(server.url, stdin_job(code, cpu_s=1.0))[0]
+    assert execution.status is Status.TIME_LIMIT
+    assert "of CPU time, limit 1 s" in execution.detail
+
+
+SHARED = "import mmap, os, time\ndef share():\n    block = mmap.mmap(-1, 64 << 20)\n    block.write(b'x' * len(block))\n    return block\n"
+
+
+def test_shared_mappings_are_memory_of_the_test_while_it_runs(server: ServerProcess):
+    code = SHARED + "kept = []\nwhile True:\n    kept.append(share())\n    time.sleep(.05)"
+    execution = run_all(server.url, stdin_job(code, memory_mb=128))[0]
+    assert execution.status is Status.MEMORY_LIMIT
+    assert execution.peak_memory_bytes < 2 << 30, "it was not let run into the server's own limit"
+
+
+@pytest.mark.parametrize(("each", "status"), [(True, Status.MEMORY_LIMIT), (False, Status.OK)])
+def test_memory_of_several_processes_counts_once_where_they_share_it(server: ServerProcess, each, status):
+    """Eight processes below the limit each: one mapping for all of them is little, one for each of them is too much."""
+    work = "kept = share()" if each else "kept = [block[at] for at in range(0, 64 << 20, 4096)]"
+    code = (
+        SHARED
+        + f"block = None if {each} else share()\npids = []\nfor _ in range(8):\n    pid = os.fork()\n    if pid == 0:\n        {work}\n        time.sleep(2)\n        os._exit(0)\n    pids.append(pid)\nfor pid in pids:\n    os.waitpid(pid, 0)"
+    )
+    assert run_all(server.url, stdin_job(code, memory_mb=160))[0].status is status
+
+
 def test_a_fork_that_spins_beside_a_sleeping_parent_is_a_time_limit(server: ServerProcess):
     code = "import os, time\nif os.fork():\n    time.sleep(3600)\nwhile True: pass"
     execution = run_all(server.url, stdin_job(code, cpu_s=1.5))[0]

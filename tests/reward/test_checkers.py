@@ -157,6 +157,42 @@ def test_every_test_is_counted_around_one_that_cannot_be_read():
     assert verdict_of(problem, code).passed == 1
 
 
+SPENT = {
+    "computes": (Execution(Status.TIME_LIMIT, cpu_s=9.0), 0.0),
+    "sleeps": (Execution(Status.TIME_LIMIT, cpu_s=0.1), 0.0),
+    "raises late": (Execution(Status.RUNTIME_ERROR, cpu_s=9.0), 0.0),
+    "raises at once, and is slow on the reference": (Execution(Status.RUNTIME_ERROR), 9.0),
+}
+
+
+@pytest.mark.parametrize("kind", SPENT)
+def test_answers_that_a_checker_does_not_decide_have_one_budget_over_all_tests(kind):
+    """Else each test of a program whose tests are all counted could cost the checker's whole limit."""
+    undecided, trial_s = SPENT[kind]
+
+    def script(job):
+        if not job.trusted:
+            return [printed("x")] * len(job.cases)
+        return [undecided] if b'"x"' in case_bytes(job.cases[0]) else [returned("true", cpu_s=trial_s)]
+
+    tests = tuple(StdinTest(str(n), "6") for n in range(40))
+    compare = replace(STDIN.compare, checker_time_limit_s=9.0)
+    executor = ScriptedExecutor(script)
+    verdict = asyncio.run(judge(replace(STDIN, tests=tests, compare=compare), "x", executor, all_tests=True))
+    assert (verdict.kind, verdict.passed, verdict.failure.test) == (VerdictKind.WRONG_ANSWER, 0, 0)
+    assert sum(job.trusted for job in executor.jobs) == 2 * 4
+
+
+def test_what_a_checker_decides_is_not_bounded_by_that_budget():
+    def script(job):
+        return [returned("true", cpu_s=9.0) if job.trusted else printed("6")] * len(job.cases)
+
+    tests = tuple(StdinTest(str(n), "6") for n in range(40))
+    compare = replace(STDIN.compare, checker_time_limit_s=9.0)
+    problem = replace(STDIN, tests=tests, compare=compare)
+    assert asyncio.run(judge(problem, "x", ScriptedExecutor(script), all_tests=True)).passed == 40
+
+
 @pytest.mark.parametrize("value", ["null", "1", '{"__type__":"set","items":[]}', "[", '"' + "x" * 10 + '"'])
 def test_only_true_is_right(value):
     executor = ScriptedExecutor([printed("6")], [returned(value)], [Execution(Status.RUNTIME_ERROR)])

@@ -7,7 +7,7 @@ import dataclasses
 from corpus.entries import sum_problem
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
-from walls.programs import ABOUT, UNPAID, Entry, source
+from walls.programs import ABOUT, PASSED, UNPAID, Entry, source
 
 SUM = sum_problem(time_limit_s=1.0, memory_limit_mb=256)
 OFTEN = dataclasses.replace(sum_problem(time_limit_s=3.0, memory_limit_mb=256), tests=SUM.tests * 4)
@@ -307,6 +307,27 @@ def _after(kind: dict[str, tuple[str, str]], problem: Problem, quick: tuple[str,
     return tuple(Entry(n, t, source(_RIGHT, body), problem, ABOUT, quick=n in quick) for n, (t, body) in kind.items())
 
 
+_FORGE = """
+    info = ctypes.create_string_buffer(128)
+    ctypes.c_int.from_buffer(info, 8).value = -1
+    ctypes.c_int.from_buffer(info, 16).value = 0
+    queue = {"x86_64": 129, "aarch64": 138}[os.uname().machine]
+    time.sleep(.5)
+    for _ in range(5):
+        libc.syscall(queue, 1, signal.%s, info)
+        time.sleep(.02)
+    """
+
+
+def _forged_ends() -> tuple[Entry, ...]:
+    """What the watch says to PID 1 when a test is over its time, said by the test: it ends as it would without."""
+    tries = "queues the watch's signal to PID 1, with a sender of 0 as if from outside the namespace"
+    return tuple(
+        Entry(f"forged_{name.lower()}", tries, source(_RIGHT, _FORGE % name), SLOW, PASSED, ("full",), quick=True)
+        for name in ("SIGUSR1", "SIGUSR2")
+    )
+
+
 _PLAIN = "input()\nprint(sum(map(int, input().split())))\n"
 
 _ONE = (StdinTest("6\n", "1\n"), StdinTest("9\n", "1\n"))
@@ -361,6 +382,7 @@ BLAME = (
         for n, (t, code) in _COMPILED.items()
     ),
     *_after(_SIGNALS, SLOW, ("alarms_to_init", "kills_group")),
+    *_forged_ends(),
     *_after(_ORPHANS, OFTEN, ("alarms_from_orphans",)),
     *_after(_PLACES, OFTEN, ("chmod_tmp", "chmod_here", "odd_names")),
     *_after(_MEMORY, SLOW, ("many_small_processes", "pipes")),

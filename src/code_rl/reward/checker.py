@@ -39,6 +39,8 @@ from code_rl.sandbox.executor import (
 )
 
 OUTPUT_BYTES = 1 << 20
+UNDECIDED_ANSWERS = 4
+"""So many times its own limit a checker may spend on answers of one program that it does not decide."""
 
 
 class UndecidedError(Exception):
@@ -51,6 +53,23 @@ class Answer:
 
     test: TestCase
     case: CaseInput
+
+
+@dataclass(slots=True)
+class Budget:
+    """The seconds that a checker has left for answers of one program that it does not decide. What it decides costs nothing here."""
+
+    left_s: float
+
+    @classmethod
+    def of(cls, compare: Compare) -> Budget:
+        """For all tests of one program."""
+        return cls(UNDECIDED_ANSWERS * compare.checker_time_limit_s)
+
+    def charge(self, execution: Execution, compare: Compare) -> None:
+        """Take off what an execution of the checker cost; one that slept up to its wall cap counts as one that computed."""
+        least = compare.checker_time_limit_s if execution.status is Status.TIME_LIMIT else 0.0
+        self.left_s -= max(execution.cpu_s + execution.compile_s, least)
 
 
 Asked = Answer | Reason | None
@@ -112,9 +131,12 @@ def read_value(value: bytes) -> str | None:
 
 
 async def put_to_checker(
-    problem: Problem, asked: Sequence[Asked], executor: Executor, limits: Limits
+    problem: Problem, asked: Sequence[Asked], executor: Executor, limits: Limits, budget: Budget
 ) -> AsyncGenerator[Reason | None, None]:
-    """The reason for each test in order, None for one that passed. Answers that follow one another share a submission of the checker."""
+    """The reason for each test in order, None for one that passed. Answers that follow one another share a submission of the checker.
+
+    When the budget is spent, answers are not put to the checker any more: they are wrong, as those were that spent it.
+    """
     at = 0
     while at < len(asked):
         answers: list[Answer] = []
@@ -128,6 +150,12 @@ async def put_to_checker(
             yield item
             at += 1
             continue
+        if budget.left_s <= 0:
+            yield Reason(
+                VerdictKind.WRONG_ANSWER, "answers before this one, unreadable too, used up the checker's time"
+            )
+            at += 1
+            continue
         try:
             async with contextlib.aclosing(
                 executions_of(executor, checker_job(problem.compare, answers))
@@ -139,7 +167,8 @@ async def put_to_checker(
         except UndecidedError as error:
             item = asked[at]
             assert isinstance(item, Answer)
-            yield await _blame(problem, item.test, executor, limits, error)
+            budget.charge(execution, problem.compare)
+            yield await _blame(problem, item.test, executor, limits, error, budget)
             at += 1
 
 
@@ -155,7 +184,7 @@ def unreadable(what: str, trouble: UndecidedError, tried: UndecidedError | None,
 
 
 async def _blame(
-    problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError
+    problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError, budget: Budget
 ) -> Reason:
     tried: UndecidedError | None = None
     async with contextlib.aclosing(_references(problem, test, executor, limits)) as references:
@@ -164,7 +193,9 @@ async def _blame(
                 if isinstance(reference, UndecidedError):
                     raise reference
                 answer = await asyncio.to_thread(read_answer, test, reference, problem.compare)
-                read_decision(await single(executor, checker_job(problem.compare, [answer])))
+                trial = await single(executor, checker_job(problem.compare, [answer]))
+                budget.charge(trial, problem.compare)
+                read_decision(trial)
             except UnreadableError as error:
                 tried = UndecidedError(str(error))
             except UndecidedError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.problems.native import check_tests
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase, check_compare
-from code_rl.reward.checker import Asked, put_to_checker, read_answer
+from code_rl.reward.checker import Asked, Budget, put_to_checker, read_answer
 from code_rl.reward.compare import compare_printed, compare_returned
 from code_rl.reward.interaction import converse
 from code_rl.reward.plain import UnreadableError
@@ -118,7 +118,7 @@ async def _run_checked(problem: Problem, code: str, executor: Executor, limits: 
 
     The program's submission ends before the checker's begins, so that an executor with one place cannot lock up.
     """
-    chunk = 1
+    chunk, budget = 1, Budget.of(problem.compare)
     while tally.done < len(problem.tests):
         tests = problem.tests[tally.done : tally.done + chunk]
         asked: list[Asked] = []
@@ -133,7 +133,7 @@ async def _run_checked(problem: Problem, code: str, executor: Executor, limits: 
                 stop = isinstance(asked[-1], Reason) and not tally.every
                 if stop or held > MAX_CHECKER_BYTES or execution.status is Status.COMPILE_ERROR:
                     break
-        async with contextlib.aclosing(put_to_checker(problem, asked, executor, limits)) as reasons:
+        async with contextlib.aclosing(put_to_checker(problem, asked, executor, limits, budget)) as reasons:
             async for reason in reasons:
                 if tally.note(reason):
                     return

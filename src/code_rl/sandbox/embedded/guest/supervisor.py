@@ -158,7 +158,8 @@ class Supervisor:
         cause, contained = wire.RAN, self._wanted.level == confine.FULL
         while not account.wait(os.P_PID, pid, _LOOK):
             said = signal.sigwaitinfo(_AWAITED)
-            if said.si_signo in _CAUSES and (said.si_pid == 0 or not contained):  # from outside, where no test is
+            if said.si_signo in _CAUSES and (said.si_pid == said.si_code == 0 or not contained):
+                # From outside, where no test is: a sender in the namespace writes any si_pid, but then not SI_USER (0) for si_code.
                 cause = _CAUSES[said.si_signo]
                 kill_all(pid, self._wanted.level)
         return cause

@@ -96,7 +96,10 @@ def fresh_streams() -> None:
 
 
 def anonymous_file() -> int:
-    """A descriptor of an empty file without a name."""
+    """A descriptor of an empty file without a name.
+
+    Where no file can be in memory (our own server refuses memfd_create), tests write to the same file system, and can leave no room on it.
+    """
     try:
         return os.memfd_create("results")
     except OSError:

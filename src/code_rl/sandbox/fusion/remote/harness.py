@@ -30,6 +30,7 @@ from code_rl.sandbox import runner
 from code_rl.sandbox.ending import Allowed, Ended, last_line, status_of
 from code_rl.sandbox.fusion.remote.confine import (
     COMPILE_CPU_S,
+    DATA_RESERVE,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
     accounts,
@@ -51,6 +52,8 @@ LATE_S = 1.0
 """How long past the chunk's deadline a supervisor may take to say so."""
 OK, FAILED, FULL, UNTIDY, DEADLINE, LOST = range(6)
 """What a supervisor's exit code says: one bit about the test, at most."""
+Judged = tuple[Outcome, str, str]
+"""What was seen of a process, its status, and a short text for people."""
 SHARED_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")  # noqa: S108 - searched for what a test's account left
 
 
@@ -106,7 +109,7 @@ def run_chunk(chunk: Chunk) -> tuple[str, str]:
     """Compile, then run test after test. Returns why it stopped: done, failed, bytes, deadline, lost or untidy, and a detail."""
     chunk.apart = accounts()
     open_home(chunk)
-    if supervised(chunk, functools.partial(compile_apart, chunk)) != OK:
+    if supervised(chunk, 0, functools.partial(compile_apart, chunk)) != OK:
         return "failed", "compile_error"
     program = runner.Program(*chunk.sources)
     if len(chunk.inputs) > 1 and re.search(r"^\s*(import|from)\s+numpy", chunk.sources[0], re.MULTILINE):
@@ -116,7 +119,7 @@ def run_chunk(chunk: Chunk) -> tuple[str, str]:
     gc.freeze()
     for index in range(len(chunk.inputs)):
         size = os.fstat(chunk.results).st_size
-        code = supervised(chunk, functools.partial(run_case, chunk, program, index))
+        code = supervised(chunk, index, functools.partial(run_case, chunk, program, index))
         if code == FAILED:
             return "failed", ""
         if code in (FULL, UNTIDY):
@@ -128,16 +131,14 @@ def run_chunk(chunk: Chunk) -> tuple[str, str]:
     return "done", ""
 
 
-def supervised(chunk: Chunk, act: Callable[[], int]) -> int:
-    """Run `act` in a fork, whose memory ends with it. Returns what it returned, or LOST when the fork was killed or stopped."""
+def supervised(chunk: Chunk, index: int, act: Callable[[], Judged | None]) -> int:
+    """Run `act` in a fork, whose memory ends with it, and append what it saw. Returns one of the codes; LOST when the fork was killed or stopped."""
     supervisor = os.fork()
     if supervisor == 0:
         code = LOST
         try:
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            code = act()
-            if not tidy(chunk) and code == OK:
-                code = UNTIDY
+            code = settle(chunk, index, act())
         except UnfinishedError:
             code = DEADLINE
         except OSError as error:
@@ -162,8 +163,20 @@ def supervised(chunk: Chunk, act: Callable[[], int]) -> int:
     return os.WEXITSTATUS(status) if gone and os.WIFEXITED(status) else LOST
 
 
-def compile_apart(chunk: Chunk) -> int:
-    """Compile in a fork first: a source that crashes or exhausts the compiler must not take this process along."""
+def settle(chunk: Chunk, index: int, seen: Judged | None) -> int:
+    """Tidy up, then append the frame of what was seen: the results may be on the file system that the test has just filled."""
+    tidied = tidy(chunk)
+    if seen is not None:
+        append_outcome(chunk, index, *seen)
+        if seen[1] != "ok":
+            return FAILED
+        if os.fstat(chunk.results).st_size > chunk.result_bytes:
+            return FULL
+    return OK if tidied else UNTIDY
+
+
+def compile_apart(chunk: Chunk) -> Judged | None:
+    """Compile in a fork first: a source that crashes or exhausts the compiler must not take this process along. None: it compiles."""
 
     def compile_only() -> None:
         try:
@@ -172,16 +185,20 @@ def compile_apart(chunk: Chunk) -> int:
             os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
             os._exit(1)
 
-    outcome = watch(chunk.rules(), compile_only, chunk.inputs[0], COMPILE_CPU_S, COMPILE_CPU_S * 4)
+    rules = chunk.rules()
+    rules.memory_bytes += DATA_RESERVE  # the compiler's memory is not the program's
+    outcome = watch(rules, compile_only, chunk.inputs[0], COMPILE_CPU_S, COMPILE_CPU_S * 4)
     if outcome.limit is None and outcome.exit_code == 0:
-        return OK
-    detail = last_line(bytes(outcome.stderr)) or f"the compiler stopped with {outcome.exit_code}"
-    append_outcome(chunk, 0, outcome, "compile_error", detail)
-    return FAILED
+        return None
+    return (
+        outcome,
+        "compile_error",
+        last_line(bytes(outcome.stderr)) or f"the compiler stopped with {outcome.exit_code}",
+    )
 
 
-def run_case(chunk: Chunk, program: runner.Program, index: int) -> int:
-    """Run one test in a fork of this supervisor and append its frame."""
+def run_case(chunk: Chunk, program: runner.Program, index: int) -> Judged:
+    """Run one test in a fork of this supervisor."""
 
     def child() -> None:
         file = os.path.abspath(SOURCE)
@@ -203,11 +220,7 @@ def run_case(chunk: Chunk, program: runner.Program, index: int) -> int:
         outcome.value = runner.decode_value(bytes(outcome.record))
     if rules.uid is not None:
         remove_traces(rules.uid)
-    status, detail = judge_outcome(chunk, outcome)
-    append_outcome(chunk, index, outcome, status, detail)
-    if status != "ok":
-        return FAILED
-    return FULL if os.fstat(chunk.results).st_size > chunk.result_bytes else OK
+    return (outcome, *judge_outcome(chunk, outcome))
 
 
 def judge_outcome(chunk: Chunk, outcome: Outcome) -> tuple[str, str]:
@@ -220,7 +233,8 @@ def judge_outcome(chunk: Chunk, outcome: Outcome) -> tuple[str, str]:
         outcome.peak_memory_bytes,
         bytes(outcome.stderr),
         over_time=outcome.limit == "time_limit",
-        killed_for_memory=outcome.peak_memory_bytes >= memory * 0.95 and outcome.exit_code in MEMORY_DEATHS,
+        killed_for_memory=outcome.limit == "memory_limit"
+        or (outcome.peak_memory_bytes >= memory * 0.95 and outcome.exit_code in MEMORY_DEATHS),
         overflow=f"{chunk.limits['output_bytes']} bytes of output" if outcome.limit == "output_limit" else "",
         unanswered="the function did not return" if chunk.fn_name is not None and outcome.value is None else "",
     )

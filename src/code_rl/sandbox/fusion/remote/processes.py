@@ -12,27 +12,55 @@ import time
 
 REAP_ROUNDS = 1000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def tree_cpu(first: int) -> float:
-    """CPU seconds so far of all processes below this one, orphans among them; `first` is the oldest.
+def look(first: int, deep: bool) -> tuple[float, dict[int, int]]:
+    """CPU seconds so far of the processes below this one, and the resident bytes of each; `first` is the oldest.
 
-    Where /proc does not tell: of the oldest and of those that were waited for.
+    `deep`: of all, orphans among them; else only of the oldest. Where /proc does not tell, the CPU time is that of the oldest and of those
+    that were waited for.
     """
+    if not deep:
+        return cpu_of(first), {first: resident(first)}
     try:
-        parents, ticks = read_processes()
+        ticks = tree()
     except OSError:
         waited_for = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return cpu_of(first) + waited_for.ru_utime + waited_for.ru_stime
+        return cpu_of(first) + waited_for.ru_utime + waited_for.ru_stime, {first: resident(first)}
+    return sum(ticks.values()) / TICKS_PER_S, {pid: resident(pid) for pid in ticks}
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process that are in memory, shared ones too; 0 where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def proportional(pid: int) -> int:
+    """As `resident`, what several processes have in common divided among them. To ask takes time in proportion."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith(b"Pss:"))
+    except OSError:
+        return 0
+
+
+def tree() -> dict[int, int]:
+    """Ticks of each process below this one, with those of its children that it waited for. Raises OSError."""
+    parents, ticks = read_processes()
     below: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         below.setdefault(parent, []).append(pid)
-    total, waiting = 0, below.pop(os.getpid(), [])
+    found, waiting = {}, below.pop(os.getpid(), [])
     while waiting:
         pid = waiting.pop()
-        total += ticks[pid]
+        found[pid] = ticks[pid]
         waiting += below.pop(pid, [])
-    return total / TICKS_PER_S
+    return found
 
 
 def read_processes() -> tuple[dict[int, int], dict[int, int]]:
@@ -75,9 +103,30 @@ def reap(first: int) -> None:
                 pass
         except ChildProcessError:
             return  # mostly at once: to ask for the children may cost a fork
-        for pid in children(first):
+        for pid in stopped(first):
             kill(pid)
         time.sleep(pause)
+
+
+def stopped(first: int) -> list[int]:
+    """Every process below this one, stopped: one that is killed while others still run makes room for their next fork."""
+    seen: set[int] = set()
+    quiet = 0
+    for _ in range(REAP_ROUNDS):
+        try:
+            below = list(tree())
+        except OSError:
+            below = children(first)
+        quiet += 1
+        for pid in below:
+            if pid not in seen:
+                quiet = 0
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+        seen.update(below)
+        if quiet == 2:  # not one: a fork can be under way when its process is stopped
+            break
+    return below
 
 
 def children(first: int) -> list[int]:

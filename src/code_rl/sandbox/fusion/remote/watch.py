@@ -14,12 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from code_rl.sandbox.fusion.remote.confine import become_program, take_account
-from code_rl.sandbox.fusion.remote.processes import cpu_of, kill, open_pidfd, reap, tree_cpu
+from code_rl.sandbox.fusion.remote.processes import kill, look, open_pidfd, proportional, reap, resident
 from code_rl.sandbox.starvation import Clock, Load
 
 STDERR_BYTES = 64 << 10
 QUIET_S = 1.0
-"""Before this age only the first process of a test is asked for its CPU time: most tests end sooner."""
+"""Before this age only the first process of a test is looked at: most tests end sooner."""
+MEMORY_RESERVE = 256 << 20
+"""Beyond the memory limit, which holds for each, what all processes of a test may take together; as in the embedded sandbox's control groups."""
 VALUE_FD = 3
 VALUE_OVERHEAD = 16
 DIRECTORY = "test"
@@ -51,6 +53,7 @@ class Rules:
     def __init__(self, limits: dict[str, Any], deadline: float, load: Load, uid: int | None) -> None:
         """`deadline` on the monotonic clock; `uid`: the account of the process, None for this one's own."""
         self.limits, self.deadline, self.load, self.uid = limits, deadline, load, uid
+        self.memory_bytes = limits["memory_mb"] << 20
 
 
 def watch(rules: Rules, child: Callable[[], None], stdin: int, cpu_s: float, wall_s: float) -> Outcome:
@@ -111,9 +114,11 @@ def collect(
         while True:
             elapsed = time.monotonic() - began
             if elapsed >= look_at:
-                spent = tree_cpu(pid) if elapsed > QUIET_S else cpu_of(pid)
+                spent, memory = look(pid, elapsed > QUIET_S)
                 if clock.over(elapsed, spent, rules.load.runnable(), rules.load.processors):
                     outcome.limit = "time_limit"
+                elif too_much(memory, rules.memory_bytes):
+                    outcome.limit = "memory_limit"
                 look_at = elapsed + clock.next_look(elapsed, spent)
             if began + elapsed > rules.deadline:
                 outcome.limit = outcome.limit or "deadline"
@@ -129,6 +134,18 @@ def collect(
     finally:
         if death is not None:
             os.close(death)
+
+
+def too_much(memory: dict[int, int], most: int) -> bool:
+    """Whether one process, or all together, have more than they may; by `resident` bytes, and those that they share counted once."""
+    if max(memory.values(), default=0) > most:
+        return True
+    together, born_with = most + MEMORY_RESERVE, resident(os.getpid())
+    # A bomb of forks has no memory but what it was born with; to ask each for its part would give it many seconds.
+    return (
+        sum(max(size - born_with, 0) for size in memory.values()) > together
+        and sum(map(proportional, memory)) > together
+    )
 
 
 def read_some(outcome: Outcome, fd: int, kept: bytearray, most: int) -> bool:
