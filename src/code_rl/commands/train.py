@@ -64,9 +64,10 @@ def train_command(given: Mapping[str, Any]) -> int:
     return asyncio.run(train_run(config, log_path, resumes, signals=True))
 
 
-def confirm(config: Config, resumes: bool) -> None:
+def confirm(config: Config, resumes: bool, beside: str = "") -> None:
     """Say what a remote back end will train, on what, until when; what spends money without an end is asked for, once.
 
+    `beside` is what else will be asked of it, by someone who did not choose the number of steps: then only a cap is a limit.
     Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume.
     """
     if config.backend == BackendKind.EMBEDDED:
@@ -79,16 +80,18 @@ def confirm(config: Config, resumes: bool) -> None:
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
         f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
-        f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
+        f"a step, until {' or '.join(until + caps) or 'it is stopped'}{beside}"
     )
-    if not place.paid or resumes or until or caps:
+    if not place.paid or resumes or caps or (until and not beside):
         return
+    limits = f"{'' if beside else 'max_steps=, '}max_tokens_total= or max_cost="
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
-            "nothing limits what this run spends, and there is no terminal to confirm at: give max_steps=, max_tokens_total= or max_cost="
+            f"{'no cap' if beside else 'nothing'} limits what this run spends, and there is no terminal to confirm at: give {limits}"
         )
-    if input("train until it is stopped? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise ConfigError("not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= limit a run")
+    question = "spend all of it" if beside else "train until it is stopped"
+    if input(f"{question}? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ConfigError(f"not confirmed: nothing was started; {limits} limit a run")
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
