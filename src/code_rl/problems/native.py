@@ -27,6 +27,7 @@ from typing import Any
 from code_rl.errors import DataError
 from code_rl.problems.files import read_lines, read_object, short
 from code_rl.problems.problem import (
+    INTERACT,
     WITH_TOLERANCE,
     CallTest,
     Compare,
@@ -204,7 +205,6 @@ _FIELDS = {
 }
 _NEEDED = {"stdin": ("input", "expected"), "call": ("args",), "sequence": ("class", "calls", "expected")}
 NOT_FOR_RAISES = ("BaseException", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError")
-INTERACT = "interact"
 
 
 def test_to_json(test: TestCase) -> dict[str, Any]:
@@ -343,6 +343,8 @@ def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
                     fields[name] = from_json(value, name)
                 except RowError as error:
                     raise Row(fields, origin.where).wrong(name, f"{wanted} (or JSON text of it)") from error
-        return problem_from_json(fields, origin.where)
+        problem = problem_from_json(fields, origin.where)
+        Row(fields, origin.where).filled_text("statement")
+        return problem
     except DataError as error:
         raise RowError("bad_native_row", str(error)) from error
