@@ -343,8 +343,6 @@ def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
                     fields[name] = from_json(value, name)
                 except RowError as error:
                     raise Row(fields, origin.where).wrong(name, f"{wanted} (or JSON text of it)") from error
-        problem = problem_from_json(fields, origin.where)
-        Row(fields, origin.where).filled_text("statement")
-        return problem
+        return problem_from_json(fields, origin.where)
     except DataError as error:
         raise RowError("bad_native_row", str(error)) from error
