@@ -62,3 +62,15 @@ TORCH_ONLY = Loss(
 FLAT = Loss("flat", lambda ops, logprobs, inputs, settings: inputs["advantages"] * 1.0, {})
 STRANGE = Loss("strange", lambda ops, logprobs, inputs, settings: logprobs, {}, inputs=("colour",))
 PLAIN = Loss("plain", lambda ops, logprobs, inputs, settings: -(logprobs * inputs["advantages"]), {})
+
+
+def text(_):
+    return "1"
+
+
+def sentence(problem):
+    return problem.statement
+
+
+def bare(problem):
+    return [problem.statement]

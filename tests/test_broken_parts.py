@@ -13,17 +13,24 @@ from code_rl.errors import ConfigError
     ("setting", "name"),
     [
         *(("advantage", name) for name in ("raises", "few")),
-        *(("reward", name) for name in ("nan", "later")),
+        *(("reward", name) for name in ("nan", "later", "text")),
+        *(("prompt", name) for name in ("sentence", "bare")),
         *(("environment", name) for name in ("Mute", "Unready", "Hasty")),
         *(("loss", name) for name in ("SHORT", "SCALAR", "TORCH_ONLY", "FLAT", "STRANGE")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:coroutine")
 def test_a_broken_part_is_named_in_one_line(tmp_path, setting, name):
-    with pytest.raises(ConfigError, match=rf"{setting}.*{name}|{name.lower()}"):
+    with pytest.raises(ConfigError, match=rf"^{setting}=broken_parts:{name} "):
         train_command(small(tmp_path / "run", max_steps=1, **{setting: f"broken_parts:{name}"}))
     if setting == "loss":
         assert not (tmp_path / "run" / "rollouts.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["sentence", "bare"])
+def test_a_wording_that_gives_text_is_told_that_a_list_of_messages_is_wanted(tmp_path, name):
+    with pytest.raises(ConfigError, match=rf"prompt=broken_parts:{name} .*a list of messages is wanted"):
+        train_command(small(tmp_path / "run", max_steps=1, prompt=f"broken_parts:{name}"))
 
 
 def test_a_clip_range_that_a_loss_does_not_take_is_refused_before_anything_is_sampled(tmp_path):

@@ -63,7 +63,10 @@ def test_named_sets_are_brought_once_into_the_data_folder(published, tmp_path, c
 def test_what_cannot_be_had_is_named_and_the_others_are_brought(published, tmp_path, capsys):
     assert main(["data", "fetch"]) == 1
     assert (tmp_path / "data" / "one" / "rows.jsonl").is_file()
-    assert "elsewhere/named.json: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "elsewhere/named.json: " in said
+    assert f"bring the file to {tmp_path / 'data' / 'elsewhere' / 'named.json'} yourself" in said
+    assert "data=PATH" not in said, "a setting that this verb has not"
 
 
 def test_a_file_of_another_content_is_neither_kept_nor_used(published, tmp_path, capsys):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
+import chz
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,9 +21,10 @@ from code_rl.cli import main
 from code_rl.commands.reproduce import BEFORE, RUN, STATE, make_plan, read_published, reproduce_command
 from code_rl.commands.reproduce_view import differences
 from code_rl.config.recipes import RECIPES, read_recipe
-from code_rl.errors import ConfigError
+from code_rl.errors import CodeRLError, ConfigError
 from code_rl.problems.builtin import test_split as builtin_split
 from code_rl.problems.sources.verl import CODE_R1_SYSTEM, code_r1_question
+from code_rl.runs.directory import with_checksum
 
 NAMES = sorted(path.stem for path in (RECIPES / "reproduce").glob("*.toml"))
 
@@ -204,12 +208,31 @@ def test_a_folder_of_another_reproduction_is_refused(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "reproduce.json").write_text(json.dumps({"settings": {"result": "deepcoder"}, "done": []}))
-    with pytest.raises(ConfigError, match="holds another reproduction: backend was None, is 'embedded'"):
+    with pytest.raises(
+        ConfigError,
+        match="holds another reproduction: backend was not given, is embedded; result was deepcoder, is qwen3-4b",
+    ):
         reproduce_command({"recipe": "qwen3-4b", "backend": "embedded", "out": str(out)})
     (out / "reproduce.json").unlink()
     (out / "mine.txt").write_text("")
     with pytest.raises(ConfigError, match="is not empty and holds no reproduction"):
         reproduce_command({"recipe": "qwen3-4b", "backend": "embedded", "out": str(out)})
+
+
+def test_an_earlier_runs_settings_are_never_priced_as_if_they_were_this_ones(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    out = tmp_path / "code-rl-logs" / "reproduce-qwen3-4b"
+    tried = {"recipe": "qwen3-4b", "model_name": "tiny", "dataset": "train.jsonl", "max_steps": "2"}
+    begun = make_plan(tried | {"backend": "embedded"})[0]
+    (out / RUN).mkdir(parents=True)
+    (out / RUN / "config.json").write_text(json.dumps(with_checksum(chz.asdict(begun.config))))
+    (out / STATE).write_text(json.dumps({"settings": dict(begun.binding), "done": ["before/livecodebench"]}))
+    assert main(["reproduce", "qwen3-4b", "backend=embedded", "dry_run=true"]) == 2
+    said = capsys.readouterr()
+    assert "tiny" not in said.out
+    for was in ("model_name was tiny", "dataset was train.jsonl", "max_steps was 2"):
+        assert f"{was}, is not given" in said.err
+    assert "choose another out=" in said.err
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist(capsys):
@@ -221,6 +244,61 @@ def test_an_unknown_name_is_refused_with_those_that_exist(capsys):
 
 def test_what_stops_a_begun_reproduction_names_its_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
-    (tmp_path / STATE).write_text("{}")
+    (tmp_path / STATE).write_text(json.dumps({"settings": {"result": "qwen3-4b", "backend": "tinker"}, "done": []}))
     with pytest.raises(ConfigError, match=rf"needs a key .*\(a reproduction was begun in out={tmp_path}; another out="):
         make_plan({"recipe": "qwen3-4b", "backend": "tinker", "out": str(tmp_path)})
+
+
+REMOTE = {"TINKER_API_KEY": "tml-dummy-key", "https_proxy": "http://127.0.0.1:9"}  # so that no packet leaves
+
+
+@pytest.fixture
+def paid(monkeypatch):
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    for name, value in REMOTE.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_what_costs_money_says_so_and_is_refused_where_nobody_can_confirm(tmp_path, paid, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n")
+    words = ["reproduce", "qwen3-4b", "backend=tinker", f"out={tmp_path / 'out'}", f"prices={prices}"]
+    assert main([*words, "max_steps=100"]) == 2
+    said = capsys.readouterr()
+    line = next(line for line in said.out.splitlines() if line.startswith("this costs money: "))
+    assert "https://tinker.thinkingmachines.dev" in line
+    assert re.search(
+        r"until 100 steps are done; evaluations before and after: [\d,]+ tokens, cost [\d.,]+ that no cap", line
+    )
+    assert "give max_tokens_total= or max_cost=" in said.err
+    assert not (tmp_path / "out").exists()
+    assert main([*words, "max_cost=5"]) == 2
+    assert "cannot be reached" in capsys.readouterr().err, "with a cap it goes on to the service"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"dataset": "nope.jsonl"}, "nope.jsonl"),
+        ({"min_tests": "99"}, "min_tests=99 leaves none"),
+        ({"test_dataset": "nope.jsonl"}, "nope.jsonl"),
+        ({"executor": "http://127.0.0.1:9"}, "127.0.0.1:9"),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
+)
+def test_what_the_training_reads_is_opened_before_an_evaluation_is_paid_for(broken, said, stand_ins, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(CodeRLError, match=re.escape(said)):
+        reproduce_command(stand_ins["qwen3-4b"] | {"recipe": "qwen3-4b", "out": str(out)} | broken)
+    assert not list(out.rglob("samples.jsonl"))
+    assert not out.exists()
+
+
+def test_a_later_benchmarks_file_is_opened_before_the_first_is_asked(stand_ins, tmp_path):
+    given = stand_ins["deepcoder"] | {"recipe": "deepcoder", "out": str(tmp_path / "out")}
+    given["data"] = given["data"].partition("humaneval+:")[0] + "humaneval+:nope.jsonl"
+    with pytest.raises(CodeRLError, match=r"nope\.jsonl"):
+        reproduce_command(given)
+    assert not (tmp_path / "out").exists()

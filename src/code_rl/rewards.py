@@ -107,7 +107,10 @@ def _at_least(share: float) -> RewardFunction:
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
     def program(trajectory: Trajectory) -> float:
         with blaming("reward", name):
-            earned = float(theirs(trajectory))
+            given = theirs(trajectory)
+            if isinstance(given, str | bytes | bytearray):  # float() would read them
+                raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")
+            earned = float(given)
             if not math.isfinite(earned):
                 raise ValueError(f"it gave {earned}, which is not a finite number")
         return earned

@@ -249,7 +249,9 @@ TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "inpu
     ("text", "message"),
     [
         ('{"id": "a", "statement": "s", "tests": [], "x": 1}\n', r'rows\.jsonl, row 1: field "x" is unknown'),
-        ('{"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}\n' * 2, "id 'a' comes twice"),
+        ('{"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}\n' * 2, r"rows\.jsonl, row 2: id 'a' came before, in .*rows\.jsonl, row 1;"),
+        ('[{"id": "a"}]\n', r"rows\.jsonl:1: .*read from a file named \.json"),
+        ('[\n{"id": "a"}\n]\n', r"rows\.jsonl:1: .*read from a file named \.json"),
     ],
 )  # fmt: skip
 def test_a_native_file_must_be_right_in_every_row(tmp_path, text, message):

@@ -8,7 +8,7 @@ import pytest
 
 from code_rl.errors import DataError
 from code_rl.problems.native import format_problem, parse_problem, problem_from_json
-from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
+from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, check_compare
 
 SEQUENCE = {"kind": "sequence", "class": "C", "calls": [["C", [2]], ["get", [1]]], "expected": [None, 1]}
 CALL = {"kind": "call", "args": [1], "raises": "ValueError", "fn_name": "g"}
@@ -89,6 +89,14 @@ def test_bad_tests_are_named(test, fn_name, named):
         ),
         ({"rule": "checker", "checker": "E = float('1')\ndef Check(a, b, c): return a == E"}, "it defines 'Check'"),
         ({"rule": "checker", "checker": "floats"}, "must define a function 'check'"),
+        (
+            {"rule": "checker", "checker": "def check(o, e): return o == e"},
+            r"defines check\(o, e\); it is called with three: check\(input, output, expected\)",
+        ),
+        ({"rule": "checker", "checker": "def check(a, b, c, d): return True"}, r"defines check\(a, b, c, d\)"),
+        ({"rule": "checker", "checker": "def check(a, b, c, *, d): return True"}, r"defines check\(a, b, c, \*, d\)"),
+        ({"rule": "checker", "checker": "checker.py"}, "checker='checker.py' is a path; give the source itself"),
+        ({"rule": "checker", "checker": "./my checkers/a.py"}, "is a path; give the source itself"),
         ({"rule": "cheker", "checker": "print()"}, "rule='cheker' is unknown"),
         ({"rule": "checker", "checker": "print()", "checker_memory_limit_mb": 0}, "checker_memory_limit_mb"),
         ({"rule": "checker", "checker": "print()", "checker_memory_limit_mb": 10**30}, "checker_memory_limit_mb"),
@@ -119,3 +127,26 @@ def test_a_tolerance_goes_with_no_exact_rule_and_scripts_with_no_calls():
         problem_from_json({**row, "compare": "lcb", "tests": [script, CALL]})
     with pytest.raises(DataError, match="interact"):
         problem_from_json({**row, "compare": "lcb", "tests": [script], "interactor": "x = 1"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def check(*all): return True",
+        "def check(a, b, c, d=1, *, e=2): return True",
+        "def check(a, b, c=0, /, **more): return True",
+        "def check(o, e): return o == e\ndef check(i, o, e): return o == e",
+        "def check(o, e): return o == e\nold = check\ncheck = lambda i, o, e: old(o, e)",
+        "import functools\n@functools.partial(functools.partial, 1)\ndef check(a, b, c, d): return True",
+    ],
+)
+def test_a_checker_that_three_arguments_can_call_is_taken(source):
+    check_compare(Compare("checker", checker=source), "p")
+
+
+def test_an_interactor_of_other_arguments_is_refused():
+    row = {"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}
+    with pytest.raises(
+        DataError, match=r"interact\(program\); it is called with three: interact\(input, expected, program\)"
+    ):
+        problem_from_json({**row, "interactor": "def interact(program): return True"})

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from code_rl.errors import ConfigError
 from code_rl.registry import blaming, find
@@ -32,7 +33,10 @@ def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | N
     require_finite(known, "reward")
     advantages = mean(known)
     if estimator is not None and not should_skip(advantages):
-        with blaming("advantage", getattr(estimator, "__qualname__", repr(estimator))):
+        with blaming(
+            "advantage",
+            estimator.name if isinstance(estimator, _Own) else getattr(estimator, "__qualname__", repr(estimator)),
+        ):
             advantages = [float(advantage) for advantage in estimator(known)]
             require_finite(advantages, "advantage")
             if len(advantages) != len(known):
@@ -77,7 +81,18 @@ def get_estimator(name: str) -> Estimator:
     found = find("advantage", name, ESTIMATORS)
     if not callable(found):
         raise ConfigError(f"advantage={name} is not callable; it must be a function from rewards to advantages")
-    return found
+    return found if name in ESTIMATORS else _Own(name, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """An estimator of the user's, under the name that was written."""
+
+    name: str
+    estimate: Estimator
+
+    def __call__(self, rewards_G: list[float]) -> list[float]:
+        return self.estimate(rewards_G)
 
 
 def require_finite(values: Sequence[float], what: str) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -100,11 +100,11 @@ LOSSES: Mapping[str, Loss] = {
 
 
 def get_loss(name: str) -> Loss:
-    """The policy loss called `name`, or the `Loss` that `package.module:object` is. Raises ConfigError."""
+    """The policy loss called `name`, or the `Loss` that `package.module:object` is, under that name. Raises ConfigError."""
     loss = find("loss", name, POLICY_LOSSES)
     if not isinstance(loss, Loss):
         raise ConfigError(f"loss={name} is no code_rl.algorithm.losses.Loss; make one of your formula")
-    return loss
+    return loss if name in POLICY_LOSSES else replace(loss, name=name)
 
 
 def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settings:
@@ -131,7 +131,7 @@ def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
     settings = loss_settings(loss, given)
     unknown = sorted(set(loss.inputs) - {"logprobs", "advantages"})
     if unknown:
-        raise ConfigError(f"loss {loss.name!r} reads {', '.join(unknown)}; datums have logprobs and advantages")
+        raise ConfigError(f"loss={loss.name} reads {', '.join(unknown)}; datums have logprobs and advantages")
     for ops in (importlib.import_module("numpy"), importlib.import_module("torch")):
         make = ops.asarray([-1.0, -2.0])
         now = make.requires_grad_() if hasattr(make, "requires_grad_") else make

@@ -6,6 +6,8 @@ own folder, so that a reproduction killed anywhere goes on when the same command
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,15 +17,18 @@ from typing import Any
 
 import chz
 
+from code_rl.backends.connect import preflight
 from code_rl.commands.evaluate import LIVECODEBENCH, data_of, eval_command
-from code_rl.commands.reproduce_view import AFTER, BEFORE, benchmarks_of, forecast_lines, write_table
-from code_rl.commands.train import prepare, train_command
+from code_rl.commands.reproduce_view import AFTER, BEFORE, benchmarks_of, evaluated, forecast_lines, write_table
+from code_rl.commands.train import confirm, prepare, train_command
 from code_rl.config import FACTS, Config
 from code_rl.config.recipes import RECIPES
 from code_rl.errors import ConfigError
 from code_rl.evaluation.benchmarks import BENCHMARKS, check_name
 from code_rl.evaluation.settings import FROM_RUN, EvalConfig, make_eval_config
+from code_rl.problems.load import find_data, load_test_splits, load_train_problems, with_tests, within_difficulty
 from code_rl.runs.files import write_atomically
+from code_rl.sandbox.connect import check_executor, connect_executor
 from code_rl.settings import make_settings, suggestion
 
 STATE, RUN = "reproduce.json", "run"
@@ -81,13 +86,18 @@ def read_published(name: str | None) -> Published:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done in the folder `out`: settings of the training, and of each evaluation without who is asked."""
+    """What is to be done in the folder `out`: settings of the training, and of each evaluation without who is asked.
+
+    `binding` must stay as it is while the folder goes on; `done` are the steps that an earlier process has done, None where none began.
+    """
 
     published: Published
     out: Path
     train: Mapping[str, Any]
     evals: Mapping[str, Mapping[str, Any]]
     config: Config
+    binding: Mapping[str, str]
+    done: Sequence[str] | None
 
     def asks(self, phase: str, name: str) -> dict[str, Any]:
         """The settings of one evaluation: of the model before, or of the run's last checkpoint."""
@@ -107,7 +117,11 @@ def reproduce_command(given: Mapping[str, Any]) -> int:
     print("\n".join(forecast_lines(plan, whole=dry_run)), flush=True)
     if dry_run:
         return 0
-    done, missing = _open(plan, given), False
+    confirm(plan.config, plan.done is not None, f"; evaluations before and after: {evaluated(plan)} that no cap limits")
+    done, missing = list(plan.done or ()), False
+    if RUN not in done:
+        _look_ahead(plan)
+    _keep(plan, done)
     for step in plan.steps():
         if step in done:
             continue
@@ -119,7 +133,7 @@ def reproduce_command(given: Mapping[str, Any]) -> int:
             return code
         if code == 0:
             done.append(step)
-            _keep(plan, given, done)
+            _keep(plan, done)
         missing |= code == 1
     print("\n" + write_table(plan))
     return int(missing)
@@ -128,11 +142,14 @@ def reproduce_command(given: Mapping[str, Any]) -> int:
 def make_plan(given: Mapping[str, Any]) -> tuple[Plan, bool]:
     """The plan that the settings mean, everything in it checked, and whether it is only to be shown. Nothing is written.
 
-    Raises ConfigError for a setting that neither verb has, that a reproduction decides itself, or that `train` or `eval` refuse.
+    Raises ConfigError for a setting that neither verb has, that a reproduction decides itself, or that `train` or `eval` refuse, and for a
+    folder that holds something else: settings of another run there would be taken for these.
     """
     own, of_train, of_eval = _sorted(given)
     published = read_published(own.recipe)
     out = Path(own.out or f"~/code-rl-logs/reproduce-{published.name}").expanduser()
+    binding = _binding(published.name, given)
+    done = _begun(out, binding)
     train: dict[str, Any] = {"recipe": published.recipe, **published.train}
     if "test_dataset" not in given:
         train["eval_every"] = -1  # the benchmarks before and after are the evaluation
@@ -140,7 +157,7 @@ def make_plan(given: Mapping[str, Any]) -> tuple[Plan, bool]:
     try:
         config, _, _ = prepare(train)
     except ConfigError as error:
-        begun = f" (a reproduction was begun in out={out}; another out= begins anew)" if (out / STATE).is_file() else ""
+        begun = "" if done is None else f" (a reproduction was begun in out={out}; another out= begins anew)"
         raise ConfigError(f"{error}{begun}") from error
     if config.max_steps < 1 or config.save_every == 0:
         raise ConfigError(
@@ -150,7 +167,7 @@ def make_plan(given: Mapping[str, Any]) -> tuple[Plan, bool]:
     # Each said, so that the evaluation after takes none of them from the run, and both are alike.
     usual = {name: fields[name]._default for name in (*FROM_RUN.values(), "greedy") if name not in WHO}
     usual |= {"renderer": config.renderer, "seed": config.seed, "dtype": config.dtype}
-    plan = Plan(published, out, train, {}, config)
+    plan = Plan(published, out, train, {}, config, binding, done)
     for each in _benchmarks(published.evals, of_eval):
         settings = {**usual, **each}
         if "sweep" in each:
@@ -206,39 +223,60 @@ def _benchmarks(published: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]
     return found
 
 
-def _open(plan: Plan, given: Mapping[str, Any]) -> list[str]:
-    """The steps that an earlier process has done. Raises ConfigError for a folder of another reproduction."""
-    state = plan.out / STATE
+def _begun(out: Path, binding: Mapping[str, str]) -> list[str] | None:
+    """The steps done in `out`; None where nothing began. Raises ConfigError where it holds anything but a reproduction with this binding."""
+    state = out / STATE
     if not state.is_file():
-        if plan.out.is_dir() and any(plan.out.iterdir()):
-            raise ConfigError(f"out={plan.out} is not empty and holds no reproduction; choose another folder")
-        try:
-            plan.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"out={plan.out} cannot be made: {error.strerror}; choose another folder") from error
-        _keep(plan, given, [])
-        return []
+        if out.is_dir() and any(out.iterdir()):
+            raise ConfigError(f"out={out} is not empty and holds no reproduction; choose another folder")
+        return None
     try:
         earlier = json.loads(state.read_text(encoding="utf-8"))
         before, done = dict(earlier["settings"]), list(earlier["done"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{state} cannot be read ({error}); choose another out") from error
-    now = _binding(plan, given)
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            raise ConfigError(
-                f"out={plan.out} holds another reproduction: {name} was {before.get(name)!r}, is {now.get(name)!r}; "
-                "it goes on only as it began: choose another out"
-            )
+    differ = [
+        f"{name} was {before.get(name, 'not given')}, is {binding.get(name, 'not given')}"
+        for name in sorted(before.keys() | binding.keys())
+        if before.get(name) != binding.get(name)
+    ]
+    if differ:
+        raise ConfigError(
+            f"out={out} holds another reproduction: {'; '.join(differ)}. It goes on only as it began: choose another out="
+        )
     return done
 
 
-def _keep(plan: Plan, given: Mapping[str, Any], done: Sequence[str]) -> None:
-    state = {"settings": _binding(plan, given), "done": list(done)}
+def _keep(plan: Plan, done: Sequence[str]) -> None:
+    try:
+        plan.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out={plan.out} cannot be made: {error.strerror}; choose another folder") from error
+    state = {"settings": plan.binding, "done": list(done)}
     write_atomically(plan.out / STATE, json.dumps(state, indent=2) + "\n")
 
 
-def _binding(plan: Plan, given: Mapping[str, Any]) -> dict[str, str]:
+def _binding(result: str, given: Mapping[str, Any]) -> dict[str, str]:
     """What must stay as it was: the result's name, and all that was given but places and patience."""
     free = {name for name, facts in FACTS.items() if not facts.fixed} - {"max_steps"} | {*UNBOUND, "out", "recipe"}
-    return {"result": plan.published.name} | {name: str(value) for name, value in given.items() if name not in free}
+    return {"result": result} | {name: str(value) for name, value in given.items() if name not in free}
+
+
+def _look_ahead(plan: Plan) -> None:
+    """Open all that the training and the evaluations read, and ask their back end and sandbox: what is wrong there is known before anything is paid."""
+    asyncio.run(_open_training(plan.config))
+    for name in plan.evals:
+        eval_command({**plan.asks(BEFORE, name), "dry_run": True})
+
+
+async def _open_training(config: Config) -> None:
+    await preflight(config)
+    data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0)
+    sandbox = connect_executor(config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency)
+    async with contextlib.aclosing(sandbox) as executor:
+        await check_executor(executor)
+        problems = await load_train_problems(data, executor)
+        if config.difficulty is not None:
+            problems = within_difficulty(problems, config.difficulty)
+        with_tests(problems, config.min_tests, config.max_tests)
+        await load_test_splits(data, config.eval_limit, executor)

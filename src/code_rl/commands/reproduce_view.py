@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import chz
 
-from code_rl.budget import Tokens, read_prices
+from code_rl.budget import Prices, Tokens, read_prices
+from code_rl.config import Config
 from code_rl.evaluation.compare import average, compare, figure, read_results
 from code_rl.evaluation.settings import EvalConfig, make_eval_config, sample_count, sweep_limits
 from code_rl.forecast import assumptions, forecast, report
@@ -31,27 +32,44 @@ PROTOCOL = (
 def forecast_lines(plan: Plan, *, whole: bool) -> Iterator[str]:
     """Each step with its tokens, and the sum; the training's settings and all assumptions where `whole`."""
     config = plan.config
-    prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
-    assume = assumptions(config, given)
+    prices, assume = _prices(config)
     yield f"{plan.published.name} ({plan.published.source}), in {plan.out}:"
-    evaluated, total = Tokens(), forecast(config, assume, prices).tokens
-    lines = []
-    for name in plan.evals:
-        asks = make_eval_config(plan.asks(BEFORE, name))
-        tokens = _asked(plan, asks, assume)
-        evaluated += tokens
-        lines.append(
-            f"{name}, {sample_count(asks)} samples a problem, up to {asks.sweep or asks.max_tokens} tokens: {tokens.total:,} tokens"
-        )
+    asked = {name: make_eval_config(plan.asks(BEFORE, name)) for name in plan.evals}
+    tokens = {name: _asked(plan, asks, assume) for name, asks in asked.items()}
     for when in (BEFORE, AFTER):
-        yield from (f"  evaluation {when}: {line}" for line in lines)
+        for name, asks in asked.items():
+            drawn = f"{sample_count(asks)} samples a problem, up to {asks.sweep or asks.max_tokens} tokens"
+            yield f"  evaluation {when}: {name}, {drawn}: {tokens[name].total:,} tokens"
+    total = forecast(config, assume, prices).tokens
     yield f"  training: {config.max_steps} steps of {config.model_name} on {config.dataset}: {total.total:,} tokens"
-    both = total + evaluated + evaluated
-    cost = "give prices=FILE.toml for the cost" if prices is None else f"cost {prices.cost(both):,.2f}"
-    yield f"  all of it: {both.total:,} tokens; {cost}. max_tokens_total= and max_cost= cap the training alone"
+    for each in (*tokens.values(), *tokens.values()):
+        total += each
+    unpriced = "; give prices=FILE.toml for the cost" if prices is None else ""
+    yield f"  all of it: {_priced(total, prices)}{unpriced}"
+    yield f"  max_tokens_total= and max_cost= cap the training alone, not the evaluations: {evaluated(plan)}"
     if whole:
         yield ""
         yield from report(config)
+
+
+def evaluated(plan: Plan) -> str:
+    """What all evaluations together are expected to use: caps are the training's alone."""
+    prices, assume = _prices(plan.config)
+    total = Tokens()
+    for name in plan.evals:
+        each = _asked(plan, make_eval_config(plan.asks(BEFORE, name)), assume)
+        total += each + each
+    return _priced(total, prices)
+
+
+def _prices(config: Config) -> tuple[Prices | None, Mapping[str, float]]:
+    """The prices given, and the assumptions of every forecast here."""
+    prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
+    return prices, assumptions(config, given)
+
+
+def _priced(tokens: Tokens, prices: Prices | None) -> str:
+    return f"{tokens.total:,} tokens" + ("" if prices is None else f", cost {prices.cost(tokens):,.2f}")
 
 
 def _asked(plan: Plan, asks: EvalConfig, assume: Mapping[str, float]) -> Tokens:

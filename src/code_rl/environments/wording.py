@@ -52,7 +52,10 @@ def get_wording(prompt: str | None = None, system_prompt: str | None = None) -> 
 
     def worded(problem: ProblemView) -> list[Message]:
         with blaming("prompt", name):
-            return with_system([check_message(message) for message in found(problem)], system_prompt)
+            given = found(problem)
+            if not isinstance(given, list | tuple):
+                raise TypeError(f"it gave {given!r:.80}; a list of messages is wanted: {_MESSAGE}")
+            return with_system([check_message(message) for message in given], system_prompt)
 
     return worded
 
@@ -66,7 +69,13 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
 
 
 def check_message(message: Message) -> Message:
-    """The message, if it is one. Raises TypeError, KeyError for anything else."""
-    if not isinstance(message["role"], str) or not isinstance(message["content"], str):
-        raise TypeError(f"{message!r:.80} is no message with role and content")
+    """The message, if it is one. Raises TypeError for anything else."""
+    told = message if isinstance(message, Mapping) else {}
+    if not isinstance(told.get("role"), str) or not isinstance(told.get("content"), str):
+        raise TypeError(
+            f"{message!r:.80} is no message with role and content; a list of messages is wanted: {_MESSAGE}"
+        )
     return message
+
+
+_MESSAGE = '[{"role": "user", "content": TEXT}]'

@@ -228,7 +228,9 @@ def fetch(pinned: Pinned) -> Path:
     except (OSError, urllib.error.URLError) as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        raise ConfigError(f"{pinned.url} cannot be downloaded ({error}); give a local copy with data=PATH") from error
+        raise ConfigError(
+            f"{pinned.url} cannot be downloaded ({error}); bring the file to {target} yourself"
+        ) from error
     if digest.hexdigest() != pinned.sha256:
         partial.unlink()
         raise DataError(f"{pinned.url} has SHA-256 {digest.hexdigest()}, expected {pinned.sha256}; nothing was kept")

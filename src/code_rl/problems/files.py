@@ -105,9 +105,10 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 
 def read_object(line: bytes, where: str) -> dict[str, Any]:
     """The JSON object on one line. Integers of any length are allowed. Raises DataError for anything else."""
-    data = _parse(line, where, "each line must be one JSON object")
+    array = "; a JSON array is read from a file named .json" if line.lstrip()[:1] == b"[" else ""
+    data = _parse(line, where, f"each line must be one JSON object{array}")
     if not isinstance(data, dict):
-        raise DataError(f"{where}: a JSON object was expected, not {short(data)}")
+        raise DataError(f"{where}: a JSON object was expected, not {short(data)}{array}")
     return data
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from code_rl.config import parse_difficulty
@@ -113,15 +114,19 @@ async def _settled(dataset: Dataset, executor: Executor, say: Say, skip: int) ->
     first = (next(source.rows(), None) for source in dataset.sources)
     shapes = [shape_of(row[1]) for row in first if row is not None]
     native = bool(shapes) and all(shape is not None and shape.name == NATIVE for shape in shapes)
-    seen: set[str] = set()
+    seen: dict[str, int] = {}
     async with aclosing(settle_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
         async for item in items:
             if native:
                 if isinstance(item, Skipped):
                     raise DataError(item.detail)
                 if item.id in seen:
-                    raise DataError(f"id {item.id!r} comes twice; ids must be unique")
-                seen.add(item.id)
+                    rows = (where for source in dataset.sources for where, _ in source.rows())
+                    places = list(islice(rows, len(seen) + 1))
+                    raise DataError(
+                        f"{places[-1]}: id {item.id!r} came before, in {places[seen[item.id]]}; ids must be unique"
+                    )
+                seen[item.id] = len(seen)
             if not native or len(seen) > skip:
                 yield item
 

@@ -27,6 +27,7 @@ from typing import Any
 from code_rl.errors import DataError
 from code_rl.problems.files import read_lines, read_object, short
 from code_rl.problems.problem import (
+    INTERACT,
     WITH_TOLERANCE,
     CallTest,
     Compare,
@@ -204,7 +205,6 @@ _FIELDS = {
 }
 _NEEDED = {"stdin": ("input", "expected"), "call": ("args",), "sequence": ("class", "calls", "expected")}
 NOT_FOR_RAISES = ("BaseException", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError")
-INTERACT = "interact"
 
 
 def test_to_json(test: TestCase) -> dict[str, Any]:

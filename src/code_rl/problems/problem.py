@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -143,6 +144,10 @@ RULES = ("lcb", "lcb-official", "exact", "python", "tokens", "float", "contest",
 WITH_TOLERANCE = ("float", "python", "contest")
 CHECK = "check"
 """The function that a checker is."""
+INTERACT = "interact"
+"""The function that an interactor is."""
+CALLED = {CHECK: "check(input, output, expected)", INTERACT: "interact(input, expected, program)"}
+_PATH = re.compile(r"[^\n()=]*\.py")
 CONTEST_ONLY = ("ignore_case", "integers_as_floats")
 _USUAL = Compare()
 
@@ -178,10 +183,12 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
 
 
 def check_source(source: str, name: str, where: str, needs: str, *, script: bool = False) -> None:
-    """Raise DataError when a problem author's program does not compile, or does not define the function that it `needs`.
+    """Raise DataError when a problem author's program is a path, does not compile, or does not define the function that it `needs`, of three arguments.
 
     A `script` does without the function: something runs at its module level, and no function that is never called is named almost so.
     """
+    if _PATH.fullmatch(source.strip()):
+        raise DataError(f"{where}: {name}={source.strip()!r} is a path; give the source itself, as text")
     found = _parsed(source)
     if isinstance(found, str):
         raise DataError(f"{where}: the {name}'s source does not compile: {found}")
@@ -189,6 +196,10 @@ def check_source(source: str, name: str, where: str, needs: str, *, script: bool
     if needs not in found.functions and (meant or not (script and found.runs)):
         other = f"; it defines {meant[0]!r}" if meant else ""
         raise DataError(f"{where}: the {name}'s source must define a function {needs!r} at module level{other}")
+    if needs in found.odd:
+        raise DataError(
+            f"{where}: the {name}'s source defines {found.odd[needs]}; it is called with three: {CALLED[needs]}"
+        )
 
 
 def defines(source: str, name: str) -> bool:
@@ -199,11 +210,15 @@ def defines(source: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """The functions at a source's module level, those of them that nothing there names, and whether anything else is called at that level."""
+    """The functions at a source's module level, those of them that nothing there names, and whether anything else is called at that level.
+
+    `odd`: those that three arguments in order cannot call, as they are written.
+    """
 
     functions: frozenset[str]
     idle: frozenset[str]
     runs: bool
+    odd: Mapping[str, str]
 
 
 @functools.lru_cache(maxsize=256)
@@ -218,10 +233,25 @@ def _parsed(source: str) -> _Parsed | str:
         return f"{error.msg} (its line {error.lineno})"
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error) or type(error).__name__
-    functions = frozenset(part.name for part in tree.body if isinstance(part, ast.FunctionDef))
-    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    defined = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}  # the last of a name counts
+    functions = frozenset(defined)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    named, bound = {node.id for node in names}, {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    odd = {
+        name: f"{name}({ast.unparse(part.args)})"
+        for name, part in defined.items()
+        if not (_takes_three(part.args) or part.decorator_list or name in bound)
+    }
     rest = [part for part in tree.body if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
-    return _Parsed(functions, functions - named, any(isinstance(n, ast.Call) for part in rest for n in ast.walk(part)))
+    runs = any(isinstance(n, ast.Call) for part in rest for n in ast.walk(part))
+    return _Parsed(functions, functions - named, runs, odd)
+
+
+def _takes_three(args: ast.arguments) -> bool:
+    """True for a signature that can be called with three arguments in order."""
+    most = len(args.posonlyargs) + len(args.args)
+    least = most - len(args.defaults)
+    return least <= 3 and (most >= 3 or args.vararg is not None) and None not in args.kw_defaults
 
 
 def rule_for(compare: Compare, test: TestCase) -> Compare:

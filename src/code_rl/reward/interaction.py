@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from code_rl.problems.native import INTERACT
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.problems.problem import INTERACT, Problem, StdinTest
 from code_rl.reward.checker import OUTPUT_BYTES, UndecidedError, read_decision, unreadable
 from code_rl.reward.reasons import Reason, clip, status_reason
 from code_rl.reward.submission import program_job
