@@ -107,10 +107,10 @@ def _at_least(share: float) -> RewardFunction:
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
     def program(trajectory: Trajectory) -> float:
         with blaming("reward", name):
-            given = theirs(trajectory)
+            given: object = theirs(trajectory)
             if isinstance(given, str | bytes | bytearray):  # float() would read them
                 raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")
-            earned = float(given)
+            earned = float(given)  # type: ignore[arg-type]  # what is no number raises here
             if not math.isfinite(earned):
                 raise ValueError(f"it gave {earned}, which is not a finite number")
         return earned
