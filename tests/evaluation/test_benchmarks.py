@@ -283,7 +283,7 @@ def test_a_published_file_with_another_content_is_refused_and_not_kept(published
 
 
 def test_no_network_says_to_give_a_local_copy():
-    with pytest.raises(ConfigError, match="data=PATH"):
+    with pytest.raises(ConfigError, match="bring the file to "):
         fetch(Pinned("http://127.0.0.1:9/data.jsonl", "1", "0" * 64, "data.jsonl"))
 
 
