@@ -64,7 +64,11 @@ def test_a_line_is_that_of_the_problem_as_it_stands(bench, problem, card, notes)
 
 def test_a_table_keeps_every_field_of_a_problem(tmp_path):
     told = Problem(
-        "talk", "Guess.", (StdinTest("7\n", ""),), interactor="def interact(input, expected, program): ...", date="2024-01-31"
+        "talk",
+        "Guess.",
+        (StdinTest("7\n", ""),),
+        interactor="def interact(input, expected, program): ...",
+        date="2024-01-31",
     )
     write_problems(tmp_path / "lines.jsonl", [told])
     _write_parquet(tmp_path / "lines.jsonl", tmp_path / "table.parquet")
