@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from code_rl.console import FittingTable
-from code_rl.reports.overview import standings
+from code_rl.reports.answer import standings
 
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
