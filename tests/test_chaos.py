@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from pipeline_support import rollouts, small
 
-import code_rl.commands.train
 from code_rl.assembly import assemble
 from code_rl.commands.train import prepare
+from code_rl.concurrency import cancelled_by_service
 from code_rl.console import Console
 from code_rl.errors import BackendError, CodeRLError, SandboxError
+from code_rl.loop import train
 from code_rl.run import Run
 from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file, steps_in
 from code_rl.runs.journal import read_journal
@@ -117,7 +118,8 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
         backend = replace(run.backend, trainer=ChaoticTrainer(run.backend.trainer, chaos))
         before = asyncio.all_tasks()
         try:
-            await code_rl.commands.train.train_to_the_end(replace(run, executor=executor, backend=backend))
+            with cancelled_by_service():
+                await train(replace(run, executor=executor, backend=backend))
         except CodeRLError as error:
             return error
         finally:

@@ -16,7 +16,7 @@ from pipeline_support import SMALL, rollouts, sequential_reference, small, untim
 
 from code_rl.commands.train import train_command
 from code_rl.concurrency import SideWork
-from code_rl.errors import CheckpointError
+from code_rl.errors import BackendError, CheckpointError
 from code_rl.runs.journal import read_journal
 
 ROOT = Path(__file__).parent.parent
@@ -180,6 +180,28 @@ def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
         assert task.cancelling() == 0
 
     asyncio.run(loop())
+    assert done == ["logged"]
+
+
+def test_a_request_on_the_side_that_its_service_cancels_is_a_failure_not_an_end():
+    """A TaskGroup passes over a task that ends cancelled, and with it over every job that waits for it: no line, no checkpoint, no error."""
+    done = []
+
+    async def save() -> None:
+        request = asyncio.get_running_loop().create_future()
+        request.cancel()
+        await request
+
+    async def log() -> None:
+        done.append("logged")
+
+    async def steps() -> None:
+        async with SideWork(waits=False) as side:
+            for job in (log, save, log):
+                await side.do(job)
+
+    with pytest.raises(BackendError, match="a request was cancelled by the service"):
+        asyncio.run(steps())
     assert done == ["logged"]
 
 

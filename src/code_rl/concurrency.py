@@ -11,6 +11,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from code_rl.errors import BackendError
+
 Result = TypeVar("Result")
 LEAST_IN_FLIGHT = 16
 IN_FLIGHT_PER_PLACE = 2
@@ -78,6 +80,21 @@ async def results(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
     return [task.result() for task in tasks]
 
 
+@contextlib.contextmanager
+def cancelled_by_service() -> Iterator[None]:
+    """A cancellation in the block that nobody asked of this task is one that a service made of a request: a BackendError.
+
+    Left as it is, a task that ends so counts as one that its owner gave up: a TaskGroup passes over it in silence.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise BackendError("a request was cancelled by the service") from None
+
+
 class SideWork:
     """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do` returns.
 
@@ -111,9 +128,10 @@ class SideWork:
             self._last = self._tasks.create_task(self._after(self._last, job))
 
     async def _after(self, earlier: asyncio.Task[None] | None, job: Callable[[], Awaitable[None]]) -> None:
-        if earlier is not None:
-            await earlier
-        await job()
+        with cancelled_by_service():
+            if earlier is not None:
+                await earlier
+            await job()
 
 
 def default_concurrency(executor: object = None) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from code_rl.assembly import NothingLeftError, assemble
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind, place_of
+from code_rl.concurrency import cancelled_by_service
 from code_rl.config import (
     Config,
     batch_shape,
@@ -25,7 +26,6 @@ from code_rl.config import (
 from code_rl.console import Console
 from code_rl.errors import (
     OF_THE_MACHINE,
-    BackendError,
     CodeRLError,
     ConfigError,
     in_words,
@@ -140,6 +140,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
 async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
     """Assemble a run, train, report. With `signals` the process's SIGINT and SIGTERM end it after the step in hand; returns the exit code."""
     from code_rl.commands.report import REPORT
+    from code_rl.loop import train
     from code_rl.reports.overview import wall_seconds
 
     # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
@@ -159,7 +160,8 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         stack.callback(console.stop)
         with stop.caught() if signals else contextlib.nullcontext():
             try:
-                await train_to_the_end(run)
+                with cancelled_by_service():
+                    await train(run)
             except asyncio.CancelledError:
                 if not stop.cut:
                     raise
@@ -183,19 +185,6 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         )
         _report(console, log_path)
     return stop.code
-
-
-async def train_to_the_end(run: Run) -> None:
-    """`loop.train`. Nobody cancels it from outside: a cancellation that comes up is one that a service made of a request."""
-    from code_rl.loop import train
-
-    try:
-        await train(run)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise BackendError("a request was cancelled by the service") from None
 
 
 def _report(console: Console, log_path: Path) -> None:
