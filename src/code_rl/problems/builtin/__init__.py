@@ -24,6 +24,7 @@ from code_rl.problems.builtin.specs import (
     starter_code,
     statement,
 )
+from code_rl.problems.order import keys_of
 from code_rl.problems.problem import Problem
 
 __all__ = ["SPLITS", "TEST_SIZE", "TRAIN_SIZE", "BuiltinTrainSet", "draw_problem", "test_specs", "test_split"]
@@ -83,6 +84,16 @@ class BuiltinTrainSet(Sequence[Problem]):
         if not -self._size <= index < self._size:
             raise IndexError(index)
         return draw_problem(TRAIN, self._seed, index % self._size)[1]
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """`keys_of` each problem; a process makes them once."""
+        return _train_keys(self._size, self._seed)
+
+
+@cache
+def _train_keys(size: int, seed: int) -> list[tuple[str, str]]:
+    return [keys_of(problem) for problem in BuiltinTrainSet(size, seed)]
 
 
 @cache

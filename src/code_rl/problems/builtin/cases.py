@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Any
 
 from code_rl.problems.builtin.specs import FUNCTION, WORD, Spec, apply
@@ -29,9 +30,11 @@ def build_tests(spec: Spec, rng: random.Random) -> tuple[TestCase, ...]:
     """CASES tests, the first PUBLIC of them public. Raises DegenerateError for a spec that makes no problem."""
     cases = list(_word_cases(spec, rng) if spec.source == WORD else _number_cases(spec, rng))
     answers = [apply(spec, items) for items in cases]
-    unfiltered = [apply(spec, items, filtering=False) for items in cases]
-    unmapped = [apply(spec, items, mapping=False) for items in cases]
-    if answers == unfiltered or (answers == unmapped and spec.map != "id") or len(set(map(str, answers))) < 3:
+    unfiltered = (apply(spec, items, filtering=False) for items in cases)
+    unmapped = (apply(spec, items, mapping=False) for items in cases)
+    if all(map(eq, answers, unfiltered)) or (spec.map != "id" and all(map(eq, answers, unmapped))):
+        raise DegenerateError(spec)
+    if len(set(map(str, answers))) < 3:
         raise DegenerateError(spec)
     return tuple(
         _test(spec, items, answer, n < PUBLIC) for n, (items, answer) in enumerate(zip(cases, answers, strict=True))
@@ -78,17 +81,13 @@ def _sort_out(spec: Spec, everything: Sequence[int]) -> _Pool:
     filt, mapping, _ = spec.parts
     fk, mk = spec.filter_const, spec.map_const
     threshold = fk if isinstance(fk, int) else 0
-    pool = _Pool(everything, [], [], [], [])
-    for x in everything:
-        seen = mapping.fn(x, mk) if spec.map_first else x
-        (pool.kept if filt.fn(seen, fk) else pool.dropped).append(x)
-        if seen == threshold:
-            pool.hits.append(x)
-        if abs(abs(seen) - threshold) <= 1:
-            pool.edge.append(x)
-    pool.hits.extend([] if pool.hits else pool.kept)
-    pool.edge.extend([] if pool.edge else pool.kept)
-    return pool
+    seen = [mapping.fn(x, mk) for x in everything] if spec.map_first else everything
+    passes = [filt.fn(y, fk) for y in seen]
+    kept = [x for x, good in zip(everything, passes, strict=True) if good]
+    dropped = [x for x, good in zip(everything, passes, strict=True) if not good]
+    hits = [x for x, y in zip(everything, seen, strict=True) if y == threshold]
+    edge = [x for x, y in zip(everything, seen, strict=True) if -1 <= abs(y) - threshold <= 1]
+    return _Pool(everything, kept, dropped, hits or kept, edge or kept)
 
 
 def _list_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from code_rl.problems.builtin.primitives import (
@@ -198,13 +199,15 @@ def _draw_parts(
 def _draw_constant(rng: random.Random, part: Primitive, split: str, below: int | None = None) -> Const:
     if part.domain is None:
         return None
-    wanted = [
-        const
-        for const in part.domain
-        if held_out_constant(const) == (split == "constants") and (below is None or const < below)
-    ]
-    chosen: Const = rng.choice(wanted or list(part.domain))
+    chosen: Const = rng.choice(_constants(part, split == "constants", below))
     return chosen
+
+
+@cache
+def _constants(part: Primitive, held_out: bool, below: int | None) -> list[Any]:
+    domain = list(part.domain or ())
+    wanted = [const for const in domain if held_out_constant(const) == held_out and (below is None or const < below)]
+    return wanted or domain
 
 
 def _twin_is_held_out(spec: Spec) -> bool:
