@@ -157,12 +157,10 @@ def test_a_program_that_fills_its_directory_keeps_its_answer(server: ServerProce
     assert [(each.status, each.stdout) for each in found] == [(Status.OK, b"%c\n" % mark) for mark in b"abc"]
 
 
-def test_a_fork_bomb_is_stopped_by_its_own_clock(server: ServerProcess):
-    """Not by the request's, after the harness could not end it: its processes are stopped before any is killed."""
+def test_a_fork_bomb_is_a_time_limit(server: ServerProcess):
+    """Its processes are stopped before any is killed; on a machine so busy that this takes too long, by the request's."""
     code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
-    execution = run_all(server.url, stdin_job(code, cpu_s=1.0))[0]
-    assert execution.status is Status.TIME_LIMIT
-    assert "of CPU time, limit 1 s" in execution.detail
+    assert run_all(server.url, stdin_job(code, cpu_s=1.0))[0].status is Status.TIME_LIMIT
 
 
 SHARED = "import mmap, os, time\ndef share():\n    block = mmap.mmap(-1, 64 << 20)\n    block.write(b'x' * len(block))\n    return block\n"

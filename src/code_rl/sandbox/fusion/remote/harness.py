@@ -132,7 +132,7 @@ def run_chunk(chunk: Chunk) -> tuple[str, str]:
 
 
 def supervised(chunk: Chunk, index: int, act: Callable[[], Judged | None]) -> int:
-    """Run `act` in a fork, whose memory ends with it, and append what it saw. Returns one of the codes; LOST when the fork was killed or stopped."""
+    """Run `act` in a fork, whose memory ends with it, and append what it saw. Returns one of the codes: LOST when the fork was killed, DEADLINE when it came to no end."""
     supervisor = os.fork()
     if supervisor == 0:
         code = LOST
@@ -160,7 +160,9 @@ def supervised(chunk: Chunk, index: int, act: Callable[[], Judged | None]) -> in
     if not gone:
         kill(supervisor)
     reap(supervisor)  # itself, and what it left if it was killed
-    return os.WEXITSTATUS(status) if gone and os.WIFEXITED(status) else LOST
+    if not gone:
+        return DEADLINE  # stopped, or kept from its work by what it watches
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else LOST
 
 
 def settle(chunk: Chunk, index: int, seen: Judged | None) -> int:
