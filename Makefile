@@ -27,7 +27,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed
-	$(BIN)/pytest -n 4
+	$(BIN)/pytest -n 4 --dist worksteal
 
 slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow

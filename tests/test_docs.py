@@ -170,6 +170,7 @@ def test_the_reference_of_metrics_is_current():
     assert (ROOT / "docs" / "metrics.md").read_text() == page(), "run: python scripts/write_settings.py"
 
 
+@pytest.mark.slow
 def test_every_metric_that_a_run_logs_is_declared(tmp_path):
     more = {"environment": "repair", "kl_coef": "0.01", "loss": "ppo", "dynamic_sampling": "1", "overlong": "mask"}
     lengths = {"max_tokens_schedule": "0:24,1:128", "max_tokens": "128"}

@@ -78,6 +78,7 @@ def test_a_run_cut_in_an_evaluation_ends_as_one_that_was_not(tmp_path):
     assert untimed(tmp_path / "cut") == untimed(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_second_ctrl_c_says_how_to_resume_and_nothing_else(tmp_path):
     given = small(tmp_path / "run", eval_every="-1", max_steps="1", batch_size="512", max_tokens="128")
     code, said = interrupted(["train.py", *words_of(given)], "watch ", again="finishing this step")
@@ -144,6 +145,7 @@ def test_a_run_without_its_settings_is_no_new_run(tmp_path):
         train_command(small(tmp_path, max_steps=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [("train.py", "dataset=owner/name", "eval_every=-1"), ("-m", "code_rl.cli", "eval", "benchmark=builtin", "model=owner/name")],
@@ -170,6 +172,7 @@ def test_ctrl_c_while_a_hub_is_asked_that_never_answers_ends_the_process(tmp_pat
     assert (process.returncode, said) == (130, "interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_run_whose_reader_leaves_goes_on_to_its_end(tmp_path):
     given = small(tmp_path / "run", eval_every="-1", max_steps="2", save_every="1")
     process = subprocess.Popen(

@@ -92,6 +92,7 @@ def test_decisions_are_journaled_before_they_take_effect(finished):
     assert events.index(("sample", 0)) < events.index(("sample", 1)) < events.index(("save", 3))
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_metrics(finished, tmp_path):
     assert train_command(small(tmp_path / "again")) == 0
     assert untimed(tmp_path / "again") == untimed(finished)

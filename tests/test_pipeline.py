@@ -55,6 +55,7 @@ def test_overlapped_metrics_are_in_order_with_their_evaluations(one_behind):
     assert ["eval/mean_correct" in record for record in records] == [True, False, True, False, True, True]
 
 
+@pytest.mark.slow
 def test_overlapped_runs_repeat_and_every_place_is_scored_once(one_behind, tmp_path):
     assert train_command(small(tmp_path / "again", max_steps_off_policy=1, max_steps=5, eval_every=2)) == 0
     assert untimed(tmp_path / "again") == untimed(one_behind)

@@ -344,6 +344,7 @@ def short_runs():
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(100)", "import time\ntime.sleep(99)\nprint(2)"])
 def test_a_sleeper_is_no_fault_of_a_server_that_allows_short_runs_only(short_runs: ServerProcess, code):
     job = stdin_job(code, "1", cpu_s=0.5, wall_s=6.0)

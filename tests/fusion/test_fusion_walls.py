@@ -157,6 +157,7 @@ def test_a_program_that_fills_its_directory_keeps_its_answer(server: ServerProce
     assert [(each.status, each.stdout) for each in found] == [(Status.OK, b"%c\n" % mark) for mark in b"abc"]
 
 
+@pytest.mark.slow
 def test_a_fork_bomb_is_a_time_limit(server: ServerProcess):
     """Its processes are stopped before any is killed; on a machine so busy that this takes too long, by the request's."""
     code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"

@@ -332,6 +332,7 @@ def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], 
     assert all(found.find(one) for one in entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
     problems = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from code_rl.problems.dataset import open_dataset, own_test_setting
 from code_rl.reward.judge import judge
 from code_rl.sandbox.connect import connect_executor
@@ -21,6 +23,7 @@ def test_the_files_are_what_the_script_writes():
     assert (done.returncode, done.stdout) == (0, "all as written\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_solutions_pass_and_no_constant_answer_does():
     async def go():
         executor = connect_executor("embedded")

@@ -40,6 +40,7 @@ def whole(server, tmp_path_factory):
     return log_path
 
 
+@pytest.mark.slow
 def test_run_on_a_server_trains_and_logs_session_and_the_services_metrics(whole):
     steps = records(whole)
     assert [record["step"] for record in steps] == [0, 1, 2, 3, 4]

@@ -55,7 +55,7 @@ FATES = [
     (DOUBLE, "def", "compile_error"),
     (DOUBLE, "\x00", "compile_error"),
     (DOUBLE, "while True: pass", "time_limit"),
-    (PATIENT, "x = bytearray(10**9)", "memory_limit"),
+    (PATIENT, "x = bytearray(10**10)", "memory_limit"),
     (PATIENT, "while True: print('x' * 10**6)", "output_limit"),
     (DOUBLE, None, "no_code"),
     (BIG, "print('7' * int(input()))", "passed"),

@@ -27,6 +27,7 @@ def suite(script: str, folder: Path, **given: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_few_runs_killed_at_random_instants_end_bit_for_bit_as_the_undisturbed_one(tmp_path):
     (overlapped, _) = suite("kill_suite.py", tmp_path / "kills", cases=1, lags=1, seed=1000)
