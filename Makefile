@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: train train-real test lint types unit slow audit bench docs clean
 

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import itertools
 import sys
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,11 @@ from code_rl.problems.builtin.specs import TRAIN, WORD, apply
 from code_rl.problems.problem import CallTest
 
 ALL_SPLITS = (TRAIN, *SPLITS)
-SAMPLE = [draw_problem(split, 77, index) for split in ALL_SPLITS for index in range(150)]
+
+
+@cache
+def sample():
+    return [draw_problem(split, 77, index) for split in ALL_SPLITS for index in range(150)]
 
 
 def run_trusted(problem, code):
@@ -55,7 +60,7 @@ def elements(spec, test):
 
 
 def test_reference_solutions_give_exactly_the_expected_outputs():
-    for _, problem in SAMPLE:
+    for _, problem in sample():
         assert run_trusted(problem, problem.solutions[0]) == [test.expected for test in problem.tests], problem.id
 
 
@@ -79,14 +84,14 @@ def test_code_and_function_of_every_primitive_agree(tables):
 
 
 def test_every_problem_has_public_tests_first_and_mostly_hidden_ones():
-    for _, problem in SAMPLE:
+    for _, problem in sample():
         assert len(problem.tests) == CASES >= 7
         assert [test.public for test in problem.tests] == [True] * PUBLIC + [False] * (CASES - PUBLIC)
         assert len(problem.view().public_tests) == PUBLIC
 
 
 def test_a_forgotten_filter_or_map_fails_some_test():
-    for spec, problem in SAMPLE:
+    for spec, problem in sample():
         cases = [elements(spec, test) for test in problem.tests]
         answers = [apply(spec, case) for case in cases]
         assert answers != [apply(spec, case, filtering=False) for case in cases]
@@ -121,7 +126,7 @@ USUAL_MISTAKES = {
 def test_usual_mistakes_fail_almost_always():
     """A mistaken part changes some answer on the problem's tests: at most 1% of all pairs of problem and mistake slip through."""
     tried, missed = 0, []
-    for spec, problem in SAMPLE:
+    for spec, problem in sample():
         cases = [elements(spec, test) for test in problem.tests]
         answers = [apply(spec, case) for case in cases]
         for slot, table in USUAL_MISTAKES.items():
@@ -145,7 +150,7 @@ def _differ(spec, mistaken):
 
 
 def test_the_excluded_end_of_a_range_is_noticed():
-    for spec, problem in SAMPLE:
+    for spec, problem in sample():
         if spec.source == "range":
             cases = [elements(spec, test) for test in problem.tests]
             assert [apply(spec, case) for case in cases] != [apply(spec, case[:-1]) for case in cases]
@@ -153,7 +158,7 @@ def test_the_excluded_end_of_a_range_is_noticed():
 
 def test_an_empty_result_is_tested():
     """`max` of nothing and the first of none are the mistakes that people make most."""
-    for spec, problem in SAMPLE:
+    for spec, problem in sample():
         if spec.source != WORD and spec.reduce in ("max", "min", "first", "last"):
             counting = dataclasses.replace(spec, reduce="cnt")
             assert 0 in [apply(counting, elements(spec, test)) for test in problem.tests]
@@ -193,7 +198,7 @@ def test_bad_sizes_and_splits_are_config_errors():
 def test_reference_solutions_pass_and_unguarded_ones_fail_in_the_real_sandbox():
     sandbox = pytest.importorskip("code_rl.sandbox.embedded").EmbeddedSandbox
     judge = pytest.importorskip("code_rl.reward.judge").judge
-    chosen = [(spec, problem) for spec, problem in SAMPLE if spec.reduce == "max"][:6] + SAMPLE[::60]
+    chosen = [(spec, problem) for spec, problem in sample() if spec.reduce == "max"][:6] + sample()[::60]
 
     async def verdicts():
         async with sandbox(concurrency=2) as executor:

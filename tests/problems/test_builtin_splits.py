@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from functools import cache
 
 import pytest
 
@@ -27,7 +28,10 @@ PINNED = {
 }
 """Changing one of these changes the benchmark: earlier figures are then no longer comparable."""
 
-TRAINING = [draw_problem(TRAIN, 0, index) for index in range(TRAIN_SIZE)]
+
+@cache
+def training():
+    return [draw_problem(TRAIN, 0, index) for index in range(TRAIN_SIZE)]
 
 
 def digest(problems):
@@ -66,8 +70,8 @@ def test_split_has_distinct_problems_and_enough_of_them(name):
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_no_test_problem_is_a_training_problem(name):
-    statements = {normalised(problem.statement) for _, problem in TRAINING}
-    meanings = {spec.key for spec, _ in TRAINING}
+    statements = {normalised(problem.statement) for _, problem in training()}
+    meanings = {spec.key for spec, _ in training()}
     assert not statements & {normalised(problem.statement) for problem in test_split(name)}
     assert not meanings & {spec.key for spec, _ in test_specs(name)}
 
@@ -78,14 +82,14 @@ def test_splits_share_no_problem():
 
 
 def test_training_has_no_held_out_constant_composition_or_primitive():
-    for spec, _ in TRAINING:
+    for spec, _ in training():
         assert not any(held_out_constant(const) for const in spec.constants)
         assert not held_out_composition(spec)
         assert not any(part.unseen for part in spec.parts)
 
 
 def test_training_statements_name_no_held_out_number():
-    for spec, problem in TRAINING:
+    for spec, problem in training():
         numbers = {int(number) for number in re.findall(r"\d+", problem.statement)} - {0}
         assert not any(held_out_constant(number) for number in numbers), (spec, problem.statement)
 
@@ -93,7 +97,7 @@ def test_training_statements_name_no_held_out_number():
 def test_training_asks_nothing_held_out_in_other_words():
     """`> 9` is `>= 10`: a training threshold whose synonym has a held-out constant would give the constant away."""
     meanings = {spec.key[:3] for spec, _ in test_specs("constants") if isinstance(spec.key[2], int)}
-    assert not meanings & {spec.key[:3] for spec, _ in TRAINING}
+    assert not meanings & {spec.key[:3] for spec, _ in training()}
 
 
 def test_each_test_problem_is_held_out_on_its_own_count_only():
@@ -106,7 +110,7 @@ def test_each_test_problem_is_held_out_on_its_own_count_only():
 
 
 def test_every_part_of_the_composition_split_is_known_from_training():
-    known = {(index, part.name) for spec, _ in TRAINING for index, part in enumerate(spec.parts)}
+    known = {(index, part.name) for spec, _ in training() for index, part in enumerate(spec.parts)}
     asked = {(index, part.name) for spec, _ in test_specs("compositions") for index, part in enumerate(spec.parts)}
     assert asked <= known
 
