@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import chz
 
+from code_rl.config.setting import AT_LEAST_1, must, option
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
@@ -43,59 +44,53 @@ class AuditConfig:
     Exactly one of grader=, backend=, script=. Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
     """
 
-    grader: str | None = chz.field(
-        default=None,
-        doc="Which grader: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
+    grader: str | None = option(
+        None,
+        "Which grader: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
         "package.module:function or file.py:function.",
     )
-    backend: str | None = chz.field(default=None, doc="Address of a server of the Tinker protocol.")
-    script: str | None = chz.field(
-        default=None, doc="File with compute_advantages, should_skip, make_datum and train_step."
+    backend: str | None = option(None, "Address of a server of the Tinker protocol.")
+    script: str | None = option(None, "File with compute_advantages, should_skip, make_datum and train_step.")
+    corpus: Literal["full", "quick"] = option("full", "Graders: all programs, or about a fifth of each class.")
+    out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
+    concurrency: int = option(4, "Graders: programs at once.", AT_LEAST_1)
+    loads: str = option("1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.")
+    under_load: int = option(
+        60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2")
     )
-    corpus: Literal["full", "quick"] = chz.field(
-        default="full", doc="Graders: all programs, or about a fifth of each class."
+    timeout: float | None = option(
+        None,
+        "Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.",
+        must(lambda seconds: seconds >= 1, "at least 1"),
     )
-    out: str | None = chz.field(default=None, doc="Folder for audit.json and audit.html. None: the table only.")
-    concurrency: int = chz.field(default=4, doc="Graders: programs at once.")
-    loads: str = chz.field(
-        default="1,8,64", doc="Graders: numbers at once between which verdicts are compared. Empty: not compared."
+    pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
+    shape: Literal["plain", "trl", "verl", "verifiers"] = option(
+        "plain", "Functions: how they are called. plain: grade(code, problem)."
     )
-    under_load: int = chz.field(default=60, doc="Graders: programs that are compared so.")
-    timeout: float | None = chz.field(
-        default=None,
-        doc="Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.",
+    takes: Literal["all", "stdin", "call"] = option(
+        "all", "Functions: the problems that it can be asked about; the others are skipped, and counted."
     )
-    pays_at: float = chz.field(default=1.0, doc="Functions: the score from which a program counts as paid.")
-    shape: Literal["plain", "trl", "verl", "verifiers"] = chz.field(
-        default="plain", doc="Functions: how they are called. plain: grade(code, problem)."
+    python: str | None = option(None, "Functions, scripts: the interpreter that has what they import (None: this one).")
+    confine: bool = option(
+        True,
+        "Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.",
     )
-    takes: Literal["all", "stdin", "call"] = chz.field(
-        default="all", doc="Functions: the problems that it can be asked about; the others are skipped, and counted."
+    style: Literal["script", "lcb"] = option(
+        "script",
+        "fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.",
     )
-    python: str | None = chz.field(
-        default=None, doc="Functions, scripts: the interpreter that has what they import (None: this one)."
+    url: str | None = option(None, "http: the address, in place of the file's.")
+    executor: str = option("embedded", "ours: where programs run, as judge's executor=.")
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "ours: as judge's isolation=.")
+    ob_len: Literal["either", "prompt", "shifted"] = option(
+        "either", "script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's)."
     )
-    confine: bool = chz.field(
-        default=True,
-        doc="Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.",
+    learning_steps: int = option(
+        12,
+        "script: steps of training with the functions. 0: none; else at least 8.",
+        must(lambda steps: steps == 0 or steps >= 8, "0 or at least 8"),
     )
-    style: Literal["script", "lcb"] = chz.field(
-        default="script",
-        doc="fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.",
-    )
-    url: str | None = chz.field(default=None, doc="http: the address, in place of the file's.")
-    executor: str = chz.field(default="embedded", doc="ours: where programs run, as judge's executor=.")
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto", doc="ours: as judge's isolation=."
-    )
-    ob_len: Literal["either", "prompt", "shifted"] = chz.field(
-        default="either",
-        doc="script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's).",
-    )
-    learning_steps: int = chz.field(
-        default=12, doc="script: steps of training with the functions. 0: none; else at least 8."
-    )
-    model_name: str | None = chz.field(default=None, doc="backend: the base model.")
+    model_name: str | None = option(None, "backend: the base model.")
 
     @chz.validate
     def _one_target(self) -> None:
@@ -105,11 +100,6 @@ class AuditConfig:
 
     @chz.validate
     def _ranges(self) -> None:
-        for name, least in (("concurrency", 1), ("under_load", 2), ("timeout", 1)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
-        if self.learning_steps != 0 and self.learning_steps < 8:
-            raise ConfigError(f"learning_steps={self.learning_steps} must be 0 or at least 8")
         if any(not load.isdigit() or int(load) < 1 for load in self._loads()):
             raise ConfigError(f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated")
 

@@ -23,6 +23,7 @@ from code_rl.backends.adapters import (
 )
 from code_rl.backends.names import source_of
 from code_rl.backends.places import place_of, resolve_backend
+from code_rl.config.setting import option
 from code_rl.errors import CheckpointError, ConfigError
 from code_rl.runs.checkpoints import get_last_checkpoint
 from code_rl.runs.directory import is_run, read_config
@@ -43,15 +44,14 @@ class ExportConfig:
         doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path."
     )
     out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
-    format: Literal["peft", "merged"] = chz.field(
-        default="merged", doc="peft: the adapter alone. merged: a folder that any server loads."
+    format: Literal["peft", "merged"] = option(
+        "merged", "peft: the adapter alone. merged: a folder that any server loads."
     )
-    base_model: str | None = chz.field(
-        default=None, doc="Base model, a local folder or hub id (None: the one that the checkpoint names)."
+    base_model: str | None = option(
+        None, "Base model, a local folder or hub id (None: the one that the checkpoint names)."
     )
-    backend: str = chz.field(
-        default="auto",
-        doc="Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training.",
+    backend: str = option(
+        "auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training."
     )
 
 

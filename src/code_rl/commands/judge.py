@@ -19,6 +19,7 @@ import chz
 from code_rl import __version__
 from code_rl.commands.verdict_files import Journal, counted, merge_shards
 from code_rl.concurrency import abandon, default_concurrency
+from code_rl.config.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.files import read_lines, read_object
@@ -51,36 +52,25 @@ class JudgeConfig:
         doc="Verdicts are written here, in the order of the programs. Until the last one is there they are in a file with .partial after its\n"
         "name; the same command goes on from there, and from an earlier file: only programs without a verdict of their own are run."
     )
-    executor: str = chz.field(
-        default="auto",
-        doc=EXECUTOR_DOC,
+    executor: str = option("auto", EXECUTOR_DOC)
+    isolation: Literal["auto", "full", "landlock", "none"] = option(
+        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
     )
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto",
-        doc="Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.",
+    concurrency: int | None = option(
+        None, "Programs that run at once, on each server (None: as many as the executor takes by default).", AT_LEAST_1
     )
-    concurrency: int | None = chz.field(
-        default=None, doc="Programs that run at once, on each server (None: as many as the executor takes by default)."
+    reward_timeout: float | None = option(
+        None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0
     )
-    reward_timeout: float | None = chz.field(
-        default=None, doc="CPU seconds per test at most; a problem's own lower limit wins."
-    )
-    dry_run: bool = chz.field(default=False, doc="Check both files, say what would run, and stop.")
-    shard: str | None = chz.field(default=None, doc=SHARD_DOC)
-    merge: bool = chz.field(
-        default=False, doc="Run nothing: put what all shards left (out= with .i-of-n after it) together into out=."
+    dry_run: bool = option(False, "Check both files, say what would run, and stop.")
+    shard: str | None = option(None, SHARD_DOC)
+    merge: bool = option(
+        False, "Run nothing: put what all shards left (out= with .i-of-n after it) together into out=."
     )
 
     @chz.validate
     def _shards(self) -> None:
         check_sharding(self.shard, self.merge)
-
-    @chz.validate
-    def _positive(self) -> None:
-        for name in ("concurrency", "reward_timeout"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}={value} must be above 0")
 
     @chz.validate
     def _distinct(self) -> None:

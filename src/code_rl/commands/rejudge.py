@@ -16,6 +16,7 @@ import chz
 from code_rl.commands.judge import Program, judge_into
 from code_rl.commands.judge_view import JudgingView
 from code_rl.commands.verdict_files import Journal
+from code_rl.config.setting import AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError, typed
 from code_rl.objective import objective_of
 from code_rl.preparation.bench import make_entry
@@ -39,35 +40,29 @@ class RejudgeConfig:
     """Judge a run's stored programs again with a data set's tests, and name what was trained on a verdict that they change."""
 
     run: str = chz.field(doc="Directory of the run.")
-    dataset: str | None = chz.field(
-        default=None,
-        doc="Problems with stronger tests, as train's dataset=; matched by id, all of their tests count. None: the run's own data set, "
+    dataset: str | None = option(
+        None,
+        "Problems with stronger tests, as train's dataset=; matched by id, all of their tests count. None: the run's own data set, "
         "which strengthen=true looks at.",
     )
-    strengthen: bool = chz.field(
-        default=False,
-        doc="In place of judging again, run the programs of each problem that passed on new inputs, made of the problem's own: where they disagree, "
+    strengthen: bool = option(
+        False,
+        "In place of judging again, run the programs of each problem that passed on new inputs, made of the problem's own: where they disagree, "
         f"its tests are weak. Written to {DISAGREEMENTS} in the run's directory, from where the report names them.",
     )
-    new_inputs: int = chz.field(default=32, doc="With strengthen=true: inputs to try for a problem.")
-    out: str | None = chz.field(
-        default=None, doc=f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory)."
+    new_inputs: int = option(32, "With strengthen=true: inputs to try for a problem.", AT_LEAST_1)
+    out: str | None = option(None, f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory).")
+    executor: str = option(
+        "auto",
+        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
     )
-    executor: str = chz.field(
-        default="auto",
-        doc="Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
+    isolation: Literal["auto", "full", "landlock", "none"] = option(
+        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
     )
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto",
-        doc="Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.",
-    )
-    concurrency: int | None = chz.field(default=None, doc="Programs that run at once (None: the executor's default).")
+    concurrency: int | None = option(None, "Programs that run at once (None: the executor's default).", AT_LEAST_1)
 
     @chz.validate
     def _fits(self) -> None:
-        for name in ("concurrency", "new_inputs"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if not self.strengthen and self.dataset is None:
             raise ConfigError(
                 "give dataset=, the problems with stronger tests, or strengthen=true to look for weak ones"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.config.setting import PORT, option
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
@@ -20,21 +21,17 @@ class ReportConfig:
     """Settings of `code-rl report`: show what happened in a run."""
 
     log_path: str = chz.field(doc="Directory of a run.")
-    compare: str | None = chz.field(default=None, doc="Directories of other runs to show beside it, comma-separated.")
-    format: Literal["html", "text"] = chz.field(
-        default="html", doc="html: one self-contained page; text: the answer on the terminal."
-    )
-    out: str | None = chz.field(default=None, doc="The page's file (None: report.html in log_path).")
-    live: bool = chz.field(default=False, doc="Serve the page and update it while the run goes on.")
-    port: int = chz.field(default=8265, doc="Port of the live page; 0 takes a free one.")
-    host: str = chz.field(
-        default="127.0.0.1", doc="Address of the live page. Others than loopback can be read by whoever reaches them."
+    compare: str | None = option(None, "Directories of other runs to show beside it, comma-separated.")
+    format: Literal["html", "text"] = option("html", "html: one self-contained page; text: the answer on the terminal.")
+    out: str | None = option(None, "The page's file (None: report.html in log_path).")
+    live: bool = option(False, "Serve the page and update it while the run goes on.")
+    port: int = option(8265, "Port of the live page; 0 takes a free one.", PORT)
+    host: str = option(
+        "127.0.0.1", "Address of the live page. Others than loopback can be read by whoever reaches them."
     )
 
     @chz.validate
     def _fits(self) -> None:
-        if not 0 <= self.port < 2**16:
-            raise ConfigError(f"port={self.port} must be in [0, 65535]")
         if self.live and (self.format == "text" or self.out):
             name = "format=text" if self.format == "text" else "out="
             raise ConfigError(f"live=true serves a page; leave {name} out")

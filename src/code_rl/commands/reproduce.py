@@ -23,6 +23,7 @@ from code_rl.commands.reproduce_view import AFTER, BEFORE, benchmarks_of, evalua
 from code_rl.commands.train import confirm, prepare, train_command
 from code_rl.config import FACTS, Config
 from code_rl.config.recipes import RECIPES
+from code_rl.config.setting import option
 from code_rl.errors import ConfigError
 from code_rl.evaluation.benchmarks import BENCHMARKS, check_name
 from code_rl.evaluation.settings import FROM_RUN, EvalConfig, make_eval_config
@@ -46,16 +47,13 @@ class ReproduceConfig:
     from the published is said under the table.
     """
 
-    recipe: str | None = chz.field(
-        default=None,
-        doc="Which result: qwen3-4b, qwen3.5-4b, deepcoder, code-r1 or code-r1-2k. `reproduce NAME` will do.",
+    recipe: str | None = option(
+        None, "Which result: qwen3-4b, qwen3.5-4b, deepcoder, code-r1 or code-r1-2k. `reproduce NAME` will do."
     )
-    out: str | None = chz.field(
-        default=None, doc="Folder of it all: before/, run/, after/ and results.md. None: ~/code-rl-logs/reproduce-NAME."
+    out: str | None = option(
+        None, "Folder of it all: before/, run/, after/ and results.md. None: ~/code-rl-logs/reproduce-NAME."
     )
-    dry_run: bool = chz.field(
-        default=False, doc="Print what would be done, with a forecast of tokens and cost, and stop."
-    )
+    dry_run: bool = option(False, "Print what would be done, with a forecast of tokens and cost, and stop.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,4 +116,5 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
 AT_LEAST_0 = must(lambda count: count >= 0, "0 or above")
 AT_LEAST_1 = must(lambda count: count >= 1, "at least 1")
 FROM_0 = must(lambda value: math.isfinite(value) and value >= 0, "a finite number, 0 or above")
+PORT = must(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
 ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")
