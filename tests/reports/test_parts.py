@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from code_rl.cli import main
 from code_rl.commands.report import ReportConfig
 from code_rl.errors import ConfigError
-from code_rl.reports.book import embed, make_book, shelved
 from code_rl.reports.groups import group_record
+from code_rl.reports.page import embed, make_book, shelved
 from code_rl.reports.pieces import Pieces, load_pieces
 from code_rl.reports.run import open_run
 from code_rl.reports.shelf import Shelf, pack

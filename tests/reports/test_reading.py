@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from run_folders import write_run
 
 from code_rl.errors import DataError
-from code_rl.reports.book import make_book, shelved
 from code_rl.reports.overview import overview
-from code_rl.reports.page import render
+from code_rl.reports.page import make_book, render, shelved
 from code_rl.reports.run import RunReader, open_run
 from code_rl.reports.text import summary
 

@@ -121,6 +121,16 @@ def as_number(value: Any) -> float | None:
     return number if isfinite(number) else None
 
 
+def values_of(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """A metric's finite values, in the order of its records."""
+    return [value for record in records if (value := as_number(record.get(name))) is not None]
+
+
+def percent(share: float) -> str:
+    """A share as people read it."""
+    return f"{100 * share:.1f}%"
+
+
 def group_flags(record: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """The flags of each completion."""
     tests = public_tests(record)

@@ -17,9 +17,8 @@ import orjson
 from aiohttp import web
 
 from code_rl.errors import ConfigError
-from code_rl.reports.book import Book, make_book
 from code_rl.reports.overview import side_by_side
-from code_rl.reports.page import policy, render
+from code_rl.reports.page import Book, make_book, policy, render
 from code_rl.reports.run import RunReader
 
 LOOK_EVERY_S = 0.25
