@@ -113,8 +113,7 @@ async def assemble(
     if goes_on:
         history = open_history(log_path, console.notice)
         check_decisions(history, decided)
-        overlapped = config.max_steps_off_policy > 0
-        start, backend = await choose_start(log_path, history, overlapped, console.notice, load)
+        start, backend = await choose_start(log_path, history, console.notice, load)
     else:
         backend = await load(start)
     stack.callback(backend.close)

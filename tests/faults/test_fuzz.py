@@ -33,9 +33,9 @@ from code_rl.runs.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.runs.files import seal
 from code_rl.runs.history import read_history
 from code_rl.runs.inflight import read_left
+from code_rl.runs.journal import trained_line
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.resume import check_decisions
-from code_rl.runs.trained import trained_line
 from code_rl.sandbox.embedded import EmbeddedSandbox
 
 LEAVES = st.one_of(
@@ -291,7 +291,7 @@ def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.
     def check(edits: list[tuple[float, str, bytes]]) -> None:
         path.write_bytes(edited((seal(drawn_line) + seal(judged)).encode(), edits))
         for left in read_left(path).values():
-            assert all(record["sequences"] == drawn_line["sequences"] for record in left.drawn)
+            assert all(record["sequences"] == drawn_line["sequences"] for record in left.left_drawn)
 
     fuzz(EDITS, check, cases)
 

@@ -64,7 +64,7 @@ def test_damaged_lines_are_left_out_counted_and_named(tmp_path):
 def test_a_rewritten_log_is_read_again_from_its_beginning(tmp_path):
     run = write_run(tmp_path / "run", steps=6)
     reader = open_run(run)
-    for name in ("metrics.jsonl", "rollouts.jsonl"):  # as `rewind` does when a cut run is resumed
+    for name in ("metrics.jsonl", "rollouts.jsonl"):  # as when a cut run is resumed
         kept = [line for line in (run / name).read_text().splitlines(keepends=True) if json.loads(line)["step"] < 3]
         (run / "new").write_text("".join(kept))
         (run / "new").replace(run / name)

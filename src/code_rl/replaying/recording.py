@@ -16,9 +16,8 @@ from code_rl.reward.extract import extract_code
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.directory import METRICS, is_run, read_config, settings_of
-from code_rl.runs.journal import JOURNAL, read_journal
+from code_rl.runs.journal import JOURNAL, TRAINED, Logprobs, read_journal, read_trained_line
 from code_rl.runs.recorder import ROLLOUTS
-from code_rl.runs.trained import TRAINED, Logprobs, read_trained_line
 from code_rl.settings import make_settings
 
 UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)

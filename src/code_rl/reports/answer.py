@@ -64,7 +64,8 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
         figures = f"{figures[:-1]}; {', '.join(apart)}."
     if _risen(change):
         return _answer("good", "Yes, it learned.", figures)
-    return _answer(*(("bad", "No, it got worse.") if _fallen(change) else ("flat", "No clear change.")), figures)
+    tone, headline = ("bad", "No, it got worse.") if _fallen(change) else ("flat", "No clear change.")
+    return _answer(tone, headline, figures)
 
 
 def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:

@@ -90,7 +90,7 @@ def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """A record of an earlier version, or of a program of its own: without checksum, and without what has one always."""
+    """A record of a program of its own: without checksum, and without what has one always."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -25,7 +25,7 @@ _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
 RETIRED = ("replay", "verify", "replay_out")
 """Settings that earlier versions kept; a run that has them is read without them."""
 FORMAT = 2
-"""Version of what a run directory holds. 1: journal and checkpoints without marks, scored groups in `inflight.jsonl`."""
+"""Version of what a run directory holds."""
 
 
 def default_log_path() -> Path:

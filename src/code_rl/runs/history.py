@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from code_rl.budget import Tokens
-from code_rl.runs.files import open_private_bytes, sync_directory
+from code_rl.runs.files import write_lines_atomically
 from code_rl.runs.journal import read_entries
 
 Drawn = Callable[[int, int, int], int]
@@ -135,11 +134,5 @@ def set_aside_damage(path: Path, end: int) -> Path:
     kept = path.with_name(f"{path.stem}.damaged{path.suffix}")
     whole = path.read_bytes()
     for target, data in ((kept, whole), (path, whole[:end])):
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        with open_private_bytes(temporary) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    sync_directory(path.parent)
+        write_lines_atomically(target, (data,))
     return kept

@@ -19,19 +19,30 @@
 | `stop` | a run ends | `step` it would take next, `why` |
 
 Lines of `scored` are handed to the operating system, all others are on disk before what they announce happens.
+
+Beside it stands what the trainer answered (`trained.jsonl`): the log-probability of every token that it trained on, so that losses can be computed again
+offline, and those of the reference model where a KL term asked for them. One line a step: `{"step", "logprobs", "reference", "crc"}`, each a list with one
+base64 text of little-endian float32 per datum, in the order of the datums. `reference` is empty without a KL term.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from code_rl.runs.files import JsonLines, Mark, drop_torn_line, unseal
 
 JOURNAL = "journal.jsonl"
+TRAINED = "trained.jsonl"
+Logprobs = npt.NDArray[np.float32]
 RELAXED = frozenset(["scored"])
 """Events that decide nothing by themselves: what they tell of is read from elsewhere after a power cut."""
 
@@ -69,24 +80,38 @@ def read_entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     end = 0
     with path.open("rb") as file:
         for line in file:
-            entry = unseal(line) or _unseal_earlier(line)
+            entry = unseal(line)
             if entry is None or not isinstance(entry.get("event"), str):
                 return
             end += len(line)
             yield entry, end
 
 
-def _unseal_earlier(line: bytes) -> dict[str, Any] | None:
-    """An event as 0.1.0 wrote it before these checksums: `crc` at the end, of the canonical JSON of the rest."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(entry, dict) or not line.endswith(b"\n"):
-        return None
-    return entry if entry.pop("crc", None) == checksum(entry) else None
-
-
 def checksum(entry: Mapping[str, Any]) -> int:
     """CRC-32 of a record's canonical JSON."""
     return zlib.crc32(json.dumps(entry, sort_keys=True, ensure_ascii=True).encode())
+
+
+def trained_line(step: int, logprobs: Sequence[Any], reference: Sequence[Any]) -> dict[str, Any]:
+    """One step's record; each element of both sequences holds the completion tokens of one datum."""
+    record = {"step": step, "logprobs": list(map(_packed, logprobs)), "reference": list(map(_packed, reference))}
+    return {**record, "crc": checksum(record)}
+
+
+def read_trained_line(record: Mapping[str, Any]) -> tuple[int, list[Logprobs], list[Logprobs]]:
+    """Step, logprobs and reference of one record. Raises ValueError when it is not what `trained_line` made."""
+    facts = {name: value for name, value in record.items() if name != "crc"}
+    if record.get("crc") != checksum(facts):
+        raise ValueError("the checksum does not fit")
+    return int(facts["step"]), list(map(_unpacked, facts["logprobs"])), list(map(_unpacked, facts["reference"]))
+
+
+def _packed(logprobs: Any) -> str:
+    return base64.b64encode(np.asarray(logprobs, dtype="<f4").tobytes()).decode("ascii")
+
+
+def _unpacked(text: str) -> Logprobs:
+    try:
+        return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error

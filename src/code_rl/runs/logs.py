@@ -1,4 +1,4 @@
-"""Loggers behind one small interface: JSON lines, and Python's logging into `logs.log`."""
+"""Loggers behind one small interface: the run's files, the console, trackers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class MetricsLogger(Protocol):
         ...
 
 
-class JsonLogger:
-    """`config.json` and `metrics.jsonl`: the truth, from which everything else can be drawn again."""
+class FileLogger:
+    """`config.json` and `metrics.jsonl`, the truth, from which everything else can be drawn again; the same through Python's `logging`, for `logs.log`."""
 
     def __init__(self, log_dir: Path) -> None:
         self._directory = log_dir
@@ -43,29 +43,16 @@ class JsonLogger:
     def log_hparams(self, config: Mapping[str, Any]) -> None:
         """Write `config.json`."""
         write_atomically(self._directory / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n")
+        logger.info("settings %s", json.dumps(config, default=str))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Append one line to `metrics.jsonl`."""
         self._metrics.append(metrics if step is None else {"step": step, **metrics})
+        logger.info("step %s %s", step, json.dumps(metrics))
 
     def close(self) -> None:
         """Close the file."""
         self._metrics.close()
-
-
-class TextLogger:
-    """The same through Python's `logging`, for `logs.log`."""
-
-    def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Log the settings on one line."""
-        logger.info("settings %s", json.dumps(config, default=str))
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log the metrics on one line."""
-        logger.info("step %s %s", step, json.dumps(metrics))
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 class ConsoleLogger:
@@ -125,7 +112,7 @@ class PrivateFileHandler(logging.FileHandler):
     _said = False
 
     def _open(self) -> Any:
-        return open_private(Path(self.baseFilename), "a")
+        return open_private(Path(self.baseFilename))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Say it on stderr, the first time."""
@@ -153,7 +140,7 @@ def setup_logging(
     logger.setLevel(logging.INFO)
     logger.propagate = False
     shown = [ConsoleLogger()] if console else []
-    multiplex = MultiplexLogger([JsonLogger(directory), TextLogger(), *shown, *open_trackers(log_to, directory)])
+    multiplex = MultiplexLogger([FileLogger(directory), *shown, *open_trackers(log_to, directory)])
     if config is not None:
         multiplex.log_hparams(config)
     return multiplex

@@ -15,7 +15,6 @@ from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import shown_test
 from code_rl.reward.extract import extract_code
 from code_rl.runs.checkpoints import (
-    CHECKPOINTS,
     append_checkpoint,
     read_checkpoints,
     saved_paths,
@@ -23,13 +22,12 @@ from code_rl.runs.checkpoints import (
     write_checkpoints,
 )
 from code_rl.runs.directory import FORMAT, METRICS
-from code_rl.runs.files import JsonLines, Mark, keep_lines, mark_of, read_lines
+from code_rl.runs.files import JsonLines, Mark, mark_of, read_lines
 from code_rl.runs.history import History
 from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, InFlight, Slot
-from code_rl.runs.journal import JOURNAL, Journal
+from code_rl.runs.journal import JOURNAL, TRAINED, Journal, trained_line
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.smoke import STEPS, smoke_lines
-from code_rl.runs.trained import TRAINED, trained_line
 
 if TYPE_CHECKING:
     import tinker
@@ -257,16 +255,6 @@ def training_decision(first: int, places: Places, examples: Sequence[Example]) -
         decision["datums"] = len(examples)
         decision["tokens"] = sum(len(example.datum.model_input.to_ints()) for example in examples)
     return decision
-
-
-def rewind(log_path: Path, step: int) -> None:
-    """Drop what a cut run logged after the checkpoint at `step` (0: from the start), so that each step is there once."""
-    for name in (METRICS, ROLLOUTS, TRAINED):
-        keep_lines(log_path / name, lambda record: step > 0 and record.get("step", -1) < step)
-    if (log_path / CHECKPOINTS).exists():
-        write_checkpoints(
-            log_path, [record for record in read_checkpoints(log_path) if int(record.get("step", 0)) <= step]
-        )
 
 
 def read_metrics(log_path: Path) -> list[dict[str, Any]]:

@@ -21,9 +21,8 @@ from code_rl.runs.directory import FORMAT, METRICS
 from code_rl.runs.files import Mark, mark_of, truncate, write_lines_atomically
 from code_rl.runs.history import History, read_history, set_aside_damage
 from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file
-from code_rl.runs.journal import JOURNAL, Journal
-from code_rl.runs.recorder import ROLLOUTS, rewind
-from code_rl.runs.trained import TRAINED
+from code_rl.runs.journal import JOURNAL, TRAINED, Journal
+from code_rl.runs.recorder import ROLLOUTS
 
 Say = Callable[[str], None]
 Loaded = TypeVar("Loaded")
@@ -64,7 +63,7 @@ def open_history(log_path: Path, say: Say) -> History:
 
 
 async def choose_start(
-    log_path: Path, history: History, overlapped: bool, say: Say, load: Callable[[Start], Awaitable[Loaded]]
+    log_path: Path, history: History, say: Say, load: Callable[[Start], Awaitable[Loaded]]
 ) -> tuple[Start, Loaded]:
     """The latest point that the run can go on from, and what `load` made of it. Why a later one cannot be used is said.
 
@@ -78,7 +77,6 @@ async def choose_start(
     for start in _starts(log_path, history):
         try:
             if start.record is not None:
-                _check_version(log_path, start.record, overlapped)
                 _check_marks(log_path, start, history, say)
             return start, await load(start)
         except CheckpointError as error:
@@ -101,20 +99,13 @@ def _starts(log_path: Path, history: History) -> Iterator[Start]:
         yield Start()
 
 
-def _check_version(log_path: Path, record: Mapping[str, Any], overlapped: bool) -> None:
-    version = record.get("version", 1)
-    if version == 1 and overlapped:
-        raise CheckpointError(
-            f"{log_path} was written by an earlier version of code-rl, whose overlapped runs this one cannot take up; "
-            "end it with that version"
-        )
-    if version not in (1, FORMAT):
-        raise CheckpointError(f"it has format {version}, and this version of code-rl reads 1 and {FORMAT}")
-
-
 def _check_marks(log_path: Path, start: Start, history: History, say: Say) -> None:
-    """Raise CheckpointError, naming the file, when one that the checkpoint needs no longer begins as it did."""
+    """Raise CheckpointError, naming the file, when one that the checkpoint needs no longer begins as it did; for one of another format, too."""
     assert start.record is not None
+    if start.record.get("version") != FORMAT:
+        raise CheckpointError(
+            f"it has format {start.record.get('version')}, and this version of code-rl reads {FORMAT}"
+        )
     for name, mark in _marks(start.record).items():
         path = log_path / name
         if mark_of(path, mark.size) == mark:
@@ -169,9 +160,6 @@ def go_back(log_path: Path, start: Start, lost: Tokens) -> None:
     finally:
         journal.close()
     marks = {} if start.record is None else _marks(start.record)
-    if start.record is not None and not marks:
-        rewind(log_path, start.step)
-        return
     for name in (METRICS, ROLLOUTS, TRAINED):
         truncate(log_path / name, marks[name].size if name in marks else 0)
     kept = [record for record in read_checkpoints(log_path) if int(record.get("step", 0)) <= start.step]
