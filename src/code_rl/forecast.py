@@ -23,37 +23,18 @@ from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import test_split_settings
 from code_rl.problems.load import held_out_setting
 
-ASSUMED = {
-    "prompt_tokens": 600.0,
-    "completion_share": 0.4,
-    "code_rate": 0.9,
-    "program_cpu_s": 1.0,
-    "sandbox_cpus": 16.0,
-    "sample_tokens_per_s": 20000.0,
-    "train_tokens_per_s": 20000.0,
-    "longest_over_mean": 2.5,
-    "eval_problems": 687.0,
+ASSUMED: Mapping[str, tuple[str, float, float]] = {
+    "prompt_tokens": ("tokens of a prompt", 600.0, 64.0),
+    "completion_share": ("mean completion, of its token limit", 0.4, 0.4),
+    "code_rate": ("completions that hold a program", 0.9, 0.9),
+    "program_cpu_s": ("CPU seconds to judge a program on all its tests", 1.0, 0.007),
+    "sandbox_cpus": ("processor cores of the sandbox", 16.0, float(os.cpu_count() or 1)),
+    "sample_tokens_per_s": ("tokens a second that the sampler gives in all", 20000.0, 17000.0),
+    "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
+    "longest_over_mean": ("a batch's longest completion over the mean one", 2.5, 1.0),
+    "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
 }
-ASSUMED_OF_THE_DEMO = {
-    "prompt_tokens": 64.0,
-    "program_cpu_s": 0.007,
-    "sandbox_cpus": float(os.cpu_count() or 1),
-    "sample_tokens_per_s": 17000.0,
-    "train_tokens_per_s": 28000.0,
-    "longest_over_mean": 1.0,
-}
-"""Of the built-in model on the embedded engine: what the machine of README's table took."""
-MEANING = {
-    "prompt_tokens": "tokens of a prompt",
-    "completion_share": "mean completion, of its token limit",
-    "code_rate": "completions that hold a program",
-    "program_cpu_s": "CPU seconds to judge a program on all its tests",
-    "sandbox_cpus": "processor cores of the sandbox",
-    "sample_tokens_per_s": "tokens a second that the sampler gives in all",
-    "train_tokens_per_s": "tokens a second that the trainer takes",
-    "longest_over_mean": "a batch's longest completion over the mean one",
-    "eval_problems": "held-out problems, where eval_limit=-1",
-}
+"""What each means, its usual value, and that of the built-in model on the embedded engine: what the machine of README's table took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +110,7 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
         if name not in ASSUMED:
             raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
     demo = config.backend == BackendKind.EMBEDDED and config.model_name == BUILT_IN
-    return {**ASSUMED, **(ASSUMED_OF_THE_DEMO if demo else {}), **given}
+    return {name: given.get(name, values[demo]) for name, (_, *values) in ASSUMED.items()}
 
 
 def report(config: Config) -> list[str]:
@@ -140,25 +121,16 @@ def report(config: Config) -> list[str]:
     tokens, shape = expected.tokens, batch_shape(config)
     lines = ["settings, resolved:"]
     lines += [f"  {name} = {value}" for name, value in chz.asdict(config).items()]
+    unpriced = "no price table; give prices=FILE.toml with [price] prefill, sample, train per million tokens"
     lines += [
         "",
-        f"forecast for {expected.steps} steps of {shape}"
-        + (" (max_steps=-1: 100 assumed)" if config.max_steps < 0 else ""),
-    ]
-    lines.append(
-        f"  tokens: {tokens.total:,} (prefill {tokens.prefill:,}, sampled {tokens.sample:,}, trained {tokens.train:,})"
-    )
-    lines.append(f"  sandbox: {expected.sandbox_cpu_s:,.0f} CPU-seconds")
-    lines.append(
+        f"forecast for {expected.steps} steps of {shape}{' (max_steps=-1: 100 assumed)' if config.max_steps < 0 else ''}",
+        f"  tokens: {tokens.total:,} (prefill {tokens.prefill:,}, sampled {tokens.sample:,}, trained {tokens.train:,})",
+        f"  sandbox: {expected.sandbox_cpu_s:,.0f} CPU-seconds",
         f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, {86400 / expected.step_s:,.0f} steps a day with "
-        f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside"
-    )
-    if expected.cost is None:
-        lines.append(
-            "  cost: no price table; give prices=FILE.toml with [price] prefill, sample, train per million tokens"
-        )
-    else:
-        lines.append(f"  cost: {expected.cost:,.2f}")
+        f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside",
+        f"  cost: {unpriced if expected.cost is None else f'{expected.cost:,.2f}'}",
+    ]
     for name, cap, figure in (
         ("max_tokens_total", config.max_tokens_total, tokens.total),
         ("max_cost", config.max_cost, expected.cost),
@@ -166,5 +138,5 @@ def report(config: Config) -> list[str]:
         if cap is not None and figure is not None and figure > cap:
             lines.append(f"  {name}={cap:g} would stop the run early, after about {100 * cap / figure:.0f}% of it")
     lines += ["", "assumed:"]
-    lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, meaning in MEANING.items()]
+    lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()]
     return lines

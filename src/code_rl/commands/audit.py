@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -143,12 +143,7 @@ class AuditConfig:
 def audit_command(given: Mapping[str, str]) -> int:
     """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
     config = make_settings(AuditConfig, given)
-    audits: Mapping[str, Callable[[AuditConfig], Scorecard | Checklist]] = {
-        "grader": _audit_grader,
-        "backend": _audit_backend,
-        "script": _audit_script,
-    }
-    card = audits[config.target](config)
+    card = {"grader": _audit_grader, "backend": _audit_backend, "script": _audit_script}[config.target](config)
     print()
     for finding in card.findings() or ["nothing was found"]:
         print(f"- {finding}")
@@ -187,7 +182,12 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
 
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
-    _say_before(config, corpus, grader)
+    print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")
+    if config.kind == "function":
+        where = "without network, on a file system that it cannot write" if config.confine else "WITH YOUR RIGHTS"
+        print(f"this grader is code that will run hostile programs, {where}")
+    elif config.kind != "ours":
+        print("this grader will be sent hostile programs; what they do to its machine is what is being tried")
     card = asyncio.run(_run(config, corpus, grader))
     if card.skipped:
         print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
@@ -201,26 +201,11 @@ def _say(line: str) -> None:
 async def _run(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
     from code_rl.audit.scorecard import audit_grader
 
+    loads = (config.concurrency, config.numbers_at_once, config.under_load)
     try:
-        return await audit_grader(
-            grader,
-            corpus,
-            config.concurrency,
-            config.numbers_at_once,
-            config.under_load,
-            _say,
-        )
+        return await audit_grader(grader, corpus, *loads, _say)
     finally:
         await grader.aclose()
-
-
-def _say_before(config: AuditConfig, corpus: Corpus, grader: Grader) -> None:
-    print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")
-    if config.kind == "function":
-        where = "without network, on a file system that it cannot write" if config.confine else "WITH YOUR RIGHTS"
-        print(f"this grader is code that will run hostile programs, {where}")
-    elif config.kind != "ours":
-        print("this grader will be sent hostile programs; what they do to its machine is what is being tried")
 
 
 def open_grader(config: AuditConfig) -> Grader:

@@ -69,7 +69,7 @@ def _compare(config: EvalConfig) -> int:
     EvalView().comparison(found)
     if config.out is not None:
         out = Path(config.out).expanduser()
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         write_atomically(out / COMPARISON, json.dumps(found, indent=2) + "\n")
     return 0
 
@@ -140,13 +140,12 @@ async def _evaluate(
         asked, in_file, greedy = read_samples_file(config.samples, benchmark.entries)
         n = in_file if config.n is None else config.n
     ks = wanted_ks(config, n)
-    what = (
-        f"{benchmark.name}: {len(benchmark.entries)} problems, {n} samples each{', and one greedily' if greedy else ''}"
-    )
+    counted = f"{len(benchmark.entries)} problems, {n} samples each{', and one greedily' if greedy else ''}"
+    what = f"{benchmark.name}: {counted}"
     if config.dry_run or asked is None:
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
-    _make(out)
+    make_folder(out)
     both = config.rule == "both" or (config.rule == "auto" and benchmark.name == "livecodebench")
     earlier = read_manifest(out)
     speed = (earlier or {}).get("speed") or await measure(executor)
@@ -229,7 +228,8 @@ def how(config: EvalConfig, plan: Plan) -> str:
     return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
 
 
-def _make(out: Path) -> None:
+def make_folder(out: Path) -> None:
+    """The folder of `out=`. Raises ConfigError where it cannot be made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

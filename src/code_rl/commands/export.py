@@ -14,6 +14,7 @@ import chz
 
 from code_rl.backends.adapters import (
     Adapter,
+    download_adapter,
     merge_into,
     model_card,
     open_to_others,
@@ -28,6 +29,7 @@ from code_rl.errors import CheckpointError, ConfigError
 from code_rl.runs.checkpoints import get_last_checkpoint
 from code_rl.runs.directory import is_run, read_config
 from code_rl.runs.recorder import read_metrics
+from code_rl.runs.resume import Start
 from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
@@ -120,18 +122,13 @@ def _origin(config: ExportConfig) -> _Origin:
     settings = read_config(path)
     backend = config.backend if config.backend != "auto" else str(settings.get("backend", "embedded"))
     named = config.base_model or settings.get("model_name")
-    return _Origin(str(last["state_path"]), path, resolve_backend(backend), named, int(last["step"]))
+    step = int(last["step"])
+    return _Origin(str(Start(step, last).state_path(path)), path, resolve_backend(backend), named, step)
 
 
 def _adapter(origin: _Origin) -> Adapter:
     if not origin.path.startswith(REMOTE):
-        path = Path(origin.path)
-        # A run directory that was moved takes its checkpoints along.
-        if not path.is_file() and origin.run is not None:
-            path = origin.run / "checkpoints" / path.name
-        return read_embedded(path)
-    from code_rl.backends.adapters import download_adapter
-
+        return read_embedded(Path(origin.path))
     if origin.backend == "embedded":
         raise ConfigError(f"{origin.path} lives on a server; give backend=tinker or backend=http://host:port")
     with tempfile.TemporaryDirectory() as folder:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -246,20 +247,9 @@ def _program_code(row: Mapping[str, Any], where: str) -> str | None:
     return extract_code(text) if text is not None and given == ["completion"] else text
 
 
-def judge_command(given: Mapping[str, str]) -> int:
-    """Run the verb with raw settings; returns the exit code. Raises ConfigError and DataError for bad input."""
-    return run(make_settings(JudgeConfig, given))
-
-
-def run(config: JudgeConfig) -> int:
-    """Judge as configured, showing progress and a table; 0 when every program got a verdict about itself, else 1."""
-    judged = asyncio.run(_run(config))
-    return 0 if judged is None or judged.complete else 1
-
-
-async def _run(config: JudgeConfig) -> Judged | None:
-    """None: dry. Raises SandboxError before anything is written when a remote executor does not answer at all."""
-    from code_rl.commands.judge_view import JudgingView
+@contextlib.asynccontextmanager
+async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]]:
+    """The executor that a verb's settings name, started when it is first asked for, and stopped at the end."""
     from code_rl.sandbox.connect import connect_executor
 
     @cache
@@ -267,6 +257,24 @@ async def _run(config: JudgeConfig) -> Judged | None:
         return connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
 
     try:
+        yield executor
+    finally:
+        if executor.cache_info().currsize:
+            await executor().aclose()
+
+
+def judge_command(given: Mapping[str, str]) -> int:
+    """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
+    judged = asyncio.run(_run(make_settings(JudgeConfig, given)))
+    return 0 if judged is None or judged.complete else 1
+
+
+async def _run(config: JudgeConfig) -> Judged | None:
+    """None: dry. Raises SandboxError before anything is written when a remote executor does not answer at all."""
+    from code_rl.progress import JudgingView
+    from code_rl.sandbox.connect import check_executor
+
+    async with sandbox_on_demand(config) as executor:
         store = await open_problems(config.problems, OnDemand(executor))
         total, shard = check_programs(config.programs, store), read_shard(config.shard)
         out = config.out if shard is None else str(shard.path(config.out))
@@ -279,8 +287,6 @@ async def _run(config: JudgeConfig) -> Judged | None:
             judged = Judged(merge_shards(config.out, keys), 0.0)
             view.summary(judged.counts, judged.wall_s, config.out)
             return judged
-        from code_rl.sandbox.connect import check_executor
-
         await check_executor(executor())
         with view.progress(executor().description) as on_verdict:
             judged = await judge_programs(
@@ -295,6 +301,3 @@ async def _run(config: JudgeConfig) -> Judged | None:
             )
         view.summary(judged.counts, judged.wall_s, out)
         return judged
-    finally:
-        if executor.cache_info().currsize:
-            await executor().aclose()

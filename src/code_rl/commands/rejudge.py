@@ -7,14 +7,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import chz
 
-from code_rl.commands.judge import Program, judge_into
-from code_rl.commands.judge_view import JudgingView
+from code_rl.commands.judge import Program, judge_into, sandbox_on_demand
 from code_rl.commands.verdict_files import Journal
 from code_rl.config.setting import AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError, typed
@@ -24,10 +22,12 @@ from code_rl.preparation.ledger import content_key
 from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
+from code_rl.progress import JudgingView
 from code_rl.replaying.disagreement import DISAGREEMENTS, compare_passing
 from code_rl.replaying.recording import Recording, open_recording
 from code_rl.replaying.rejudge import Completion, completions, last_sound_checkpoint
 from code_rl.reward.verdict import VerdictKind
+from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
 
@@ -52,10 +52,7 @@ class RejudgeConfig:
     )
     new_inputs: int = option(32, "With strengthen=true: inputs to try for a problem.", AT_LEAST_1)
     out: str | None = option(None, f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory).")
-    executor: str = option(
-        "auto",
-        "Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
-    )
+    executor: str = option("auto", EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = option(
         "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
     )
@@ -94,24 +91,15 @@ def rejudge_command(given: Mapping[str, str]) -> int:
 
 
 async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
-    from code_rl.sandbox.connect import connect_executor
-
-    @cache
-    def executor() -> Executor:
-        return connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
-
     pins = recording.settings.get("resolved", {}).get("data", {}) if config.dataset is None else {}
     data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
-    try:
+    async with sandbox_on_demand(config) as executor:
         find = finder(await load_train_problems(data, OnDemand(executor)))
         if not config.strengthen:
             return await _rejudge(config, recording, find, executor(), out)
         path = recording.log_path / DISAGREEMENTS
         print(await compare_passing(recording, find, executor(), config.new_inputs, path))
         return 0
-    finally:
-        if executor.cache_info().currsize:
-            await executor().aclose()
 
 
 async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
@@ -177,17 +165,14 @@ def _say(config: RejudgeConfig, recording: Recording, tally: Tally, missing: Seq
     run, counts, changed = recording.log_path, tally.counts, tally.changed
     widths = {"step": 6, "datums": 7, "fell": 6, "rose": 6, "untrained": 11}
     steps = sorted({step for (step, what), count in counts.items() if count and what != "datums"})
-    table: list[list[Any]] = [
-        list(widths),
-        *([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps),
+    rows = ([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps)
+    lines = [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths.values(), strict=True))
+        for row in (widths, *rows)
     ]
-    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths.values(), strict=True)) for row in table]
     for part, what in ((lines, "steps"), (changed, "data")):
-        print(
-            "\n".join(
-                [*part[:MAX_SHOWN], *([f"… and {len(part) - MAX_SHOWN} more {what}"] if part[MAX_SHOWN:] else [])]
-            )
-        )
+        more = [f"… and {len(part) - MAX_SHOWN} more {what}"] if part[MAX_SHOWN:] else []
+        print("\n".join([*part[:MAX_SHOWN], *more]))
     if missing:
         shown = ", ".join(missing[:MAX_SHOWN]) + (" …" if len(missing) > MAX_SHOWN else "")
         print(f"{len(missing)} problems of the run are not in dataset={config.dataset}, and were not judged: {shown}")
