@@ -41,12 +41,20 @@ from code_rl.rollouts.choice import decide_batch
 from code_rl.run import Run
 from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
 from code_rl.runs.files import write_atomically
-from code_rl.runs.fork import Fork, find_fork
-from code_rl.runs.history import History
+from code_rl.runs.journal import History
 from code_rl.runs.lock import RunLock, lock_run
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.recorder import Recorder, read_metrics
-from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
+from code_rl.runs.resume import (
+    Fork,
+    Start,
+    check_decisions,
+    choose_start,
+    find_fork,
+    go_back,
+    lost_tokens,
+    open_history,
+)
 from code_rl.runs.trackers import read_log_to
 from code_rl.sandbox.connect import check_executor, connect_executor
 from code_rl.sandbox.executor import Executor
@@ -66,9 +74,8 @@ async def assemble(
 ) -> Run:
     """Build every part of a run; what must be closed is left to `stack`. A run that `resumes` goes on from its last good checkpoint.
 
-    Raises:
-        CheckpointError: there is nothing left that the run could go on from.
-        NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
+    Raises CheckpointError: there is nothing left that the run could go on from; NothingLeftError: the run to be resumed has done `max_steps` steps
+    already; what a kill at its end left undone in its logs is done.
     """
     objective = objective_of(config)
     environment = environment_of(config)

@@ -17,8 +17,7 @@ T = TypeVar("T")
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     """What `setting=name` means. A module is looked for where the command runs, too.
 
-    Raises:
-        ConfigError: no part of ours has that name, the module cannot be imported, or it has no such object.
+    Raises ConfigError: no part of ours has that name, the module cannot be imported, or it has no such object.
     """
     if name in ours:
         return ours[name]

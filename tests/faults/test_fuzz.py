@@ -31,9 +31,8 @@ from code_rl.problems.native import format_problem, problem_to_json
 from code_rl.reward.judge import judge
 from code_rl.runs.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.runs.files import seal
-from code_rl.runs.history import read_history
 from code_rl.runs.inflight import read_left
-from code_rl.runs.journal import trained_line
+from code_rl.runs.journal import read_history, trained_line
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.resume import check_decisions
 from code_rl.sandbox.embedded import EmbeddedSandbox

@@ -31,9 +31,8 @@ from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.runs.directory import CONFIG, METRICS, check_log_dir, read_config, with_checksum
 from code_rl.runs.files import JsonLines, keep_lines, mark_of, seal, unseal, write_atomically
-from code_rl.runs.history import read_history
 from code_rl.runs.inflight import Drawn, InFlight, Request, step_file
-from code_rl.runs.journal import JOURNAL, Journal, read_journal
+from code_rl.runs.journal import JOURNAL, Journal, read_history, read_journal
 from code_rl.runs.lock import LOCK, lock_run
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.recorder import ROLLOUTS, Recorder

@@ -23,9 +23,9 @@ from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
 from code_rl.progress import JudgingView
-from code_rl.replaying.disagreement import DISAGREEMENTS, compare_passing
 from code_rl.replaying.recording import Recording, open_recording
-from code_rl.replaying.rejudge import Completion, completions, last_sound_checkpoint
+from code_rl.replaying.rejudge import Completion, compare_passing, completions, last_sound_checkpoint
+from code_rl.reports.diagnostics import DISAGREEMENTS
 from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.sandbox.executor import Executor, OnDemand

@@ -22,8 +22,8 @@ from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, in_words, l
 from code_rl.objective import environment_of, objective_of
 from code_rl.renderers import AUTO, name_of
 from code_rl.runs.directory import begun_settings, default_log_path, is_run, settings_of
-from code_rl.runs.fork import find_fork
 from code_rl.runs.recorder import read_metrics
+from code_rl.runs.resume import find_fork
 from code_rl.runs.trackers import read_log_to
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def _had_no_end(log_path: Path) -> bool:
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     """Settings, run directory, and whether an earlier run is resumed there. Nothing is written yet.
 
-    Raises:
-        ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
+    Raises ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")

@@ -91,11 +91,7 @@ class Recording:
         return batch_shape(self.config)
 
     def steps(self) -> Iterator[RecordedStep]:
-        """Every step in order.
-
-        Raises:
-            DataError: names the file and the line that cannot be read.
-        """
+        """Every step in order. Raises DataError: names the file and the line that cannot be read."""
         metrics = {record["step"]: record for record in self._metrics() if record["step"] >= 0}
         answers = self._answers()
         sampled = {

@@ -158,11 +158,7 @@ def is_loopback(host: str) -> bool:
 
 
 def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
-    """Serve until interrupted. Returns the exit code.
-
-    Raises:
-        ConfigError: the address cannot be used.
-    """
+    """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be used."""
     return asyncio.run(_serve(readers, host, port))
 
 

@@ -76,9 +76,9 @@ class RunReader:
         """Notices about what could not be read."""
         found = list(self.notices)
         found += [
-            f"{tail.path.name}: {tail.damage.count} line(s) are no whole records and were left out, the first is line {tail.damage.first}"
+            f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left out, the first is line {tail.damaged[0]}"
             for tail in (self._metrics_tail, *self._rollout_tails.values())
-            if tail.damage.count
+            if tail.damaged
         ]
         if self.rollouts.unplaced:
             found.append(f"{self.rollouts.unplaced} rollout line(s) name no step and were left out")
@@ -96,7 +96,8 @@ class RunReader:
         for group, record in self.rollouts.last.items():
             place = (self.rollouts.last_step, group)
             if place not in kept:
-                kept[place] = self._packed(record)
+                samples = samples_of(record)
+                kept[place] = pack(group_record(samples, group_flags(record, samples), self.pieces))
         return dict(sorted(kept.items()))
 
     def problem_records(self, numbers: set[int]) -> dict[int, bytes]:
@@ -132,7 +133,7 @@ class RunReader:
         for record in self._metrics_tail.read():
             step = step_of(record)
             if step is None:
-                self._metrics_tail.damage.add(self._metrics_tail.line)
+                self._metrics_tail.damaged.append(self._metrics_tail.line)
             else:
                 self.metrics[step] = record
                 changed = True
@@ -203,10 +204,6 @@ class RunReader:
             del state.tallies[each]
         state.shelf.forget_from(step)
 
-    def _packed(self, record: Mapping[str, Any]) -> bytes:
-        samples = samples_of(record)
-        return pack(group_record(samples, group_flags(record, samples), self.pieces))
-
     def _show_problem(self, record: Mapping[str, Any]) -> None:
         number = self.rollouts.problems[as_text(record.get("problem_id"), 400) or "unnamed"]
         if number not in self.rollouts.shown:
@@ -214,11 +211,7 @@ class RunReader:
 
 
 def open_run(log_path: Path) -> RunReader:
-    """A reader that has read what is there.
-
-    Raises:
-        DataError: the directory does not exist or holds nothing of a run.
-    """
+    """A reader that has read what is there. Raises DataError: the directory does not exist or holds nothing of a run."""
     names = (CONFIG, METRICS, ROLLOUTS)
     if not log_path.is_dir():
         raise DataError(f"log_path={log_path} is not a directory; give the directory of a run")

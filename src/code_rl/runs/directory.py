@@ -55,9 +55,8 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     Returns:
         The directory, which exists then.
 
-    Raises:
-        ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) holds
-            something that is not a run.
+    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) holds something that is not a
+    run.
     """
     if behavior_if_exists not in get_args(Behavior):
         raise ConfigError(f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}")

@@ -23,9 +23,8 @@ from code_rl.runs.checkpoints import (
 )
 from code_rl.runs.directory import FORMAT, METRICS
 from code_rl.runs.files import JsonLines, Mark, mark_of, read_lines
-from code_rl.runs.history import History
 from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, InFlight, Slot
-from code_rl.runs.journal import JOURNAL, TRAINED, Journal, trained_line
+from code_rl.runs.journal import JOURNAL, TRAINED, History, Journal, trained_line
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.smoke import STEPS, smoke_lines
 
