@@ -6,18 +6,19 @@ below, and every one is printed beside the figures.
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import chz
+import numpy as np
 
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule
 from code_rl.errors import DataError
-from code_rl.planner import Plan, StageTimes, simulate
 from code_rl.problems.builtin import SPLITS
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import test_split_settings
@@ -89,7 +90,7 @@ def _splits(config: Config) -> int:
 
 
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
-    """Seconds of a step in the first stage, from the planner."""
+    """Seconds of a step in the first stage, simulated."""
     limit = context_schedule(config, room=2**62).stages[0].max_tokens
     batch = _batch(shape, limit, assume)
     count = shape.prompts * shape.samples_per_prompt
@@ -140,3 +141,65 @@ def report(config: Config) -> list[str]:
     lines += ["", "assumed:"]
     lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()]
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Measured seconds: `sample_s` per completion, `score_s` per program, `train_s` per batch."""
+
+    sample_s: Sequence[float]
+    score_s: Sequence[float]
+    train_s: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is planned for: K, the batch, the pools."""
+
+    max_steps_off_policy: int = 0
+    completions: int = 128
+    programs: int = 128
+    sandboxes: int = 16
+    steps: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Seconds per step, after the pipeline has filled, and the stages' own seconds: the slowest bounds the step."""
+
+    step_s: float
+    sample_s: float
+    score_s: float
+    train_s: float
+
+
+def simulate(times: StageTimes, plan: Plan, seed: int = 0) -> Schedule:
+    """How long steps take under the overlapped schedule, on times drawn from those measured. Deterministic for a seed.
+
+    The model: completions of a batch are sampled concurrently, each for a time drawn from those given; a program waits for one of
+    `sandboxes` places, first come first served; the trainer takes the minibatches of a batch in their order, one after the other. Batch n
+    is begun when the weights behind max(0, n − K) steps are there. Left out: network, evaluations, checkpoints, retries.
+    """
+    rng = np.random.default_rng(seed)
+    sandboxes = [0.0] * plan.sandboxes
+    trained = [0.0]
+    samples, scores, trains = [], [], []
+    lag = plan.max_steps_off_policy
+    for step in range(plan.steps):
+        begun = trained[max(step - lag, 0)]
+        drawn = rng.choice(times.sample_s, plan.completions)
+        arrivals = np.sort(begun + drawn)[-plan.programs :]
+        programs = rng.choice(times.score_s, plan.programs)
+        scored = begun + float(drawn.max())
+        for arrival, seconds in zip(arrivals, programs, strict=True):
+            ended = max(float(arrival), heapq.heappop(sandboxes)) + float(seconds)
+            heapq.heappush(sandboxes, ended)
+            scored = max(scored, ended)
+        train = float(rng.choice(times.train_s))
+        trained.append(max(scored, trained[-1]) + train)
+        samples.append(float(drawn.max()))
+        scores.append(float(programs.sum()) / plan.sandboxes)
+        trains.append(train)
+    warm = min(plan.steps // 4, 5)
+    period = (trained[-1] - trained[warm]) / (plan.steps - warm)
+    return Schedule(period, float(np.mean(samples)), float(np.mean(scores)), float(np.mean(trains)))
