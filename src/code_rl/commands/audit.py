@@ -36,6 +36,11 @@ OF_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of target that read a setting; those that are not named, each does."""
 
+NUMBERS = must(
+    lambda loads: all(load.strip().isdigit() and int(load) >= 1 for load in loads.split(",") if load.strip()),
+    "whole numbers of at least 1, comma-separated",
+)
+
 
 @chz.chz
 class AuditConfig:
@@ -54,7 +59,9 @@ class AuditConfig:
     corpus: Literal["full", "quick"] = option("full", "Graders: all programs, or about a fifth of each class.")
     out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
     concurrency: int = option(4, "Graders: programs at once.", AT_LEAST_1)
-    loads: str = option("1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.")
+    loads: str = option(
+        "1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.", NUMBERS
+    )
     under_load: int = option(
         60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2")
     )
@@ -99,11 +106,6 @@ class AuditConfig:
             raise ConfigError(f"{' and '.join(given) or 'nothing'} given; give one of grader=, backend= and script=")
 
     @chz.validate
-    def _ranges(self) -> None:
-        if any(not load.isdigit() or int(load) < 1 for load in self._loads()):
-            raise ConfigError(f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated")
-
-    @chz.validate
     def _belongs(self) -> None:
         """A setting of another kind of grader would silently do nothing."""
         fields = chz.chz_fields(type(self))
@@ -131,13 +133,10 @@ class AuditConfig:
         """`timeout`, or this."""
         return default_s if self.timeout is None else self.timeout
 
-    def _loads(self) -> list[str]:
-        return [load.strip() for load in self.loads.split(",") if load.strip()]
-
     @property
     def numbers_at_once(self) -> tuple[int, ...]:
         """`loads`, as numbers."""
-        return tuple(map(int, self._loads()))
+        return tuple(int(load) for load in self.loads.split(",") if load.strip())
 
 
 def audit_command(given: Mapping[str, str]) -> int:

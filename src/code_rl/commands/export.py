@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import chz
 
@@ -31,9 +31,6 @@ from code_rl.runs.directory import is_run, read_config
 from code_rl.runs.recorder import read_metrics
 from code_rl.runs.resume import Start
 from code_rl.settings import make_settings
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 REMOTE = "tinker://"
 
@@ -80,6 +77,8 @@ def export_command(given: Mapping[str, Any]) -> int:
         raise ConfigError(f"out={config.out} exists and is not an empty folder; choose another")
     origin = _origin(config)
     adapter = _adapter(origin)
+    import transformers
+
     base = source_of(config.base_model or adapter.base_model)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
@@ -88,8 +87,12 @@ def export_command(given: Mapping[str, Any]) -> int:
         if config.format == "peft":
             write_peft(adapter, base, folder)
         else:
-            _write_merged(adapter, base, folder)
-        _tokenizer(base).save_pretrained(folder)
+            unloaded = f"base model {base!r} could not be loaded"
+            model = _pretrained(transformers.AutoModelForCausalLM, base, unloaded, dtype="auto")
+            merge_into(model, adapter)
+            model.save_pretrained(folder)
+        unusable = f"{base!r} has no usable tokenizer"
+        _pretrained(transformers.AutoTokenizer, base, unusable).save_pretrained(folder)
         (folder / "README.md").write_text(_card(config, origin, adapter))
         open_to_others(folder)
         if out.exists():
@@ -134,24 +137,11 @@ def _adapter(origin: _Origin) -> Adapter:
         return read_folder(Path(folder), origin.base_model or base_model)
 
 
-def _write_merged(adapter: Adapter, base: str, folder: PathLike[str]) -> None:
-    from transformers import AutoModelForCausalLM
-
+def _pretrained(kind: Any, base: str, refusal: str, **how: Any) -> Any:
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        return kind.from_pretrained(base, **how)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"base model {base!r} could not be loaded: {' '.join(str(error).split())[:300]}") from error
-    merge_into(model, adapter)
-    model.save_pretrained(folder)
-
-
-def _tokenizer(base: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(base)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{base!r} has no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
+        raise ConfigError(f"{refusal}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _card(config: ExportConfig, origin: _Origin, adapter: Adapter) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -51,7 +52,7 @@ def report_command(given: Mapping[str, Any]) -> int:
     if config.live:
         from code_rl.reports.live import serve
 
-        return serve(readers, config.host, config.port)
+        return asyncio.run(serve(readers, config.host, config.port))
     if config.format == "text":
         from rich.console import Console
 

@@ -106,9 +106,8 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
     def check(settings: Any, name: str) -> None:
         value = getattr(settings, name)
         if value is not None and not holds(value):
-            raise ConfigError(
-                f"{name.removeprefix('X_')}={value} must be {wanted}"
-            )  # chz's name of a value as it was given
+            # X_ begins chz's name of a value as it was given.
+            raise ConfigError(f"{name.removeprefix('X_')}={value} must be {wanted}")
 
     return check
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,9 @@ def _replayed(step: RecordedStep, recording: Recording, objective: Objective) ->
     credited = [(line, credit(line.group, objective)) for line in step.groups]
     learned = Learned(credited=[(line.group, each) for line, each in credited])
     assumed = 0
-    for part in _optimizer_steps(credited, recording):
+    size = recording.shape.prompts // recording.config.num_substeps
+    for first in range(0, recording.shape.prompts, size):
+        part = [pair for pair in credited if first <= pair[0].place < first + size]
         named = [pair for line, each in part for pair in _examples(line, each)]
         members, examples = [member for member, _ in named], [example for _, example in named]
         if objective.kl_coef and examples:
@@ -89,15 +91,6 @@ def _refuse_buffer(step: RecordedStep, objective: Objective) -> None:
                 f"overlong_buffer={buffer} is not below {group.max_tokens}, the token limit that problem {group.problem.id!r} had at step "
                 f"{step.step}: even the shortest answer would be penalised"
             )
-
-
-def _optimizer_steps(
-    credited: Sequence[tuple[RecordedGroup, Credit]], recording: Recording
-) -> Iterator[list[tuple[RecordedGroup, Credit]]]:
-    """The groups of each optimizer step, in order."""
-    size = recording.shape.prompts // recording.config.num_substeps
-    for first in range(0, recording.shape.prompts, size):
-        yield [pair for pair in credited if first <= pair[0].place < first + size]
 
 
 def _examples(line: RecordedGroup, each: Credit) -> list[tuple[Member, Example]]:

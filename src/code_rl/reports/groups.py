@@ -138,7 +138,9 @@ def group_flags(record: Mapping[str, Any], samples: Sequence[Mapping[str, Any]])
     known: dict[tuple[str, str], list[str]] = {}
     found = []
     for sample in samples:
-        key = as_text(sample.get("text")), _message(sample)
+        failure = sample.get("failure")
+        message = as_text(failure.get("message"), 2_000) if isinstance(failure, dict) else ""
+        key = as_text(sample.get("text")), message
         if key not in known:
             known[key] = flags(extract_code(key[0]), key[1], tests, stdin)
         found.append(known[key])
@@ -225,11 +227,6 @@ def _shading(tokens: Sequence[int], logprobs: Sequence[float | None], pieces: Pi
         gap = f"[… {len(texts) - CLIP_TOKENS} tokens are left out here …]"
         texts, hundredths = [*texts[:head], gap, *texts[-tail:]], [*hundredths[:head], None, *hundredths[-tail:]]
     return {"pieces": texts, "logprobs": hundredths}
-
-
-def _message(sample: Mapping[str, Any]) -> str:
-    failure = sample.get("failure")
-    return as_text(failure.get("message"), 2_000) if isinstance(failure, dict) else ""
 
 
 def _ids(value: Any) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,6 +19,7 @@ from code_rl.errors import ConfigError
 from code_rl.reports.overview import side_by_side
 from code_rl.reports.page import Book, make_book, policy, render
 from code_rl.reports.run import RunReader
+from code_rl.sandbox.serving.admission import stop_signal
 
 LOOK_EVERY_S = 0.25
 KEEP_ALIVE_S = 15.0
@@ -157,12 +157,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
+async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
     """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be used."""
-    return asyncio.run(_serve(readers, host, port))
-
-
-async def _serve(readers: Sequence[RunReader], host: str, port: int) -> int:
     desk = Desk(readers, host)
     runner = web.AppRunner(desk.application(), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
@@ -179,10 +175,7 @@ async def _serve(readers: Sequence[RunReader], host: str, port: int) -> int:
         print(f"live report: http://{shown}:{bound}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can read the run", flush=True)
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await stop.wait()
+        await stop_signal().wait()
     finally:
         await runner.cleanup()
     return 0

@@ -7,30 +7,14 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from code_rl.redaction import RedactingFormatter, redacted
 from code_rl.runs.directory import CONFIG, METRICS
 from code_rl.runs.files import JsonLines, open_private, write_atomically
-from code_rl.runs.trackers import open_trackers
+from code_rl.runs.trackers import Guarded, open_trackers
 
 logger = logging.getLogger("code_rl")
-
-
-class MetricsLogger(Protocol):
-    """Somewhere that settings and metrics go."""
-
-    def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Keep the run's settings."""
-        ...
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Keep one step's metrics."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held."""
-        ...
 
 
 class FileLogger:
@@ -87,7 +71,7 @@ class ConsoleLogger:
 class MultiplexLogger:
     """Forwards to several loggers."""
 
-    def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
+    def __init__(self, loggers: Sequence[FileLogger | ConsoleLogger | Guarded]) -> None:
         self.loggers = list(loggers)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:

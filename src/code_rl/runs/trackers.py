@@ -104,9 +104,7 @@ class Wandb:
             settings=wandb.Settings(console="off", quiet=True),
         )
         self._run.define_metric("step")
-        self._run.define_metric(
-            "*", step_metric="step"
-        )  # the baseline is step −1, which wandb's own counter does not have
+        self._run.define_metric("*", step_metric="step")  # its own counter has no step −1, which is the baseline
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """One row."""
