@@ -47,7 +47,7 @@ class Sign(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Windows:
     """The records of training steps, split into the windows that rules compare."""
 
     steps: Sequence[Record]
@@ -81,9 +81,9 @@ class Look:
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
     """Every finding about a run, the worst first. `records` are those of `metrics.jsonl`, in the order of their steps."""
     steps = [record for record in records if (as_number(record.get("step")) or 0) >= 0 and "mean_reward" in record]
-    look = Look(steps, records, config)
+    run = Windows(steps, records, config)
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
-    found = [_finding(rule.__name__, sign) for rule in rules if (sign := rule(look)) is not None]
+    found = [_finding(rule.__name__, sign) for rule in rules if (sign := rule(run)) is not None]
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
 
 
@@ -107,22 +107,22 @@ def weak_tests(log_path: Path) -> list[Finding]:
     return [_finding("weak_tests", Sign("warning", f"on {len(names)} problems: {shown}"))] if names else []
 
 
-def loss_not_finite(look: Look) -> Sign | None:
+def loss_not_finite(run: Windows) -> Sign | None:
     """NaN or infinity where the loss should be."""
     names = ("loss", "ratio_max", "kl_sample_train")
     broken = [
         record
-        for record in look.steps
+        for record in run.steps
         if any(isinstance(record.get(name), float) and not math.isfinite(record[name]) for name in names)
     ]
     if not broken:
         return None
-    return Sign("bad", f"first at step {broken[0].get('step')}, in {len(broken)} of {len(look.steps)} steps")
+    return Sign("bad", f"first at step {broken[0].get('step')}, in {len(broken)} of {len(run.steps)} steps")
 
 
-def sandbox_errors(look: Look) -> Sign | None:
+def sandbox_errors(run: Windows) -> Sign | None:
     """Completions without a verdict."""
-    lost, every = look.total("verdicts/sandbox_error"), _judged(look.steps)
+    lost, every = run.total("verdicts/sandbox_error"), _judged(run.steps)
     if not lost:
         return None
     share = lost / every if every else 0.0
@@ -130,9 +130,9 @@ def sandbox_errors(look: Look) -> Sign | None:
     return Sign("bad" if share > 0.05 else "warning", evidence)
 
 
-def checker_errors(look: Look) -> Sign | None:
+def checker_errors(run: Windows) -> Sign | None:
     """Problems whose checker is broken."""
-    lost = look.total("verdicts/checker_error")
+    lost = run.total("verdicts/checker_error")
     evidence = f"{lost:.0f} completions ended as checker_error and were masked out of their groups"
     return Sign("bad", evidence) if lost else None
 
@@ -142,20 +142,20 @@ def never_trained(steps: Sequence[Record]) -> bool:
     return bool(steps) and all(as_number(record.get("n_datums")) == 0 for record in steps)
 
 
-def no_optimizer_step(look: Look) -> Sign | None:
+def no_optimizer_step(run: Windows) -> Sign | None:
     """Steps were taken, and the weights are as they were."""
-    if not never_trained(look.steps):
+    if not never_trained(run.steps):
         return None
-    skipped = f"{look.total('groups_skipped'):.0f} of {look.total('groups_total'):.0f} groups were skipped"
-    return Sign("bad", f"none of {len(look.steps)} steps had a completion to train on: {skipped}")
+    skipped = f"{run.total('groups_skipped'):.0f} of {run.total('groups_total'):.0f} groups were skipped"
+    return Sign("bad", f"none of {len(run.steps)} steps had a completion to train on: {skipped}")
 
 
-def no_code_blocks(look: Look) -> Sign | None:
+def no_code_blocks(run: Windows) -> Sign | None:
     """Not one answer with a fenced block."""
-    rates = [as_number(record.get("format_rate")) for record in look.steps]
+    rates = [as_number(record.get("format_rate")) for record in run.steps]
     if not rates or any(rates) or None in rates:
         return None
-    return Sign("bad", f"0 of {_judged(look.steps):.0f} completions in {len(look.steps)} steps")
+    return Sign("bad", f"0 of {_judged(run.steps):.0f} completions in {len(run.steps)} steps")
 
 
 def steps_taken(steps: Sequence[Record]) -> str:
@@ -163,42 +163,42 @@ def steps_taken(steps: Sequence[Record]) -> str:
     return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
 
 
-def too_few_steps(look: Look) -> Sign | None:
+def too_few_steps(run: Windows) -> Sign | None:
     """Nothing was looked for that takes a trend."""
-    return Sign("note", f"{steps_taken(look.steps)}; trends are looked for from {MIN_STEPS} on")
+    return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
 
 
-def degenerate_groups(look: Look) -> Sign | None:
+def degenerate_groups(run: Windows) -> Sign | None:
     """All rewards of most groups are the same."""
-    late = [record for record in look.steps[-look.window :] if as_number(record.get("groups_total"))]
+    late = [record for record in run.steps[-run.window :] if as_number(record.get("groups_total"))]
     total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
     if not total or skipped / total < 0.8:
         return None
     evidence = f"{percent(skipped / total)} of the groups of the last {len(late)} steps had the same reward for every completion"
-    solved = (look.late("mean_correct") or 0) > 0.5
+    solved = (run.late("mean_correct") or 0) > 0.5
     return Sign("bad" if skipped == total else "warning", evidence, "solved" if solved else "")
 
 
-def reward_flat_at_zero(look: Look) -> Sign | None:
+def reward_flat_at_zero(run: Windows) -> Sign | None:
     """Almost nothing passes, from the beginning to the end."""
-    late, early = look.late("mean_correct"), look.early("mean_correct")
+    late, early = run.late("mean_correct"), run.early("mean_correct")
     if late is None or early is None or late > 0.02 or early > 0.02:
         return None
     return Sign("bad", f"{percent(late)} of the completions pass at the end, {percent(early)} did at the beginning")
 
 
-def reward_flat_at_one(look: Look) -> Sign | None:
+def reward_flat_at_one(run: Windows) -> Sign | None:
     """Almost everything passes, from the beginning to the end."""
-    late, early = look.late("mean_correct"), look.early("mean_correct")
+    late, early = run.late("mean_correct"), run.early("mean_correct")
     if late is None or early is None or late < 0.97 or early < 0.9:
         return None
     evidence = f"{percent(early)} of the completions passed at the beginning and {percent(late)} at the end"
     return Sign("warning", evidence)
 
 
-def format_falling(look: Look) -> Sign | None:
+def format_falling(run: Windows) -> Sign | None:
     """The share of answers with a fenced block goes down."""
-    late, early = look.late("format_rate"), look.early("format_rate")
+    late, early = run.late("format_rate"), run.early("format_rate")
     if late is None or early is None or late > early - 0.05:
         return None
     evidence = (
@@ -207,20 +207,20 @@ def format_falling(look: Look) -> Sign | None:
     return Sign("bad" if late < early - 0.2 else "warning", evidence)
 
 
-def held_out_flat(look: Look) -> Sign | None:
+def held_out_flat(run: Windows) -> Sign | None:
     """Reward up while held-out Pass@1 is flat."""
-    early, late = look.early("mean_correct"), look.late("mean_correct")
-    name = "eval/pass@1" if sum("eval/pass@1" in record for record in look.everything) > 1 else "eval/mean_correct"
-    scores = values_of(look.everything, name)
+    early, late = run.early("mean_correct"), run.late("mean_correct")
+    name = "eval/pass@1" if sum("eval/pass@1" in record for record in run.everything) > 1 else "eval/mean_correct"
+    scores = values_of(run.everything, name)
     if early is None or late is None or len(scores) < 2 or late - early < 0.1 or scores[-1] - scores[0] > 0.02:
         return None
     training = f"training correctness went from {percent(early)} to {percent(late)}"
     return Sign("bad", f"{training}, held-out from {percent(scores[0])} to {percent(scores[-1])}")
 
 
-def held_out_falling(look: Look) -> Sign | None:
+def held_out_falling(run: Windows) -> Sign | None:
     """Held-out correctness fell from its best."""
-    known = [(record.get("step"), as_number(record.get("eval/mean_correct"))) for record in look.everything]
+    known = [(record.get("step"), as_number(record.get("eval/mean_correct"))) for record in run.everything]
     values = [(step, score) for step, score in known if score is not None]
     if len(values) < 3:
         return None
@@ -231,64 +231,64 @@ def held_out_falling(look: Look) -> Sign | None:
     return Sign("warning", f"held-out greedy Pass@1 was {percent(best[1])} {when} and is {percent(last[1])} now")
 
 
-def loss_exploding(look: Look) -> Sign | None:
+def loss_exploding(run: Windows) -> Sign | None:
     """The loss's size grows by far, or sampler and trainer come apart."""
-    windows = (look.steps[-look.window :], look.steps[: look.window])
+    windows = (run.steps[-run.window :], run.steps[: run.window])
     late, early = (_mean([abs(value) for value in values_of(steps, "loss")]) for steps in windows)
     if late is None or early is None or late < max(10 * early, 0.5):
         return None
     return Sign("bad", f"its mean size went from {early:.3g} to {late:.3g}")
 
 
-def sampler_trainer_gap(look: Look) -> Sign | None:
+def sampler_trainer_gap(run: Windows) -> Sign | None:
     """Sampler and trainer disagree about the same tokens."""
-    late = look.late("kl_sample_train")
-    stale = look.late("staleness/mean") or look.late("staleness") or 0.0
+    late = run.late("kl_sample_train")
+    stale = run.late("staleness/mean") or run.late("staleness") or 0.0
     if late is None or abs(late) < 0.01 or stale > 0:
         return None
     evidence = f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be near 0"
     return Sign("bad" if abs(late) > 0.1 else "warning", evidence)
 
 
-def entropy_collapse(look: Look) -> Sign | None:
+def entropy_collapse(run: Windows) -> Sign | None:
     """The model says the same thing every time."""
-    name = "entropy" if look.late("entropy") is not None else "rollouts/entropy"
-    late, early, correct = look.late(name), look.early(name), look.late("mean_correct") or 0
+    name = "entropy" if run.late("entropy") is not None else "rollouts/entropy"
+    late, early, correct = run.late(name), run.early(name), run.late("mean_correct") or 0
     if late is None or early is None or early <= 0 or late > 0.2 * early or correct > 0.9:
         return None
     fell = f"mean surprise per token fell from {early:.3g} to {late:.3g} nats"
     return Sign("warning", f"{fell} while {percent(correct)} pass")
 
 
-def truncation(look: Look) -> Sign | None:
+def truncation(run: Windows) -> Sign | None:
     """Many answers are cut off at max_tokens."""
-    late = look.late("truncated_rate")
+    late = run.late("truncated_rate")
     if late is None or late < 0.2:
         return None
-    limit = look.config.get("max_tokens", "?")
+    limit = run.config.get("max_tokens", "?")
     evidence = f"{percent(late)} of the completions at the end reached max_tokens={limit}"
     return Sign("bad" if late > 0.5 else "warning", evidence)
 
 
-def time_limits(look: Look) -> Sign | None:
+def time_limits(run: Windows) -> Sign | None:
     """Time-outs dominate the failures."""
-    late, passed = look.share("time_limit"), look.share("passed")
+    late, passed = run.share("time_limit"), run.share("passed")
     if late is None or passed is None or late < 0.1 or late < 0.5 * (1 - passed):
         return None
     exceed = f"{percent(late)} of the completions at the end exceed the time limit"
     return Sign("warning", f"{exceed}; {percent(1 - passed)} fail in all")
 
 
-def compile_errors(look: Look) -> Sign | None:
+def compile_errors(run: Windows) -> Sign | None:
     """Programs that are not Python."""
-    late, early = look.share("compile_error"), look.share("compile_error", late=False)
+    late, early = run.share("compile_error"), run.share("compile_error", late=False)
     if late is None or early is None or late < 0.15 or late < early:
         return None
     at_end = f"{percent(late)} of the completions at the end are compile errors"
     return Sign("warning", f"{at_end}, {percent(early)} at the beginning")
 
 
-Rule = Callable[[Look], Sign | None]
+Rule = Callable[[Windows], Sign | None]
 ALWAYS: tuple[Rule, ...] = (loss_not_finite, sandbox_errors, checker_errors, no_optimizer_step, no_code_blocks)
 TRENDS: tuple[Rule, ...] = (
     degenerate_groups, reward_flat_at_zero, reward_flat_at_one, format_falling, held_out_flat, held_out_falling, loss_exploding,

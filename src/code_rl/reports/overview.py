@@ -43,7 +43,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
         "settings": settings(reader.config, steps),
         "rollouts": {
-            "rule": reader.rollouts.shelf.rule(),
+            "rule": reader.rollouts.kept.rule(),
             "groups": reader.rollouts.groups,
             "problems": len(reader.rollouts.problems),
         },

@@ -1,6 +1,6 @@
 """Pages: one HTML file with everything in it, that of a run under a policy that lets only its own scripts and styles run.
 
-The rollouts of a run come as a book: what the viewer asks for, packed.
+The rollouts of a run come packed: what the viewer asks for, part by part.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from markupsafe import Markup
 from code_rl import __version__
 from code_rl.reports.overview import side_by_side
 from code_rl.reports.run import RunReader
-from code_rl.reports.shelf import Place, pack
 from code_rl.reports.text import summary
+from code_rl.reports.thinning import Place, pack
 from code_rl.runs.files import write_atomically
 
 ASSETS = Path(__file__).parent / "assets"
@@ -53,7 +53,7 @@ def policy(live: bool) -> str:
 def render(readers: Sequence[RunReader], live: bool = False) -> str:
     """The page of one run, or of several side by side. `live`: rollouts and news are asked of the server that sent the page."""
     overviews = side_by_side(readers)
-    books = [] if live else [shelved(make_book(reader)) for reader in readers]
+    rollouts = [] if live else [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     return render_plain(
         "page.html.j2",
@@ -62,7 +62,7 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
         style=Markup(_asset(STYLES)),  # noqa: S704 - files of this package
         script=Markup(_asset(SCRIPTS)),  # noqa: S704
         data=Markup(embed({"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews})),  # noqa: S704
-        books=[{"text": text, "table": Markup(table)} for text, table in books],  # noqa: S704
+        rollouts=[{"text": text, "table": Markup(table)} for text, table in rollouts],  # noqa: S704
         summary="\n\n".join(summary(view) for view in overviews),
     )
 
@@ -88,7 +88,7 @@ def _hash(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class PackedRollouts:
     """One run's rollouts at one moment; every value is deflated JSON."""
 
     index: bytes
@@ -96,12 +96,12 @@ class Book:
     problems: dict[int, bytes]
 
 
-def make_book(reader: RunReader) -> Book:
+def pack_rollouts(reader: RunReader) -> PackedRollouts:
     """Pack what a reader has."""
     groups = reader.kept_groups()
     index = reader.rollouts.index
     wanted = {index[place][0] for place in groups if place in index}
-    return Book(pack(_index(reader, groups)), groups, reader.problem_records(wanted))
+    return PackedRollouts(pack(_index(reader, groups)), groups, reader.problem_records(wanted))
 
 
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
     }
 
 
-def shelved(book: Book) -> tuple[str, str]:
-    """A book for a page without a server: all bytes in one base64 text, and a JSON table of where each part begins.
+def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
+    """Rollouts for a page without a server: all bytes in one base64 text, and a JSON table of where each part begins.
 
     Parts begin at multiples of three bytes, so that each can be decoded alone: four characters for three bytes.
     """
@@ -133,9 +133,9 @@ def shelved(book: Book) -> tuple[str, str]:
         return [start, len(part)]
 
     table = {
-        "index": place(book.index),
-        "groups": [[*key, *place(part)] for key, part in book.groups.items()],
-        "problems": [[number, *place(part)] for number, part in book.problems.items()],
+        "index": place(packed.index),
+        "groups": [[*key, *place(part)] for key, part in packed.groups.items()],
+        "problems": [[number, *place(part)] for number, part in packed.problems.items()],
     }
     return base64.b64encode(bytes(raw)).decode("ascii"), embed(table)
 
