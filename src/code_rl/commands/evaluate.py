@@ -32,6 +32,7 @@ from code_rl.evaluation.settings import (
     wanted_ks,
 )
 from code_rl.evaluation.view import EvalView, markdown
+from code_rl.runs.directory import default_log_path
 from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor
 
@@ -244,5 +245,5 @@ def _out(config: EvalConfig) -> Path:
         if out.is_dir() and any(out.iterdir()) and read_manifest(out) is None and not any(out.rglob(MANIFEST)):
             raise ConfigError(f"out={out} is not empty and holds no evaluation; choose another folder")
         return out
-    stamp = datetime.now().astimezone().strftime("%Y_%m_%d-%H_%M_%S")
-    return Path.home() / "code-rl-logs" / f"eval-{stamp}"
+    path = default_log_path()
+    return path.with_name(f"eval-{path.name}")

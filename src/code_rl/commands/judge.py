@@ -10,15 +10,15 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import chz
 
 from code_rl import __version__
-from code_rl.commands.verdict_files import Journal, counted, merge_shards
+from code_rl.commands.verdict_files import VerdictLog, counted, merge_shards
 from code_rl.concurrency import abandon, default_concurrency
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError
@@ -173,48 +173,44 @@ async def judge_programs(
     started = time.perf_counter()
     rows = taken(programs, store, cpu_limit_s, shard)
 
-    with Journal(out) as journal:
-        if journal.earlier:
-            on_earlier(journal.earlier)
-        await judge_into(
-            journal, rows, store.get, executor, concurrency=concurrency, cpu_limit_s=cpu_limit_s, on_verdict=on_verdict
-        )
+    with VerdictLog(out) as log:
+        if log.earlier:
+            on_earlier(log.earlier)
+        ask = partial(judge, executor=executor, cpu_limit_s=cpu_limit_s)
+        await judge_into(log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict)
         counts: Counter[VerdictKind] = Counter()
-        in_order = (journal.row(key) for _, key in taken(programs, store, cpu_limit_s, shard))
-        journal.finish(counted(in_order, counts))
+        in_order = (log.row(key) for _, key in taken(programs, store, cpu_limit_s, shard))
+        log.finish(counted(in_order, counts))
     return Judged(counts, time.perf_counter() - started)
 
 
 async def judge_into(
-    journal: Journal,
+    log: VerdictLog,
     rows: Iterator[tuple[Program, str]],
     problem_of: Callable[[str], Problem | None],
-    executor: Executor,
-    *,
-    concurrency: int | None = None,
-    cpu_limit_s: float | None = None,
-    all_tests: bool = False,
+    ask: Callable[[Problem, str | None], Awaitable[Verdict]],
+    at_once: int,
     on_verdict: OnVerdict | None = None,
 ) -> None:
-    """Judge the programs, given with their keys, of which `journal` has no row yet, many at once."""
+    """Judge with `ask` the programs, given with their keys, of which `log` has no row yet."""
 
     async def work() -> None:
         for program, key in rows:
             await asyncio.sleep(0)  # not every program has something to wait for
-            if key in journal:
+            if key in log:
                 continue
             problem = problem_of(program.problem_id)
             assert problem is not None
-            verdict = await judge(problem, program.code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests)
-            journal.put(format_verdict(program, verdict, key))
+            verdict = await ask(problem, program.code)
+            log.put(format_verdict(program, verdict, key))
             if on_verdict is not None:
                 on_verdict(verdict)
 
-    tasks = [asyncio.create_task(work()) for _ in range(concurrency or default_concurrency(executor))]
+    tasks = [asyncio.create_task(work()) for _ in range(at_once)]
     try:
         await asyncio.gather(*tasks)
     except BaseException as error:
-        error.add_note(f"the verdicts so far are in {journal.path}; the same command goes on from there")
+        error.add_note(f"the verdicts so far are in {log.path}; the same command goes on from there")
         raise
     finally:
         await abandon(tasks)

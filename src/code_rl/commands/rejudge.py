@@ -7,13 +7,15 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import chz
 
 from code_rl.commands.judge import Program, judge_into, sandbox_on_demand
-from code_rl.commands.verdict_files import Journal
+from code_rl.commands.verdict_files import VerdictLog
+from code_rl.concurrency import default_concurrency
 from code_rl.config.setting import AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError, typed
 from code_rl.objective import objective_of
@@ -26,6 +28,7 @@ from code_rl.progress import JudgingView
 from code_rl.replaying.recording import Recording, open_recording
 from code_rl.replaying.rejudge import Completion, compare_passing, completions, last_sound_checkpoint
 from code_rl.reports.diagnostics import DISAGREEMENTS
+from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
@@ -127,15 +130,15 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
                 yield Program(each.line.group.problem.id, "", each.trajectory.last.code), str(key)
 
     tally, view = Tally(), JudgingView(len(asked))
-    with Journal(out) as journal:
-        if journal.earlier:
-            view.say(f"{journal.earlier} verdicts are here from before")
+    with VerdictLog(out) as log:
+        if log.earlier:
+            view.say(f"{log.earlier} verdicts are here from before")
         with view.progress(executor.description) as on_verdict:
-            await judge_into(
-                journal, programs(), find, executor, concurrency=config.concurrency, cpu_limit_s=limit, all_tests=every, on_verdict=on_verdict
-            )  # fmt: skip
+            ask = partial(judge, executor=executor, cpu_limit_s=limit, all_tests=every)
+            at_once = config.concurrency or default_concurrency(executor)
+            await judge_into(log, programs(), find, ask, at_once, on_verdict)
         rows = ((each, key_of(each)) for each in completions(recording))
-        journal.finish(tally.take(each, each.row(objective, journal.row(key) if key else None)) for each, key in rows)
+        log.finish(tally.take(each, each.row(objective, log.row(key) if key else None)) for each, key in rows)
     _say(config, recording, tally, missing, out)
     return 1 if tally.unjudged else 0
 
