@@ -40,8 +40,7 @@ class Completion:
     @property
     def where(self) -> str:
         """For people."""
-        again = f" attempt {self.line.attempt}" if self.line.attempt else ""
-        return f"step {self.line.step}, group {self.line.place}{again}, completion {self.number}"
+        return f"step {self.line.step}, {self.line.where}, completion {self.number}"
 
     def row(self, objective: Objective, judged: Judged | None) -> dict[str, Any]:
         """A line of `rejudge.jsonl`; `judged` is None where the problem is not among those given."""

@@ -111,7 +111,7 @@ def _by_member(step: RecordedStep, recording: Recording) -> dict[Member, tuple[L
         for number, segment in enumerate(segments(line.group.trajectories[index].turns))
     ]
     members, lengths = [member for member, _ in parts], [length for _, length in parts]
-    logprobs, reference = step.answers.logprobs, step.answers.reference
+    logprobs, reference = step.answers
     wrong = [each for each in (logprobs, reference or logprobs) if [len(answer) for answer in each] != lengths]
     if wrong:
         raise DataError(
@@ -162,19 +162,21 @@ def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
 
 
 def _credit_differences(line: RecordedGroup, credited: Credit) -> Iterator[str]:
-    where = f"group {line.place}" + (f" attempt {line.attempt}" if line.attempt else "")
-    recorded = {"reward": line.rewards_G, "advantage": line.advantages_G, "masked": line.mask_reasons_G}
-    computed = {"reward": credited.rewards_G, "advantage": credited.advantages_G, "masked": credited.mask_reasons_G}
-    for name, values in recorded.items():
-        for index, (before, after) in enumerate(zip(values, computed[name], strict=True)):
+    where, recorded = line.where, line.credit
+    for name, was, now in (
+        ("reward", recorded.rewards_G, credited.rewards_G),
+        ("advantage", recorded.advantages_G, credited.advantages_G),
+        ("masked", recorded.mask_reasons_G, credited.mask_reasons_G),
+    ):
+        for index, (before, after) in enumerate(zip(was, now, strict=True)):
             if before != after:
                 yield f"{where} completion {index}: {name} {before} is recorded, {after} follows from its verdict"
     for index, trajectory in enumerate(line.group.trajectories):
         if trajectory.format_ok == (trajectory.verdict.kind == "no_code"):
             block = "a" if trajectory.format_ok else "no"
             yield f"{where} completion {index}: its text has {block} fenced block, its verdict is {trajectory.verdict.kind}"
-    if line.skipped != credited.skipped:
-        yield f"{where}: skipped={line.skipped} is recorded, {credited.skipped} follows from its verdicts"
+    if recorded.skipped != credited.skipped:
+        yield f"{where}: skipped={recorded.skipped} is recorded, {credited.skipped} follows from its verdicts"
 
 
 def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
@@ -182,8 +184,9 @@ def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str
     attempts: dict[int, list[int]] = {}
     for line in step.recorded.groups:
         attempts.setdefault(line.place, []).append(line.attempt)
-        if len(line.rewards_G) != recording.shape.samples_per_prompt:
-            yield f"group {line.place} has {len(line.rewards_G)} completions instead of {recording.shape.samples_per_prompt}"
+        count = len(line.group.trajectories)
+        if count != recording.shape.samples_per_prompt:
+            yield f"group {line.place} has {count} completions instead of {recording.shape.samples_per_prompt}"
     for place, found in sorted(attempts.items()):
         if found != list(range(len(found))):
             yield f"group {place} is recorded as attempts {found}"
