@@ -83,7 +83,7 @@ async def assemble(
     goes_on = resumes and is_run(log_path)
     fork = find_fork(config.fork) if config.fork is not None and not goes_on else None
     found = await preflight(config)
-    pins = _pins(config, log_path) if fork is None else _pins_of_fork(config, fork)
+    pins = _pins(config, log_path, fork)
     data, executor, train_problems, test_splits = await open_data(config, pins, stack, stop, console.notice)
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if lock is None or not lock.holds():
@@ -247,19 +247,18 @@ def _kept(
     return with_checksum({**chz.asdict(config), "resolved": resolved})
 
 
-def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
-    """The data sets that the run to be resumed was made with, at their commits: a branch of the hub may have moved since."""
-    if not is_run(log_path) or config.behavior_if_log_dir_exists not in ("resume", "ask"):
-        return {}
-    return dict(_resolved(log_path).get("data", {}))
+def _pins(config: Config, log_path: Path, fork: Fork | None) -> dict[str, list[str]]:
+    """The data sets, at their commits, that the run to be resumed was made with: a branch of the hub may have moved since.
 
-
-def _pins_of_fork(config: Config, fork: Fork) -> dict[str, list[str]]:
-    """Those of the forked run, as far as the settings still name the same data."""
-    changed = fork.changed(config)
-    held_out = "test_dataset" in changed or ("dataset" in changed and config.test_dataset is None)
-    pins = _resolved(fork.run).get("data", {})
-    return {name: parts for name, parts in pins.items() if not ("dataset" in changed if name == TRAIN else held_out)}
+    Of a fork those of the forked run, as far as the settings still name the same data.
+    """
+    if fork is not None:
+        changed = fork.changed(config)
+        held_out = "test_dataset" in changed or ("dataset" in changed and config.test_dataset is None)
+        pins = _resolved(fork.run).get("data", {}).items()
+        return {name: parts for name, parts in pins if not ("dataset" in changed if name == TRAIN else held_out)}
+    resumes = is_run(log_path) and config.behavior_if_log_dir_exists in ("resume", "ask")
+    return dict(_resolved(log_path).get("data", {})) if resumes else {}
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:

@@ -78,15 +78,11 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
     """Completions of all evaluations."""
     if config.eval_every < 0:
         return 0.0
-    problems = _splits(config) * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
+    setting = held_out_setting(config.dataset, config.test_dataset)
+    splits = len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
+    problems = splits * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
     between = (steps - 1) // config.eval_every if config.eval_every else 0
     return problems * (2 * (1 + config.eval_samples) + between)
-
-
-def _splits(config: Config) -> int:
-    """How many held-out splits the run has; nothing is opened."""
-    setting = held_out_setting(config.dataset, config.test_dataset)
-    return len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
 
 
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:

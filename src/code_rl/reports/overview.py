@@ -24,7 +24,11 @@ Record = Mapping[str, Any]
 
 def overview(reader: RunReader) -> dict[str, Any]:
     """Everything but the rollouts, as JSON."""
-    records = [_merged(reader, step) for step in sorted(reader.metrics)]
+    tallies = reader.rollouts.tallies
+    records = [
+        {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
+        for step, metrics in sorted(reader.metrics.items())
+    ]
     steps = [record for record in records if record["step"] >= 0]
     splits = split_results(records, trained_on(reader.config))
     return {
@@ -55,11 +59,6 @@ def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
     views = [overview(reader) for reader in readers]
     lines = standings(views)
     return [{**view, "standings": lines} for view in views]
-
-
-def _merged(reader: RunReader, step: int) -> dict[str, Any]:
-    tally = reader.rollouts.tallies.get(step)
-    return {**reader.metrics[step], **(tally.metrics() if tally else {}), "step": step}
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
@@ -96,11 +95,8 @@ def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
     """How far the run is."""
     planned = as_number(reader.config.get("max_steps"))
     done = int(steps[-1]["step"]) + 1 if steps else 0
-    return {
-        "done": done,
-        "planned": int(planned) if planned and planned > 0 else None,
-        "finished": bool(planned and planned > 0 and done >= planned),
-    }
+    planned = int(planned) if planned and planned > 0 else None
+    return {"done": done, "planned": planned, "finished": planned is not None and done >= planned}
 
 
 def wall_seconds(records: Sequence[Record]) -> float:

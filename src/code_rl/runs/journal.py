@@ -71,8 +71,7 @@ class Journal:
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The events up to the first torn or altered line."""
-    for entry, _ in read_entries(path):
-        yield entry
+    return (entry for entry, _ in read_entries(path))
 
 
 def read_entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
