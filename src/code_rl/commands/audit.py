@@ -129,7 +129,7 @@ class AuditConfig:
         head = self.grader.partition(":")[0]
         return head if head in ("ours", "fusion", "http") else "function"
 
-    def patience(self, default_s: float) -> float:
+    def timeout_s(self, default_s: float) -> float:
         """`timeout`, or this."""
         return default_s if self.timeout is None else self.timeout
 
@@ -160,7 +160,7 @@ def _audit_script(config: AuditConfig) -> Checklist:
         raise ConfigError(f"script={config.script} is no file; give the Python file that has the four functions")
     if not config.confine:
         print(f"{file.name} will run WITH YOUR RIGHTS")
-    student = Student(file, config.python, config.patience(20), config.confine)
+    student = Student(file, config.python, config.timeout_s(20), config.confine)
     return asyncio.run(audit_script(student, config.ob_len, config.learning_steps, _say))
 
 
@@ -173,7 +173,7 @@ def _audit_backend(config: AuditConfig) -> Checklist:
         raise ConfigError("backend=embedded is no server; start one with `code-rl serve` and give its address")
     place = place_of(resolve_backend(config.backend or ""))
     asyncio.run(survey(place, config.model_name))
-    return audit_backend(place, config.model_name or "", config.patience(60), _say)
+    return audit_backend(place, config.model_name or "", config.timeout_s(60), _say)
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
@@ -210,7 +210,7 @@ async def _run(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard
 def open_grader(config: AuditConfig) -> Grader:
     """The grader that the settings name. Raises ConfigError."""
     rest = (config.grader or "").partition(":")[2]
-    timeout_s = config.patience(120)
+    timeout_s = config.timeout_s(120)
     if config.kind == "ours":
         from code_rl.audit.graders.ours import Ours
         from code_rl.sandbox.connect import connect_executor

@@ -105,7 +105,7 @@ def write_table(plan: Plan) -> str:
 
 def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
     """Each published value with ours beside it, then figures of ours for which none was published."""
-    ours = _ours(plan)
+    ours = _measured(plan)
     for value in plan.published.values:
         name, wanted = value["benchmark"], value.get("figure", "pass@1")
         limit = value.get("max_tokens")
@@ -121,7 +121,7 @@ def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"benchmark": name, "figure": wanted, "max_tokens": limit, "published": None} | found
 
 
-def _ours(plan: Plan) -> dict[tuple[str, int | None, str], dict[str, Any]]:
+def _measured(plan: Plan) -> dict[tuple[str, int | None, str], dict[str, Any]]:
     """Our figures before and after by benchmark, token limit (None without a sweep) and figure."""
     found: dict[tuple[str, int | None, str], dict[str, Any]] = {}
     for name, asks in plan.asked().items():

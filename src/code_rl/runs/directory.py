@@ -66,7 +66,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     try:
         occupied = path.exists() and any(entry.name not in (LOCK, BEGUN) for entry in path.iterdir())
         if occupied:
-            _settle(path, behavior_if_exists)
+            _decide(path, behavior_if_exists)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = path / ".writable"
         probe.touch()
@@ -78,7 +78,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     return path
 
 
-def _settle(path: Path, behavior: Behavior) -> None:
+def _decide(path: Path, behavior: Behavior) -> None:
     if behavior == "ask":
         if not sys.stdin.isatty():
             raise ConfigError(

@@ -77,7 +77,7 @@ class InFlight:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._left: dict[int, dict[tuple[int, int], Slot]] = {}
+        self._earlier: dict[int, dict[tuple[int, int], Slot]] = {}
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def slot(self, place: Place) -> Slot:
@@ -87,13 +87,13 @@ class InFlight:
 
     def policy_step(self, step: int) -> int | None:
         """The training steps behind the weights that sampled what is kept of a step; None when nothing is."""
-        return next((record["policy_step"] for slot in self._of(step).values() for record in slot.left_drawn), None)
+        return next((record["policy_step"] for slot in self._of(step).values() for record in slot.earlier_drawn), None)
 
     def _of(self, step: int) -> dict[tuple[int, int], Slot]:
-        if step not in self._left:
+        if step not in self._earlier:
             drop_torn_line(step_file(self.folder, step))
-            self._left[step] = read_left(step_file(self.folder, step))
-        return self._left[step]
+            self._earlier[step] = read_slots(step_file(self.folder, step))
+        return self._earlier[step]
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
         """The marks of these steps' files, by name in the run directory; they are on disk when this returns."""
@@ -118,19 +118,19 @@ class InFlight:
     def forget(self, step: int) -> None:
         """Drop what is kept of a step."""
         step_file(self.folder, step).unlink(missing_ok=True)
-        self._left.pop(step, None)
+        self._earlier.pop(step, None)
 
 
 class Slot:
     """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known.
 
-    `left_drawn` and `left_judged` are what an earlier process left of it, until it is opened.
+    `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened.
     """
 
     def __init__(self, path: Path | None = None, place: int = 0, attempt: int = 0) -> None:
         self._path, self._where = path, {"place": place, "attempt": attempt}
-        self.left_drawn: list[dict[str, Any]] = []
-        self.left_judged: dict[Program, Verdict] = {}
+        self.earlier_drawn: list[dict[str, Any]] = []
+        self.earlier_judged: dict[Program, Verdict] = {}
         self._request: dict[str, Any] = {}
         self._prompts: dict[Answer, int] = {}
         self.drawn: dict[Answer, Drawn] = {}
@@ -146,7 +146,7 @@ class Slot:
     def open(self, request: Request) -> None:
         """Take what an earlier process got for the same request."""
         self._request = request.facts()
-        for record in self.left_drawn:
+        for record in self.earlier_drawn:
             if any(record.get(name) != value for name, value in self._request.items()):
                 continue
             turn = record.get("turn", 0)
@@ -155,8 +155,8 @@ class Slot:
                 self._prompts[member, turn] = record.get("turn_prompt", record["prompt"])
             self.policy_step = record["policy_step"]
             self.sample_s = max(self.sample_s, record["sample_s"])
-        self.verdicts = self.left_judged if self.drawn else {}
-        self.left_drawn, self.left_judged = [], {}
+        self.verdicts = self.earlier_judged if self.drawn else {}
+        self.earlier_drawn, self.earlier_judged = [], {}
 
     def has(self, answer: Answer, prompt: Sequence[int]) -> bool:
         """True when this answer, to this prompt, is there."""
@@ -209,7 +209,7 @@ def read_inflight(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def read_left(path: Path) -> dict[tuple[int, int], Slot]:
+def read_slots(path: Path) -> dict[tuple[int, int], Slot]:
     """One step's file by place and attempt; a record without its facts is left out."""
     found: dict[tuple[int, int], Slot] = {}
     for record in read_inflight(path):
@@ -217,9 +217,9 @@ def read_left(path: Path) -> dict[tuple[int, int], Slot]:
             where = int(record["place"]), int(record["attempt"])
             slot = found.setdefault(where, Slot(path, *where))
             if record["kind"] == "judged":
-                slot.left_judged[bool(record["public"]), record["code"]] = _verdict(record["verdict"])
+                slot.earlier_judged[bool(record["public"]), record["code"]] = _verdict(record["verdict"])
             elif int(record["first"]) >= 0:
-                slot.left_drawn.append(record)
+                slot.earlier_drawn.append(record)
     return found
 
 

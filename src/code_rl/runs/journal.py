@@ -118,7 +118,7 @@ def _unpacked(text: str) -> Logprobs:
         raise ValueError(str(error)) from error
 
 
-Drawn = Callable[[int, int, int], int]
+Sampled = Callable[[int, int, int], int]
 """How many completions are kept of a step, a place and an attempt."""
 
 
@@ -176,7 +176,7 @@ class History:
         self.logged = {at: metrics for at, metrics in self.logged.items() if at < step}
         self.evaluating = {}
 
-    def lost_from(self, step: int, completions: int, drawn: Drawn) -> Tokens:
+    def lost_from(self, step: int, completions: int, drawn: Sampled) -> Tokens:
         """The tokens that a resume from `step` pays for again, at worst: training, samples that are not kept, evaluations cut off.
 
         `completions` is the size of a group.
