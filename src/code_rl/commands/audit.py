@@ -36,11 +36,6 @@ OF_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of target that read a setting; those that are not named, each does."""
 
-NUMBERS = must(
-    lambda loads: all(load.strip().isdigit() and int(load) >= 1 for load in loads.split(",") if load.strip()),
-    "whole numbers of at least 1, comma-separated",
-)
-
 
 @chz.chz
 class AuditConfig:
@@ -59,9 +54,7 @@ class AuditConfig:
     corpus: Literal["full", "quick"] = option("full", "Graders: all programs, or about a fifth of each class.")
     out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
     concurrency: int = option(4, "Graders: programs at once.", AT_LEAST_1)
-    loads: str = option(
-        "1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.", NUMBERS
-    )
+    loads: str = option("1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.")
     under_load: int = option(
         60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2")
     )
@@ -106,6 +99,11 @@ class AuditConfig:
             raise ConfigError(f"{' and '.join(given) or 'nothing'} given; give one of grader=, backend= and script=")
 
     @chz.validate
+    def _whole_loads(self) -> None:
+        if not all(load.strip().isdigit() and int(load) >= 1 for load in self.loads.split(",") if load.strip()):
+            raise ConfigError(f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated")
+
+    @chz.validate
     def _belongs(self) -> None:
         """A setting of another kind of grader would silently do nothing."""
         fields = chz.chz_fields(type(self))
@@ -142,7 +140,11 @@ class AuditConfig:
 def audit_command(given: Mapping[str, str]) -> int:
     """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
     config = make_settings(AuditConfig, given)
-    card = {"grader": _audit_grader, "backend": _audit_backend, "script": _audit_script}[config.target](config)
+    card: Scorecard | Checklist
+    if config.target == "grader":
+        card = _audit_grader(config)
+    else:
+        card = _audit_backend(config) if config.target == "backend" else _audit_script(config)
     print()
     for finding in card.findings() or ["nothing was found"]:
         print(f"- {finding}")

@@ -93,7 +93,7 @@ def replay_command(given: Mapping[str, Any]) -> int:
             rows.append(json.dumps({"step": step.recorded.step, **step.metrics}) + "\n")
         return step
 
-    steps = map(kept, replay_steps(recording, config))
+    steps: Iterator[ReplayedStep] = map(kept, replay_steps(recording, config))
     first = next(steps, None)
     if first is None:
         raise DataError(f"log_path={log_path} holds no recorded step: there is nothing to replay")
