@@ -23,6 +23,8 @@ from code_rl.sandbox.executor import Executor
 
 Judged = Mapping[str, Any]
 """A row of `commands.judge.format_verdict`."""
+MAX_PROGRAMS = 16
+NO_REFERENCE, AGREED = "no reference solution", "too few programs agree"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,6 @@ def last_sound_checkpoint(run: Path, step: int) -> str | None:
     """The last checkpoint from which `step` has not yet been trained on."""
     records = [each for each in read_checkpoints(run) if "state_path" in each and int(each.get("step", 0)) <= step]
     return str(max(records, key=lambda each: int(each["step"]))["name"]) if records else None
-
-
-MAX_PROGRAMS = 16
-NO_REFERENCE, AGREED = "no reference solution", "too few programs agree"
 
 
 async def compare_passing(

@@ -1,6 +1,7 @@
 """One recorded step again: credit, examples and metrics under any settings of the algorithm, from what was recorded; and whether that is what was recorded.
 
-What a policy trained differently would have sampled cannot be known: each step is recomputed on the samples that the run drew."""
+What a policy trained differently would have sampled cannot be known: each step is recomputed on the samples that the run drew.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +26,11 @@ from code_rl.runs.journal import Logprobs
 
 Member = tuple[int, int, int, int]
 """Place in the batch, attempt, index in the group, number of the segment."""
+NOT_COMPUTED = ("time/", "optim/", "prompts_replaced", "eval/", "sandbox/", "tokens/eval")
+FROM_ANSWERS = ("loss", "kl_sample_train", "ratio_mean", "ratio_max", "clip_fraction")
+"""Metrics that the trainer's answers decide."""
+TOLERANCE = 1e-5
+"""Relative, for sums over float32 numbers: another machine may add them in another order. All else must be equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +145,6 @@ def _trainer_logprobs(example: Example, answered: Logprobs | None) -> Logprobs:
     if answered is not None:
         logprobs_T[example.sampled] = answered
     return logprobs_T
-
-
-NOT_COMPUTED = ("time/", "optim/", "prompts_replaced", "eval/", "sandbox/", "tokens/eval")
-FROM_ANSWERS = ("loss", "kl_sample_train", "ratio_mean", "ratio_max", "clip_fraction")
-"""Metrics that the trainer's answers decide."""
-TOLERANCE = 1e-5
-"""Relative, for sums over float32 numbers: another machine may add them in another order. All else must be equal."""
 
 
 def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:

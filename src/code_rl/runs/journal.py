@@ -47,6 +47,8 @@ TRAINED = "trained.jsonl"
 Logprobs = npt.NDArray[np.float32]
 RELAXED = frozenset(["scored"])
 """Events that decide nothing by themselves: what they tell of is read from elsewhere after a power cut."""
+Sampled = Callable[[int, int, int], int]
+"""How many completions are kept of a step, a place and an attempt."""
 
 
 class Journal:
@@ -116,10 +118,6 @@ def _unpacked(text: str) -> Logprobs:
         return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
     except binascii.Error as error:
         raise ValueError(str(error)) from error
-
-
-Sampled = Callable[[int, int, int], int]
-"""How many completions are kept of a step, a place and an attempt."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 A checkpoint lists how the files began that belong to it. Only when they still begin so is it used; else the one before, said plainly.
 What the journal can restore is restored: lines of `metrics.jsonl` and of `checkpoints.jsonl`. A fork's directory gets what the checkpoint's own had then:
-metrics, rollouts, journal, and the completions that were sampled ahead where they still hold; its settings may differ."""
+metrics, rollouts, journal, and the completions that were sampled ahead where they still hold; its settings may differ.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +32,9 @@ from code_rl.runs.recorder import ROLLOUTS
 Say = Callable[[str], None]
 Loaded = TypeVar("Loaded")
 CHECKED_BATCHES = 4
+OF_THE_STATE = ("backend", "model_name", "lora_rank")
+"""Settings that the saved weights are of."""
+_OF_EACH = ("fork", "log_path", "behavior_if_log_dir_exists", "dry_run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,22 +182,12 @@ def check_decisions(history: History, batch: Callable[[int], tuple[Sequence[str]
         decided = history.sampled[step]
         for was, now in ((decided["problems"], problems), (decided["seeds"], seeds)):
             if list(was) != list(now):
+                changed = next((f"{a!r} became {b!r}" for a, b in zip(was, now, strict=False) if a != b), None)
+                changed = changed or f"{len(was)} became {len(now)}"
                 raise ConfigError(
-                    f"the batch of step {step} would not be the one that the journal has ({_first_difference(was, now)}): "
+                    f"the batch of step {step} would not be the one that the journal has ({changed}): "
                     "dataset= has other problems than when the run began; restore them, or begin a new run"
                 )
-
-
-def _first_difference(was: Sequence[Any], now: Sequence[Any]) -> str:
-    for before, after in zip(was, now, strict=False):
-        if before != after:
-            return f"{before!r} became {after!r}"
-    return f"{len(was)} became {len(now)}"
-
-
-OF_THE_STATE = ("backend", "model_name", "lora_rank")
-"""Settings that the saved weights are of."""
-_OF_EACH = ("fork", "log_path", "behavior_if_log_dir_exists", "dry_run")
 
 
 @dataclass(frozen=True, slots=True)
