@@ -25,13 +25,16 @@ import chz
 from latency import Latency, SlowExecutor, Spent, remote
 from rich.console import Console as Rich
 from rich.table import Table
+from shared_cores import simulate_shared
 
 import code_rl.evaluation.evaluate
 from code_rl.assembly import assemble
 from code_rl.cli import run_script
-from code_rl.commands.train import prepare, train_to_the_end
+from code_rl.commands.train import prepare
+from code_rl.concurrency import cancelled_by_service
 from code_rl.console import Console
-from code_rl.planner import Plan, StageTimes, simulate
+from code_rl.forecast import Plan, StageTimes, simulate
+from code_rl.loop import train
 from code_rl.run import Run
 from code_rl.runs.recorder import read_metrics
 
@@ -101,7 +104,7 @@ def measure(config: PipelineConfig, lag: int, seed: int) -> Result:
         else _mean([r["time/score"] for r in warm]),
         "train": sum(spent.train) / len(steps) if spent.train else _mean(train),
     }
-    times = StageTimes(spent.sample or sample, score, spent.train or train, batch_sampling=config.engine)
+    times = StageTimes(spent.sample or sample, score, spent.train or train)
     aged = [record["staleness/mean"] for record in steps if "staleness/mean" in record]
     return Result(
         lag,
@@ -140,8 +143,8 @@ async def _train(given: dict[str, str], latency: Latency, spent: Spent, bare: bo
         if not bare:
             executor = SlowExecutor(run.executor, latency, spent)
             run = replace(run, backend=remote(run.backend, latency, spent), executor=executor)
-        with _evaluations_at_once(spent):
-            await train_to_the_end(run)
+        with _evaluations_at_once(spent), cancelled_by_service():
+            await train(run)
 
 
 def main(config: PipelineConfig) -> int:
@@ -162,9 +165,11 @@ def main(config: PipelineConfig) -> int:
                 else config.prompts * config.group,
                 sandboxes=config.sandboxes,
                 steps=200,
-                cores=float(os.cpu_count() or 2) if config.engine else None,
             )
-            foretold = simulate(base[seed].times, plan)
+            times, cores = base[seed].times, float(os.cpu_count() or 2)
+            foretold = (
+                simulate_shared(times, plan, cores, batch_sampling=True) if config.engine else simulate(times, plan)
+            )
             rows.append({
                 "K": lag, "seed": seed, "step_s": result.step_s, "speedup": base[seed].step_s / result.step_s,
                 "slowest": max(result.stages.values()), **{f"stage_{k}": v for k, v in result.stages.items()},

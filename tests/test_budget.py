@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipeline_support import rollouts, small, untimed
 from transformers import AutoTokenizer
 
+from benchmarks.shared_cores import simulate_shared
 from code_rl import load_problems
 from code_rl.backends.names import source_of
 from code_rl.budget import Budget, Prices, Tokens, read_prices
@@ -20,8 +21,7 @@ from code_rl.commands.train import train_command
 from code_rl.config import RECIPES, make_config
 from code_rl.environments import Single
 from code_rl.errors import ConfigError, DataError
-from code_rl.forecast import assumptions, forecast
-from code_rl.planner import Plan, StageTimes, simulate
+from code_rl.forecast import Plan, StageTimes, assumptions, forecast, simulate
 from code_rl.renderers import get_renderer
 from code_rl.runs.recorder import read_metrics
 
@@ -175,8 +175,8 @@ def test_the_planner_waits_for_sandboxes():
 
 
 def test_shared_cores_bound_the_overlap():
-    plan = Plan(max_steps_off_policy=1, completions=8, programs=8, sandboxes=2, cores=1.0)
-    assert simulate(STAGES, plan).step_s == pytest.approx(2.04, rel=0.05)
+    plan = Plan(max_steps_off_policy=1, completions=8, programs=8, sandboxes=2)
+    assert simulate_shared(STAGES, plan, cores=1.0).step_s == pytest.approx(2.04, rel=0.05)
 
 
 @given(st.floats(0.01, 5), st.floats(0.01, 5), st.floats(0.001, 0.5), st.integers(0, 4))

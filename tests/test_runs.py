@@ -1,4 +1,4 @@
-"""The run directory: torn lines, checksums, what happens to an earlier run, rewinding."""
+"""The run directory: torn lines, checksums, what happens to an earlier run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from code_rl.runs.directory import check_log_dir, read_config
 from code_rl.runs.files import JsonLines, keep_lines, read_lines, write_atomically
 from code_rl.runs.journal import Journal, read_journal
 from code_rl.runs.logs import setup_logging
-from code_rl.runs.recorder import rewind
 from code_rl.runs.trackers import TRACKERS
 from tinker_utils.log import setup_logging as course_logging
 
@@ -94,17 +93,6 @@ def test_a_checkpoint_is_saved_from_a_script_and_from_within_a_running_loop(tmp_
         service.close()
     assert [set(each) for each in paths] == [{"state_path", "sampler_path"}] * 2
     assert (get_last_checkpoint(tmp_path) or {})["step"] == 2
-
-
-def test_rewind_leaves_each_completed_step_once(tmp_path):
-    for name in ("metrics.jsonl", "rollouts.jsonl", "checkpoints.jsonl"):
-        lines = JsonLines(tmp_path / name)
-        for step in range(-1, 6):
-            lines.append({"step": step})
-        lines.close()
-    rewind(tmp_path, 3)
-    assert [r["step"] for r in read_lines(tmp_path / "metrics.jsonl")] == [-1, 0, 1, 2]
-    assert [r["step"] for r in read_lines(tmp_path / "checkpoints.jsonl")][-1] == 3
 
 
 @pytest.mark.parametrize("behavior", ["raise", "ask"])

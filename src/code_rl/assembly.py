@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from code_rl.errors import ConfigError
 from code_rl.objective import Objective, environment_of, objective_of, sampling_of
 from code_rl.problems.load import (
     TRAIN,
+    RunData,
     cap_max_tokens,
     find_data,
     load_test_splits,
@@ -33,20 +34,30 @@ from code_rl.problems.load import (
     within_difficulty,
 )
 from code_rl.problems.order import ProblemOrder, trained_on
+from code_rl.problems.problem import Problem
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide_batch
 from code_rl.run import Run
 from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
 from code_rl.runs.files import write_atomically
-from code_rl.runs.fork import Fork, find_fork
-from code_rl.runs.history import History
+from code_rl.runs.journal import History
 from code_rl.runs.lock import RunLock, lock_run
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.recorder import Recorder, read_metrics
-from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
+from code_rl.runs.resume import (
+    Fork,
+    Start,
+    check_decisions,
+    choose_start,
+    find_fork,
+    go_back,
+    lost_tokens,
+    open_history,
+)
 from code_rl.runs.trackers import read_log_to
 from code_rl.sandbox.connect import check_executor, connect_executor
+from code_rl.sandbox.executor import Executor
 
 
 class NothingLeftError(Exception):
@@ -63,9 +74,8 @@ async def assemble(
 ) -> Run:
     """Build every part of a run; what must be closed is left to `stack`. A run that `resumes` goes on from its last good checkpoint.
 
-    Raises:
-        CheckpointError: there is nothing left that the run could go on from.
-        NothingLeftError: the run to be resumed has done `max_steps` steps already; what a kill at its end left undone in its logs is done.
+    Raises CheckpointError: there is nothing left that the run could go on from; NothingLeftError: the run to be resumed has done `max_steps` steps
+    already; what a kill at its end left undone in its logs is done.
     """
     objective = objective_of(config)
     environment = environment_of(config)
@@ -73,22 +83,8 @@ async def assemble(
     goes_on = resumes and is_run(log_path)
     fork = find_fork(config.fork) if config.fork is not None and not goes_on else None
     found = await preflight(config)
-    pins = _pins(config, log_path) if fork is None else _pins_of_fork(config, fork)
-    data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
-    executor = connect_executor(
-        config.executor,
-        isolation=config.isolation,
-        concurrency=config.sandbox_concurrency,
-        patience_s=config.sandbox_patience,
-        stop=stop,
-    )
-    stack.push_async_callback(executor.aclose)
-    await check_executor(executor)
-    train_problems = await load_train_problems(data, executor, console.notice)
-    if config.difficulty is not None:
-        train_problems = within_difficulty(train_problems, config.difficulty)
-    train_problems = with_tests(train_problems, config.min_tests, config.max_tests)
-    test_splits = await load_test_splits(data, config.eval_limit, executor, console.notice)
+    pins = _pins(config, log_path, fork)
+    data, executor, train_problems, test_splits = await open_data(config, pins, stack, stop, console.notice)
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if lock is None or not lock.holds():
         _locked(log_path, console, stack)
@@ -113,8 +109,7 @@ async def assemble(
     if goes_on:
         history = open_history(log_path, console.notice)
         check_decisions(history, decided)
-        overlapped = config.max_steps_off_policy > 0
-        start, backend = await choose_start(log_path, history, overlapped, console.notice, load)
+        start, backend = await choose_start(log_path, history, console.notice, load)
     else:
         backend = await load(start)
     stack.callback(backend.close)
@@ -143,7 +138,9 @@ async def assemble(
     refuse_buffer(
         config, [stage.max_tokens for stage in schedule.stages], "what the model's context leaves for an answer"
     )
-    budget = _budget(config, log_path, lost)
+    prices = read_prices(config.prices)[0] if config.prices is not None else None
+    spent = sum(map(Tokens.of, read_metrics(log_path)), lost)
+    budget = Budget(config.max_tokens_total, config.max_cost, prices, spent)
     twice = trained_on(train_problems, test_splits)
     forked = fork.describe(config) if fork else _resolved(log_path).get("forked") if goes_on else None
     for name, ids in twice.items():
@@ -187,6 +184,31 @@ async def assemble(
     return run
 
 
+async def open_data(
+    config: Config,
+    pins: Mapping[str, list[str]],
+    stack: contextlib.AsyncExitStack,
+    stop: asyncio.Event | None = None,
+    say: Callable[[str], None] = print,
+) -> tuple[RunData, Executor, Sequence[Problem], Mapping[str, Sequence[Problem]]]:
+    """What a run reads: its data (at the commits `pins`), the sandbox, the problems to train on, and those held out. `stack` closes the sandbox."""
+    data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
+    executor = connect_executor(
+        config.executor,
+        isolation=config.isolation,
+        concurrency=config.sandbox_concurrency,
+        patience_s=config.sandbox_patience,
+        stop=stop,
+    )
+    stack.push_async_callback(executor.aclose)
+    await check_executor(executor)
+    problems = await load_train_problems(data, executor, say)
+    if config.difficulty is not None:
+        problems = within_difficulty(problems, config.difficulty)
+    problems = with_tests(problems, config.min_tests, config.max_tests)
+    return data, executor, problems, await load_test_splits(data, config.eval_limit, executor, say)
+
+
 def trainable(objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]) -> Objective:
     """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature that it cannot."""
     capabilities, temperature = backend.capabilities, config.temperature
@@ -211,15 +233,6 @@ def _locked(log_path: Path, console: Console, stack: contextlib.AsyncExitStack) 
     return lock
 
 
-def _budget(config: Config, log_path: Path, lost: Tokens) -> Budget:
-    """The run's caps, with what its earlier part has spent: as logged, and in vain."""
-    prices = read_prices(config.prices)[0] if config.prices is not None else None
-    spent = lost
-    for record in read_metrics(log_path):
-        spent += Tokens.of(record)
-    return Budget(config.max_tokens_total, config.max_cost, prices, spent)
-
-
 def _kept(
     config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]], forked: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -234,23 +247,20 @@ def _kept(
     return with_checksum({**chz.asdict(config), "resolved": resolved})
 
 
-def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
-    """The data sets that the run to be resumed was made with, at their commits: a branch of the hub may have moved since."""
-    if not is_run(log_path) or config.behavior_if_log_dir_exists not in ("resume", "ask"):
-        return {}
-    pins: dict[str, list[str]] = _resolved(log_path).get("data", {})
-    return pins
+def _pins(config: Config, log_path: Path, fork: Fork | None) -> dict[str, list[str]]:
+    """The data sets, at their commits, that the run to be resumed was made with: a branch of the hub may have moved since.
 
-
-def _pins_of_fork(config: Config, fork: Fork) -> dict[str, list[str]]:
-    """Those of the forked run, as far as the settings still name the same data."""
-    changed = fork.changed(config)
-    held_out = "test_dataset" in changed or ("dataset" in changed and config.test_dataset is None)
-    pins: dict[str, list[str]] = _resolved(fork.run).get("data", {})
-    return {name: parts for name, parts in pins.items() if not ("dataset" in changed if name == TRAIN else held_out)}
+    Of a fork those of the forked run, as far as the settings still name the same data.
+    """
+    if fork is not None:
+        changed = fork.changed(config)
+        held_out = "test_dataset" in changed or ("dataset" in changed and config.test_dataset is None)
+        pins = _resolved(fork.run).get("data", {}).items()
+        return {name: parts for name, parts in pins if not ("dataset" in changed if name == TRAIN else held_out)}
+    resumes = is_run(log_path) and config.behavior_if_log_dir_exists in ("resume", "ask")
+    return dict(_resolved(log_path).get("data", {})) if resumes else {}
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:
     """What a run noted beside its settings."""
-    resolved: dict[str, Any] = read_config(log_path).get("resolved", {})
-    return resolved
+    return dict(read_config(log_path).get("resolved", {}))

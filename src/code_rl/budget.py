@@ -128,9 +128,7 @@ def worst_start(run: Run) -> Tokens:
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
     """The `[price]` table (money per million tokens: prefill, sample, train) and the `[assume]` table of a forecast, if any.
 
-    Raises:
-        ConfigError: there is no such file.
-        DataError: it is not TOML, or lacks a price, or a number is negative.
+    Raises ConfigError: there is no such file; DataError: it is not TOML, or lacks a price, or a number is negative.
     """
     try:
         with Path(path).expanduser().open("rb") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import logging
 import os
@@ -12,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from dotenv import find_dotenv, load_dotenv
@@ -37,22 +37,27 @@ class Verb:
 
     def settings_class(self) -> type[Any]:
         """The class that `--help` describes."""
-        loaded: type[Any] = _load(self.settings)
+        loaded: type[Any] = resolve_name(self.settings)
         return loaded
 
     def run(self, given: Mapping[str, str]) -> int:
         """Run the verb; returns the exit code."""
-        command: Callable[[Mapping[str, str]], int] = _load(self.command)
+        command: Callable[[Mapping[str, str]], int] = resolve_name(self.command)
         return command(given)
 
 
+def _verb(module: str, summary: str, words: tuple[str, ...] = (), settings: str | None = None) -> Verb:
+    """A verb of its module's name, whose settings class and command are called after it; `settings`, where they are elsewhere."""
+    name = module.rpartition(".")[2]
+    return Verb(settings or f"{module}:{name.capitalize()}Config", f"{module}:{name}_command", summary, words)
+
+
 VERBS = {
-    "train": Verb(
-        "code_rl.config:Config", "code_rl.commands.train:train_command", "train a model with GRPO on code problems"
+    "train": _verb(
+        "code_rl.commands.train", "train a model with GRPO on code problems", settings="code_rl.config:Config"
     ),
-    "replay": Verb(
-        "code_rl.replaying.settings:ReplayConfig",
-        "code_rl.commands.replay:replay_command",
+    "replay": _verb(
+        "code_rl.commands.replay",
         "credit a recorded run again under other settings of the algorithm, or check its record",
     ),
     "eval": Verb(
@@ -60,46 +65,33 @@ VERBS = {
         "code_rl.commands.evaluate:eval_command",
         "evaluate a model on benchmarks, with intervals; compare two evaluations",
     ),
-    "reproduce": Verb(
-        "code_rl.commands.reproduce:ReproduceConfig",
-        "code_rl.commands.reproduce:reproduce_command",
+    "reproduce": _verb(
+        "code_rl.commands.reproduce",
         "reproduce a published result: evaluate, train, evaluate, and a table with both",
         ("recipe",),
     ),
-    "judge": Verb(
-        "code_rl.commands.judge:JudgeConfig",
-        "code_rl.commands.judge:judge_command",
-        "judge programs against problems' tests",
-    ),
-    "rejudge": Verb(
-        "code_rl.commands.rejudge:RejudgeConfig",
-        "code_rl.commands.rejudge:rejudge_command",
+    "judge": _verb("code_rl.commands.judge", "judge programs against problems' tests"),
+    "rejudge": _verb(
+        "code_rl.commands.rejudge",
         "judge a run's programs again with stronger tests: what was trained on a verdict that they change",
     ),
-    "export": Verb(
-        "code_rl.commands.export:ExportConfig",
-        "code_rl.commands.export:export_command",
+    "export": _verb(
+        "code_rl.commands.export",
         "hand a trained model over, as a peft adapter or a merged Hugging Face folder",
     ),
-    "report": Verb(
-        "code_rl.commands.report:ReportConfig",
-        "code_rl.commands.report:report_command",
-        "show what happened in a run: page, live page, text",
-    ),
-    "data": Verb(
-        "code_rl.commands.data:DataConfig",
-        "code_rl.commands.data:data_command",
+    "report": _verb("code_rl.commands.report", "show what happened in a run: page, live page, text"),
+    "data": _verb(
+        "code_rl.commands.data",
         "bring the public files that tests, evidence and benchmarks read: data fetch [NAME …]",
         ("action", "names"),
     ),
-    "prepare": Verb(
-        "code_rl.preparation.settings:PrepareConfig",
-        "code_rl.commands.prepare:prepare_command",
+    "prepare": _verb(
+        "code_rl.commands.prepare",
         "filter, deduplicate, decontaminate and verify problems before training on them",
+        settings="code_rl.preparation.settings:PrepareConfig",
     ),
-    "audit": Verb(
-        "code_rl.commands.audit:AuditConfig",
-        "code_rl.commands.audit:audit_command",
+    "audit": _verb(
+        "code_rl.commands.audit",
         "check a grader, a Tinker server or a training script that others wrote: audit grader=… | backend=… | script=…",
     ),
     "sandbox": Verb(
@@ -107,11 +99,7 @@ VERBS = {
         "code_rl.sandbox.server:sandbox_command",
         "serve Sandbox Fusion's protocol on the embedded sandbox",
     ),
-    "serve": Verb(
-        "code_rl.commands.serve:ServeConfig",
-        "code_rl.commands.serve:serve_command",
-        "serve the embedded engine to programs that use the Tinker SDK",
-    ),
+    "serve": _verb("code_rl.commands.serve", "serve the embedded engine to programs that use the Tinker SDK"),
 }
 
 
@@ -250,11 +238,6 @@ def _fail(error: CodeRLError) -> int:
     said = "; ".join([str(error), *getattr(error, "__notes__", ())])
     print(f"error: {redacted(' '.join(said.split()))}", file=sys.stderr)
     return error.exit_code
-
-
-def _load(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 if __name__ == "__main__":

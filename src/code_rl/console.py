@@ -100,14 +100,12 @@ class Console:
             _percent(metrics.get("eval/mean_correct")) if "eval/mean_correct" in metrics else "",
         )
         self._row(cells)
-        if metrics.get("verdicts/sandbox_error"):
-            self.notice(
-                f"        {metrics['verdicts/sandbox_error']} completions without a verdict (sandbox_error), masked out"
-            )
-        if metrics.get("verdicts/checker_error"):
-            self.notice(
-                f"        {metrics['verdicts/checker_error']} completions of problems with a broken checker (checker_error), masked out"
-            )
+        for kind, what in (
+            ("sandbox_error", "without a verdict"),
+            ("checker_error", "of problems with a broken checker"),
+        ):
+            if metrics.get(f"verdicts/{kind}"):
+                self.notice(f"        {metrics[f'verdicts/{kind}']} completions {what} ({kind}), masked out")
 
     def _row(self, cells: Sequence[str]) -> None:
         shown = dict(zip(COLUMNS, zip(cells, WIDTHS, strict=True), strict=True))

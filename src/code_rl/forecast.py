@@ -6,54 +6,36 @@ below, and every one is printed beside the figures.
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import chz
+import numpy as np
 
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule
 from code_rl.errors import DataError
-from code_rl.planner import Plan, StageTimes, simulate
 from code_rl.problems.builtin import SPLITS
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import test_split_settings
 from code_rl.problems.load import held_out_setting
 
-ASSUMED = {
-    "prompt_tokens": 600.0,
-    "completion_share": 0.4,
-    "code_rate": 0.9,
-    "program_cpu_s": 1.0,
-    "sandbox_cpus": 16.0,
-    "sample_tokens_per_s": 20000.0,
-    "train_tokens_per_s": 20000.0,
-    "longest_over_mean": 2.5,
-    "eval_problems": 687.0,
+ASSUMED: Mapping[str, tuple[str, float, float]] = {
+    "prompt_tokens": ("tokens of a prompt", 600.0, 64.0),
+    "completion_share": ("mean completion, of its token limit", 0.4, 0.4),
+    "code_rate": ("completions that hold a program", 0.9, 0.9),
+    "program_cpu_s": ("CPU seconds to judge a program on all its tests", 1.0, 0.007),
+    "sandbox_cpus": ("processor cores of the sandbox", 16.0, float(os.cpu_count() or 1)),
+    "sample_tokens_per_s": ("tokens a second that the sampler gives in all", 20000.0, 17000.0),
+    "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
+    "longest_over_mean": ("a batch's longest completion over the mean one", 2.5, 1.0),
+    "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
 }
-ASSUMED_OF_THE_DEMO = {
-    "prompt_tokens": 64.0,
-    "program_cpu_s": 0.007,
-    "sandbox_cpus": float(os.cpu_count() or 1),
-    "sample_tokens_per_s": 17000.0,
-    "train_tokens_per_s": 28000.0,
-    "longest_over_mean": 1.0,
-}
-"""Of the built-in model on the embedded engine: what the machine of README's table took."""
-MEANING = {
-    "prompt_tokens": "tokens of a prompt",
-    "completion_share": "mean completion, of its token limit",
-    "code_rate": "completions that hold a program",
-    "program_cpu_s": "CPU seconds to judge a program on all its tests",
-    "sandbox_cpus": "processor cores of the sandbox",
-    "sample_tokens_per_s": "tokens a second that the sampler gives in all",
-    "train_tokens_per_s": "tokens a second that the trainer takes",
-    "longest_over_mean": "a batch's longest completion over the mean one",
-    "eval_problems": "held-out problems, where eval_limit=-1",
-}
+"""What each means, its usual value, and that of the built-in model on the embedded engine: what the machine of README's table took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +78,15 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
     """Completions of all evaluations."""
     if config.eval_every < 0:
         return 0.0
-    problems = _splits(config) * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
+    setting = held_out_setting(config.dataset, config.test_dataset)
+    splits = len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
+    problems = splits * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
     between = (steps - 1) // config.eval_every if config.eval_every else 0
     return problems * (2 * (1 + config.eval_samples) + between)
 
 
-def _splits(config: Config) -> int:
-    """How many held-out splits the run has; nothing is opened."""
-    setting = held_out_setting(config.dataset, config.test_dataset)
-    return len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
-
-
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
-    """Seconds of a step in the first stage, from the planner."""
+    """Seconds of a step in the first stage, simulated."""
     limit = context_schedule(config, room=2**62).stages[0].max_tokens
     batch = _batch(shape, limit, assume)
     count = shape.prompts * shape.samples_per_prompt
@@ -129,7 +107,7 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
         if name not in ASSUMED:
             raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
     demo = config.backend == BackendKind.EMBEDDED and config.model_name == BUILT_IN
-    return {**ASSUMED, **(ASSUMED_OF_THE_DEMO if demo else {}), **given}
+    return {name: given.get(name, values[demo]) for name, (_, *values) in ASSUMED.items()}
 
 
 def report(config: Config) -> list[str]:
@@ -140,25 +118,16 @@ def report(config: Config) -> list[str]:
     tokens, shape = expected.tokens, batch_shape(config)
     lines = ["settings, resolved:"]
     lines += [f"  {name} = {value}" for name, value in chz.asdict(config).items()]
+    unpriced = "no price table; give prices=FILE.toml with [price] prefill, sample, train per million tokens"
     lines += [
         "",
-        f"forecast for {expected.steps} steps of {shape}"
-        + (" (max_steps=-1: 100 assumed)" if config.max_steps < 0 else ""),
-    ]
-    lines.append(
-        f"  tokens: {tokens.total:,} (prefill {tokens.prefill:,}, sampled {tokens.sample:,}, trained {tokens.train:,})"
-    )
-    lines.append(f"  sandbox: {expected.sandbox_cpu_s:,.0f} CPU-seconds")
-    lines.append(
+        f"forecast for {expected.steps} steps of {shape}{' (max_steps=-1: 100 assumed)' if config.max_steps < 0 else ''}",
+        f"  tokens: {tokens.total:,} (prefill {tokens.prefill:,}, sampled {tokens.sample:,}, trained {tokens.train:,})",
+        f"  sandbox: {expected.sandbox_cpu_s:,.0f} CPU-seconds",
         f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, {86400 / expected.step_s:,.0f} steps a day with "
-        f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside"
-    )
-    if expected.cost is None:
-        lines.append(
-            "  cost: no price table; give prices=FILE.toml with [price] prefill, sample, train per million tokens"
-        )
-    else:
-        lines.append(f"  cost: {expected.cost:,.2f}")
+        f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside",
+        f"  cost: {unpriced if expected.cost is None else f'{expected.cost:,.2f}'}",
+    ]
     for name, cap, figure in (
         ("max_tokens_total", config.max_tokens_total, tokens.total),
         ("max_cost", config.max_cost, expected.cost),
@@ -166,5 +135,67 @@ def report(config: Config) -> list[str]:
         if cap is not None and figure is not None and figure > cap:
             lines.append(f"  {name}={cap:g} would stop the run early, after about {100 * cap / figure:.0f}% of it")
     lines += ["", "assumed:"]
-    lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, meaning in MEANING.items()]
+    lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()]
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Measured seconds: `sample_s` per completion, `score_s` per program, `train_s` per batch."""
+
+    sample_s: Sequence[float]
+    score_s: Sequence[float]
+    train_s: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is planned for: K, the batch, the pools."""
+
+    max_steps_off_policy: int = 0
+    completions: int = 128
+    programs: int = 128
+    sandboxes: int = 16
+    steps: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Seconds per step, after the pipeline has filled, and the stages' own seconds: the slowest bounds the step."""
+
+    step_s: float
+    sample_s: float
+    score_s: float
+    train_s: float
+
+
+def simulate(times: StageTimes, plan: Plan, seed: int = 0) -> Schedule:
+    """How long steps take under the overlapped schedule, on times drawn from those measured. Deterministic for a seed.
+
+    The model: completions of a batch are sampled concurrently, each for a time drawn from those given; a program waits for one of
+    `sandboxes` places, first come first served; the trainer takes the minibatches of a batch in their order, one after the other. Batch n
+    is begun when the weights behind max(0, n − K) steps are there. Left out: network, evaluations, checkpoints, retries.
+    """
+    rng = np.random.default_rng(seed)
+    sandboxes = [0.0] * plan.sandboxes
+    trained = [0.0]
+    samples, scores, trains = [], [], []
+    lag = plan.max_steps_off_policy
+    for step in range(plan.steps):
+        begun = trained[max(step - lag, 0)]
+        drawn = rng.choice(times.sample_s, plan.completions)
+        arrivals = np.sort(begun + drawn)[-plan.programs :]
+        programs = rng.choice(times.score_s, plan.programs)
+        scored = begun + float(drawn.max())
+        for arrival, seconds in zip(arrivals, programs, strict=True):
+            ended = max(float(arrival), heapq.heappop(sandboxes)) + float(seconds)
+            heapq.heappush(sandboxes, ended)
+            scored = max(scored, ended)
+        train = float(rng.choice(times.train_s))
+        trained.append(max(scored, trained[-1]) + train)
+        samples.append(float(drawn.max()))
+        scores.append(float(programs.sum()) / plan.sandboxes)
+        trains.append(train)
+    warm = min(plan.steps // 4, 5)
+    period = (trained[-1] - trained[warm]) / (plan.steps - warm)
+    return Schedule(period, float(np.mean(samples)), float(np.mean(scores)), float(np.mean(trains)))

@@ -63,10 +63,11 @@ def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Pro
     from code_rl.problems.load import find_data, load_train_problems
     from code_rl.problems.order import subsample
 
-    limit = _limit(limit)
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit={limit} must be at least 1, or None for all problems")
     data = find_data(str(dataset), None, evaluates=False)
     problems = wait_for(shared_executor.run(lambda executor: load_train_problems(data, executor)))
-    return subsample(problems, limit)
+    return subsample(problems, -1 if limit is None else limit)
 
 
 async def evaluate_async(
@@ -151,12 +152,6 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in settings.items() if value is not None
     }
-
-
-def _limit(limit: int | None) -> int:
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit={limit} must be at least 1, or None for all problems")
-    return -1 if limit is None else limit
 
 
 def _settings(

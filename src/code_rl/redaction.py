@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Mapping
 from functools import lru_cache
-from types import TracebackType
 from typing import Any
 
 HIDDEN = "***"
@@ -51,7 +50,7 @@ class RedactingFormatter(logging.Formatter):
 
 def install_hooks() -> None:
     """Redact what Python prints by itself: uncaught exceptions, of threads too, and log records that nobody handles."""
-    sys.excepthook = _print_exception
+    sys.excepthook = lambda *raised: print_exception(raised[1])
     threading.excepthook = _print_thread_exception
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(RedactingFormatter())
@@ -69,11 +68,6 @@ def _names_a_key(variable: str) -> bool:
 def print_exception(error: BaseException) -> None:
     """An exception's traceback on stderr, redacted."""
     sys.stderr.write(redacted("".join(traceback.format_exception(error))))
-
-
-def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    del kind, trace
-    print_exception(error)
 
 
 def _print_thread_exception(failed: Any) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
 from typing import TypeVar, cast
 
 from code_rl.errors import CodeRLError, ConfigError
@@ -17,22 +17,18 @@ T = TypeVar("T")
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     """What `setting=name` means. A module is looked for where the command runs, too.
 
-    Raises:
-        ConfigError: no part of ours has that name, the module cannot be imported, or it has no such object.
+    Raises ConfigError: no part of ours has that name, the module cannot be imported, or it has no such object.
     """
     if name in ours:
         return ours[name]
-    module_name, separator, path = name.partition(":")
-    if not separator:
+    if ":" not in name:
         raise ConfigError(
             f"unknown {setting} {name!r}{suggestion(name, ours)}; there are: {', '.join(ours)}; or package.module:object for your own"
         )
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = importlib.import_module(module_name)
-        for part in path.split("."):
-            found = getattr(found, part)
+        found = resolve_name(name)
     except (Exception, SystemExit) as error:  # a user's module raises what it likes
         raise ConfigError(f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}") from error
     return cast(T, found)

@@ -49,8 +49,7 @@ def read_arguments(argv: Sequence[str], bare: Sequence[str] = ()) -> dict[str, s
 def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
     """Build `cls` from layers of values, later layers winning. Strings are cast to the field's type.
 
-    Raises:
-        ConfigError: unknown name (with a suggestion), a value that does not fit its field, or one that a validator refuses.
+    Raises ConfigError: unknown name (with a suggestion), a value that does not fit its field, or one that a validator refuses.
     """
     merged: dict[str, Any] = {}
     for layer in layers:

@@ -11,6 +11,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from code_rl.runs.files import keep_lines
+
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "src" / "code_rl" / "backends" / "embedded" / "tiny" / "tokenizer.json"
 
@@ -36,6 +38,12 @@ CONFIG = {
     "seed": 0,
     "resolved": {"prompts": 3, "completions": 6},
 }
+
+
+def rewind(folder: Path, step: int) -> None:
+    """Drop what was logged from `step` on, as a resume from there does."""
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        keep_lines(folder / name, lambda record: record["step"] < step)
 
 
 def write_run(folder: Path, steps: int = 12, seed: int = 0, config: dict[str, Any] | None = None) -> Path:

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 from browsing import DESKTOP, chromium, expect, watched
-from run_folders import ROOT, write_run
+from run_folders import ROOT, rewind, write_run
 
 from code_rl.reports.live import is_loopback
-from code_rl.runs.recorder import read_metrics, rewind
+from code_rl.runs.recorder import read_metrics
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ from tokenizers import Tokenizer
 from code_rl.cli import main
 from code_rl.commands.report import ReportConfig
 from code_rl.errors import ConfigError
-from code_rl.reports.book import embed, make_book, shelved
 from code_rl.reports.groups import group_record
+from code_rl.reports.page import embed, embedded_rollouts, pack_rollouts
 from code_rl.reports.pieces import Pieces, load_pieces
 from code_rl.reports.run import open_run
-from code_rl.reports.shelf import Shelf, pack
 from code_rl.reports.suspicion import BLOCKED, HARD_CODED, TAMPERING, flags
+from code_rl.reports.thinning import ThinnedGroups, pack
 from code_rl.settings import make_settings
 
 PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
@@ -29,7 +29,7 @@ PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
 @settings(max_examples=20)
 @given(sizes=st.lists(st.integers(10, 400), min_size=3, max_size=60))
 def test_a_shelf_stays_in_its_budget_and_keeps_whole_steps_evenly_spaced(sizes):
-    shelf = Shelf(budget=1500)
+    shelf = ThinnedGroups(budget=1500)
     for step, size in enumerate(sizes):
         for group in range(2):
             record = [base64.b64encode(f"{step}/{group}".encode() * size).decode()]
@@ -44,7 +44,7 @@ def test_a_shelf_stays_in_its_budget_and_keeps_whole_steps_evenly_spaced(sizes):
 
 
 def test_the_problems_of_the_first_step_and_flagged_groups_are_kept_beside_the_stride():
-    shelf = Shelf(budget=400)
+    shelf = ThinnedGroups(budget=400)
     for step in range(40):
         for name, flagged in (("again", False), (f"own{step}", step == 33)):
             if shelf.wants(step, name, flagged):
@@ -56,8 +56,8 @@ def test_the_problems_of_the_first_step_and_flagged_groups_are_kept_beside_the_s
 
 
 def test_every_part_of_a_book_can_be_taken_out_of_its_text_alone(tmp_path):
-    book = make_book(open_run(write_run(tmp_path / "run", steps=4)))
-    text, table = shelved(book)
+    book = pack_rollouts(open_run(write_run(tmp_path / "run", steps=4)))
+    text, table = embedded_rollouts(book)
     for step, group, start, length in json.loads(table)["groups"]:
         raw = base64.b64decode(text[start : start + -(-length // 3) * 4])[:length]
         assert json.loads(zlib.decompress(raw, -15)) == json.loads(zlib.decompress(book.groups[step, group], -15))

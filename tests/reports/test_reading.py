@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from run_folders import write_run
 
 from code_rl.errors import DataError
-from code_rl.reports.book import make_book, shelved
 from code_rl.reports.overview import overview
-from code_rl.reports.page import render
+from code_rl.reports.page import embedded_rollouts, pack_rollouts, render
 from code_rl.reports.run import RunReader, open_run
 from code_rl.reports.text import summary
 
@@ -65,14 +64,14 @@ def test_damaged_lines_are_left_out_counted_and_named(tmp_path):
 def test_a_rewritten_log_is_read_again_from_its_beginning(tmp_path):
     run = write_run(tmp_path / "run", steps=6)
     reader = open_run(run)
-    for name in ("metrics.jsonl", "rollouts.jsonl"):  # as `rewind` does when a cut run is resumed
+    for name in ("metrics.jsonl", "rollouts.jsonl"):  # as when a cut run is resumed
         kept = [line for line in (run / name).read_text().splitlines(keepends=True) if json.loads(line)["step"] < 3]
         (run / "new").write_text("".join(kept))
         (run / "new").replace(run / name)
     assert reader.refresh()
     assert max(reader.metrics) == 2
     assert reader.rollouts.groups == 9
-    assert max(step for step, _ in make_book(reader).groups) == 2
+    assert max(step for step, _ in pack_rollouts(reader).groups) == 2
 
 
 def test_steps_said_again_in_a_log_that_was_not_rewritten_replace_the_first_ones(tmp_path):
@@ -181,5 +180,5 @@ def test_no_content_of_the_files_makes_a_report_fail(tmp_path, metrics, groups, 
     reader = RunReader(tmp_path)
     reader.refresh()
     summary(overview(reader))
-    shelved(make_book(reader))
+    embedded_rollouts(pack_rollouts(reader))
     assert "</html>" in render([reader])

@@ -14,7 +14,7 @@ import pytest
 
 from code_rl.errors import ConfigError
 from code_rl.runs.logs import setup_logging
-from code_rl.runs.trackers import PATIENCE, TRACKERS, Guarded, numbers, read_log_to
+from code_rl.runs.trackers import MAX_FAILURES, TRACKERS, Guarded, numbers, read_log_to
 
 CONFIG = {"seed": 7, "model_name": "tiny", "learning_rate": 0.002, "resolved": {"prompts": 8}}
 STEPS = [(-1, {"eval/pass@1": 0.25}), (0, {"loss": -0.5, "broken": float("nan"), "none": None}), (1, {"loss": -0.75})]
@@ -106,13 +106,13 @@ def test_a_tracker_that_fails_is_counted_and_left_alone_and_the_run_goes_on(tmp_
     monkeypatch.setitem(TRACKERS, "wandb", Broken)
     logger = setup_logging(tmp_path, CONFIG, log_to=["wandb"])
     logging.getLogger("code_rl").propagate = True
-    guarded = logger.loggers[2]
+    guarded = logger.loggers[-1]
     assert isinstance(guarded, Guarded)
-    for step in range(PATIENCE + 3):
+    for step in range(MAX_FAILURES + 3):
         logger.log_metrics({"loss": 1.0}, step)
-    assert guarded._tracker.asked == guarded.failures == PATIENCE
+    assert guarded._tracker.asked == guarded.failures == MAX_FAILURES
     logger.close()
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == PATIENCE + 3
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == MAX_FAILURES + 3
     assert "log_to=wandb failed" in (tmp_path / "logs.log").read_text()
     assert "left alone" in caplog.text
 

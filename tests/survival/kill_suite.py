@@ -241,8 +241,7 @@ def given_for(log_path: Path, lag: int) -> dict[str, str]:
 
 
 def differences(log_path: Path, ledger: Path, whole: Facts) -> list[str]:
-    from code_rl.runs.history import read_history
-    from code_rl.runs.journal import JOURNAL
+    from code_rl.runs.journal import JOURNAL, read_history
 
     found, wrong = facts_of(log_path), []
     for name in ("metrics", "files", "checkpoints", "weights"):

@@ -31,9 +31,8 @@ from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.runs.directory import CONFIG, METRICS, check_log_dir, read_config, with_checksum
 from code_rl.runs.files import JsonLines, keep_lines, mark_of, seal, unseal, write_atomically
-from code_rl.runs.history import read_history
 from code_rl.runs.inflight import Drawn, InFlight, Request, step_file
-from code_rl.runs.journal import JOURNAL, Journal, read_journal
+from code_rl.runs.journal import JOURNAL, Journal, read_history, read_journal
 from code_rl.runs.lock import LOCK, lock_run
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.recorder import ROLLOUTS, Recorder
@@ -81,7 +80,7 @@ def make_run(folder: Path, steps: int, save_every: int = 2) -> Path:
     return folder
 
 
-def chosen(folder: Path, broken: tuple[str, ...] = (), overlapped: bool = False) -> tuple[Start, list[str]]:
+def chosen(folder: Path, broken: tuple[str, ...] = ()) -> tuple[Start, list[str]]:
     """Where a resume of the run would go on, and what it says."""
     said: list[str] = []
 
@@ -91,7 +90,7 @@ def chosen(folder: Path, broken: tuple[str, ...] = (), overlapped: bool = False)
             raise CheckpointError(f"{state_path} is damaged")
 
     history = open_history(folder, said.append)
-    return asyncio.run(choose_start(folder, history, overlapped, said.append, load))[0], said
+    return asyncio.run(choose_start(folder, history, said.append, load))[0], said
 
 
 def test_the_newest_checkpoint_is_taken_without_a_word(tmp_path):
@@ -200,15 +199,6 @@ def test_a_torn_last_line_is_no_damage_and_the_next_event_has_a_line_of_its_own(
     assert [entry["event"] for entry in read_journal(tmp_path / JOURNAL)] == ["sample", "resume"]
 
 
-def test_events_that_this_version_wrote_before_it_sealed_its_lines_are_read(tmp_path):
-    (tmp_path / JOURNAL).write_text('{"event": "save", "step": 2, "name": "000002", "crc": 3188129352}\n')
-    from code_rl.runs.journal import checksum
-
-    entry = {"event": "save", "step": 2, "name": "000002"}
-    (tmp_path / JOURNAL).write_text(json.dumps({**entry, "crc": checksum(entry)}) + "\n")
-    assert list(read_journal(tmp_path / JOURNAL)) == [entry]
-
-
 def test_going_back_leaves_each_step_once_and_voids_the_rest(tmp_path):
     a_run(tmp_path)
     start, _ = chosen(tmp_path, broken=("s6",))
@@ -243,15 +233,14 @@ def test_data_that_changed_under_a_run_are_refused(tmp_path):
         check_decisions(history, lambda step: ([f"p{step}" if step < 5 else "q"], [step]))
 
 
-def test_overlapped_runs_of_the_earlier_format_and_later_formats_are_refused_with_the_reason(tmp_path):
-    append_checkpoint(tmp_path, {"name": "000002", "step": 2, "state_path": "s2"})
-    assert chosen(tmp_path)[0].step == 2
-    with pytest.raises(CheckpointError, match="earlier version of code-rl"):
-        chosen(tmp_path, overlapped=True)
-    append_checkpoint(tmp_path, {"name": "000004", "step": 4, "state_path": "s4", "version": 9, "marks": {}})
+def test_checkpoints_of_other_formats_are_refused_with_the_reason(tmp_path):
+    a_run(tmp_path)
+    append_checkpoint(tmp_path, {"name": "000008", "step": 8, "state_path": "s8", "version": 9, "marks": {}})
     start, said = chosen(tmp_path)
-    assert start.step == 2
+    assert start.step == 6
     assert "format 9" in said[0]
+    append_checkpoint(tmp_path, {"name": "000010", "step": 10, "state_path": "s10"})
+    assert "format None" in chosen(tmp_path)[1][0]
 
 
 def test_records_of_other_programs_have_no_checksum_and_are_read(tmp_path):

@@ -7,7 +7,7 @@ from datetime import date
 from code_rl import __version__
 from code_rl.audit.checklist import Checklist
 from code_rl.audit.scorecard import Scorecard
-from code_rl.reports.plain import render_plain
+from code_rl.reports.page import render_plain
 
 
 def render(card: Scorecard | Checklist) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import chz
 
+from code_rl.config.setting import AT_LEAST_1, must, option
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
@@ -43,59 +44,53 @@ class AuditConfig:
     Exactly one of grader=, backend=, script=. Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
     """
 
-    grader: str | None = chz.field(
-        default=None,
-        doc="Which grader: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
+    grader: str | None = option(
+        None,
+        "Which grader: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
         "package.module:function or file.py:function.",
     )
-    backend: str | None = chz.field(default=None, doc="Address of a server of the Tinker protocol.")
-    script: str | None = chz.field(
-        default=None, doc="File with compute_advantages, should_skip, make_datum and train_step."
+    backend: str | None = option(None, "Address of a server of the Tinker protocol.")
+    script: str | None = option(None, "File with compute_advantages, should_skip, make_datum and train_step.")
+    corpus: Literal["full", "quick"] = option("full", "Graders: all programs, or about a fifth of each class.")
+    out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
+    concurrency: int = option(4, "Graders: programs at once.", AT_LEAST_1)
+    loads: str = option("1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.")
+    under_load: int = option(
+        60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2")
     )
-    corpus: Literal["full", "quick"] = chz.field(
-        default="full", doc="Graders: all programs, or about a fifth of each class."
+    timeout: float | None = option(
+        None,
+        "Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.",
+        must(lambda seconds: seconds >= 1, "at least 1"),
     )
-    out: str | None = chz.field(default=None, doc="Folder for audit.json and audit.html. None: the table only.")
-    concurrency: int = chz.field(default=4, doc="Graders: programs at once.")
-    loads: str = chz.field(
-        default="1,8,64", doc="Graders: numbers at once between which verdicts are compared. Empty: not compared."
+    pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
+    shape: Literal["plain", "trl", "verl", "verifiers"] = option(
+        "plain", "Functions: how they are called. plain: grade(code, problem)."
     )
-    under_load: int = chz.field(default=60, doc="Graders: programs that are compared so.")
-    timeout: float | None = chz.field(
-        default=None,
-        doc="Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.",
+    takes: Literal["all", "stdin", "call"] = option(
+        "all", "Functions: the problems that it can be asked about; the others are skipped, and counted."
     )
-    pays_at: float = chz.field(default=1.0, doc="Functions: the score from which a program counts as paid.")
-    shape: Literal["plain", "trl", "verl", "verifiers"] = chz.field(
-        default="plain", doc="Functions: how they are called. plain: grade(code, problem)."
+    python: str | None = option(None, "Functions, scripts: the interpreter that has what they import (None: this one).")
+    confine: bool = option(
+        True,
+        "Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.",
     )
-    takes: Literal["all", "stdin", "call"] = chz.field(
-        default="all", doc="Functions: the problems that it can be asked about; the others are skipped, and counted."
+    style: Literal["script", "lcb"] = option(
+        "script",
+        "fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.",
     )
-    python: str | None = chz.field(
-        default=None, doc="Functions, scripts: the interpreter that has what they import (None: this one)."
+    url: str | None = option(None, "http: the address, in place of the file's.")
+    executor: str = option("embedded", "ours: where programs run, as judge's executor=.")
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "ours: as judge's isolation=.")
+    ob_len: Literal["either", "prompt", "shifted"] = option(
+        "either", "script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's)."
     )
-    confine: bool = chz.field(
-        default=True,
-        doc="Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.",
+    learning_steps: int = option(
+        12,
+        "script: steps of training with the functions. 0: none; else at least 8.",
+        must(lambda steps: steps == 0 or steps >= 8, "0 or at least 8"),
     )
-    style: Literal["script", "lcb"] = chz.field(
-        default="script",
-        doc="fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.",
-    )
-    url: str | None = chz.field(default=None, doc="http: the address, in place of the file's.")
-    executor: str = chz.field(default="embedded", doc="ours: where programs run, as judge's executor=.")
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto", doc="ours: as judge's isolation=."
-    )
-    ob_len: Literal["either", "prompt", "shifted"] = chz.field(
-        default="either",
-        doc="script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's).",
-    )
-    learning_steps: int = chz.field(
-        default=12, doc="script: steps of training with the functions. 0: none; else at least 8."
-    )
-    model_name: str | None = chz.field(default=None, doc="backend: the base model.")
+    model_name: str | None = option(None, "backend: the base model.")
 
     @chz.validate
     def _one_target(self) -> None:
@@ -104,13 +99,8 @@ class AuditConfig:
             raise ConfigError(f"{' and '.join(given) or 'nothing'} given; give one of grader=, backend= and script=")
 
     @chz.validate
-    def _ranges(self) -> None:
-        for name, least in (("concurrency", 1), ("under_load", 2), ("timeout", 1)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
-        if self.learning_steps != 0 and self.learning_steps < 8:
-            raise ConfigError(f"learning_steps={self.learning_steps} must be 0 or at least 8")
-        if any(not load.isdigit() or int(load) < 1 for load in self._loads()):
+    def _whole_loads(self) -> None:
+        if not all(load.strip().isdigit() and int(load) >= 1 for load in self.loads.split(",") if load.strip()):
             raise ConfigError(f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated")
 
     @chz.validate
@@ -137,28 +127,24 @@ class AuditConfig:
         head = self.grader.partition(":")[0]
         return head if head in ("ours", "fusion", "http") else "function"
 
-    def patience(self, default_s: float) -> float:
+    def timeout_s(self, default_s: float) -> float:
         """`timeout`, or this."""
         return default_s if self.timeout is None else self.timeout
-
-    def _loads(self) -> list[str]:
-        return [load.strip() for load in self.loads.split(",") if load.strip()]
 
     @property
     def numbers_at_once(self) -> tuple[int, ...]:
         """`loads`, as numbers."""
-        return tuple(map(int, self._loads()))
+        return tuple(int(load) for load in self.loads.split(",") if load.strip())
 
 
 def audit_command(given: Mapping[str, str]) -> int:
     """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
     config = make_settings(AuditConfig, given)
-    audits: Mapping[str, Callable[[AuditConfig], Scorecard | Checklist]] = {
-        "grader": _audit_grader,
-        "backend": _audit_backend,
-        "script": _audit_script,
-    }
-    card = audits[config.target](config)
+    card: Scorecard | Checklist
+    if config.target == "grader":
+        card = _audit_grader(config)
+    else:
+        card = _audit_backend(config) if config.target == "backend" else _audit_script(config)
     print()
     for finding in card.findings() or ["nothing was found"]:
         print(f"- {finding}")
@@ -176,7 +162,7 @@ def _audit_script(config: AuditConfig) -> Checklist:
         raise ConfigError(f"script={config.script} is no file; give the Python file that has the four functions")
     if not config.confine:
         print(f"{file.name} will run WITH YOUR RIGHTS")
-    student = Student(file, config.python, config.patience(20), config.confine)
+    student = Student(file, config.python, config.timeout_s(20), config.confine)
     return asyncio.run(audit_script(student, config.ob_len, config.learning_steps, _say))
 
 
@@ -189,7 +175,7 @@ def _audit_backend(config: AuditConfig) -> Checklist:
         raise ConfigError("backend=embedded is no server; start one with `code-rl serve` and give its address")
     place = place_of(resolve_backend(config.backend or ""))
     asyncio.run(survey(place, config.model_name))
-    return audit_backend(place, config.model_name or "", config.patience(60), _say)
+    return audit_backend(place, config.model_name or "", config.timeout_s(60), _say)
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
@@ -197,7 +183,12 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
 
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
-    _say_before(config, corpus, grader)
+    print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")
+    if config.kind == "function":
+        where = "without network, on a file system that it cannot write" if config.confine else "WITH YOUR RIGHTS"
+        print(f"this grader is code that will run hostile programs, {where}")
+    elif config.kind != "ours":
+        print("this grader will be sent hostile programs; what they do to its machine is what is being tried")
     card = asyncio.run(_run(config, corpus, grader))
     if card.skipped:
         print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
@@ -211,32 +202,17 @@ def _say(line: str) -> None:
 async def _run(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
     from code_rl.audit.scorecard import audit_grader
 
+    loads = (config.concurrency, config.numbers_at_once, config.under_load)
     try:
-        return await audit_grader(
-            grader,
-            corpus,
-            config.concurrency,
-            config.numbers_at_once,
-            config.under_load,
-            _say,
-        )
+        return await audit_grader(grader, corpus, *loads, _say)
     finally:
         await grader.aclose()
-
-
-def _say_before(config: AuditConfig, corpus: Corpus, grader: Grader) -> None:
-    print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")
-    if config.kind == "function":
-        where = "without network, on a file system that it cannot write" if config.confine else "WITH YOUR RIGHTS"
-        print(f"this grader is code that will run hostile programs, {where}")
-    elif config.kind != "ours":
-        print("this grader will be sent hostile programs; what they do to its machine is what is being tried")
 
 
 def open_grader(config: AuditConfig) -> Grader:
     """The grader that the settings name. Raises ConfigError."""
     rest = (config.grader or "").partition(":")[2]
-    timeout_s = config.patience(120)
+    timeout_s = config.timeout_s(120)
     if config.kind == "ours":
         from code_rl.audit.graders.ours import Ours
         from code_rl.sandbox.connect import connect_executor

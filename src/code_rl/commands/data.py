@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.config.setting import option
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.problems.fetch import fetch, public_files
 from code_rl.problems.files import data_folder
@@ -22,8 +23,8 @@ class DataConfig:
     Data sets of the Hugging Face hub are no part of this: `dataset=` and `benchmark=livecodebench` fetch them when they are used.
     """
 
-    action: Literal["fetch", "list"] = chz.field(default="list", doc="fetch, or list.")
-    names: str | None = chz.field(default=None, doc="Which sets, comma-separated or as words. None: all.")
+    action: Literal["fetch", "list"] = option("list", "fetch, or list.")
+    names: str | None = option(None, "Which sets, comma-separated or as words. None: all.")
 
 
 def data_command(given: Mapping[str, Any]) -> int:

@@ -32,6 +32,7 @@ from code_rl.evaluation.settings import (
     wanted_ks,
 )
 from code_rl.evaluation.view import EvalView, markdown
+from code_rl.runs.directory import default_log_path
 from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor
 
@@ -69,7 +70,7 @@ def _compare(config: EvalConfig) -> int:
     EvalView().comparison(found)
     if config.out is not None:
         out = Path(config.out).expanduser()
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         write_atomically(out / COMPARISON, json.dumps(found, indent=2) + "\n")
     return 0
 
@@ -140,13 +141,12 @@ async def _evaluate(
         asked, in_file, greedy = read_samples_file(config.samples, benchmark.entries)
         n = in_file if config.n is None else config.n
     ks = wanted_ks(config, n)
-    what = (
-        f"{benchmark.name}: {len(benchmark.entries)} problems, {n} samples each{', and one greedily' if greedy else ''}"
-    )
+    counted = f"{len(benchmark.entries)} problems, {n} samples each{', and one greedily' if greedy else ''}"
+    what = f"{benchmark.name}: {counted}"
     if config.dry_run or asked is None:
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
-    _make(out)
+    make_folder(out)
     both = config.rule == "both" or (config.rule == "auto" and benchmark.name == "livecodebench")
     earlier = read_manifest(out)
     speed = (earlier or {}).get("speed") or await measure(executor)
@@ -229,7 +229,8 @@ def how(config: EvalConfig, plan: Plan) -> str:
     return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
 
 
-def _make(out: Path) -> None:
+def make_folder(out: Path) -> None:
+    """The folder of `out=`. Raises ConfigError where it cannot be made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -244,5 +245,5 @@ def _out(config: EvalConfig) -> Path:
         if out.is_dir() and any(out.iterdir()) and read_manifest(out) is None and not any(out.rglob(MANIFEST)):
             raise ConfigError(f"out={out} is not empty and holds no evaluation; choose another folder")
         return out
-    stamp = datetime.now().astimezone().strftime("%Y_%m_%d-%H_%M_%S")
-    return Path.home() / "code-rl-logs" / f"eval-{stamp}"
+    path = default_log_path()
+    return path.with_name(f"eval-{path.name}")

@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import chz
 
 from code_rl.backends.adapters import (
     Adapter,
+    download_adapter,
     merge_into,
     model_card,
     open_to_others,
@@ -23,14 +24,13 @@ from code_rl.backends.adapters import (
 )
 from code_rl.backends.names import source_of
 from code_rl.backends.places import place_of, resolve_backend
+from code_rl.config.setting import option
 from code_rl.errors import CheckpointError, ConfigError
 from code_rl.runs.checkpoints import get_last_checkpoint
 from code_rl.runs.directory import is_run, read_config
 from code_rl.runs.recorder import read_metrics
+from code_rl.runs.resume import Start
 from code_rl.settings import make_settings
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 REMOTE = "tinker://"
 
@@ -43,15 +43,14 @@ class ExportConfig:
         doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path."
     )
     out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
-    format: Literal["peft", "merged"] = chz.field(
-        default="merged", doc="peft: the adapter alone. merged: a folder that any server loads."
+    format: Literal["peft", "merged"] = option(
+        "merged", "peft: the adapter alone. merged: a folder that any server loads."
     )
-    base_model: str | None = chz.field(
-        default=None, doc="Base model, a local folder or hub id (None: the one that the checkpoint names)."
+    base_model: str | None = option(
+        None, "Base model, a local folder or hub id (None: the one that the checkpoint names)."
     )
-    backend: str = chz.field(
-        default="auto",
-        doc="Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training.",
+    backend: str = option(
+        "auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training."
     )
 
 
@@ -69,10 +68,8 @@ class _Origin:
 def export_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl export` with the settings given. Returns the exit code.
 
-    Raises:
-        ConfigError: a setting is bad, `out` is not empty, or the base model cannot be had.
-        CheckpointError: the checkpoint is missing, damaged, or not one that can be exported.
-        BackendError: the server that holds it failed.
+    Raises ConfigError: a setting is bad, `out` is not empty, or the base model cannot be had; CheckpointError: the checkpoint is missing, damaged, or
+    not one that can be exported; BackendError: the server that holds it failed.
     """
     config = make_settings(ExportConfig, given)
     out = Path(config.out).expanduser()
@@ -80,6 +77,8 @@ def export_command(given: Mapping[str, Any]) -> int:
         raise ConfigError(f"out={config.out} exists and is not an empty folder; choose another")
     origin = _origin(config)
     adapter = _adapter(origin)
+    import transformers
+
     base = source_of(config.base_model or adapter.base_model)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
@@ -88,8 +87,12 @@ def export_command(given: Mapping[str, Any]) -> int:
         if config.format == "peft":
             write_peft(adapter, base, folder)
         else:
-            _write_merged(adapter, base, folder)
-        _tokenizer(base).save_pretrained(folder)
+            unloaded = f"base model {base!r} could not be loaded"
+            model = _pretrained(transformers.AutoModelForCausalLM, base, unloaded, dtype="auto")
+            merge_into(model, adapter)
+            model.save_pretrained(folder)
+        unusable = f"{base!r} has no usable tokenizer"
+        _pretrained(transformers.AutoTokenizer, base, unusable).save_pretrained(folder)
         (folder / "README.md").write_text(_card(config, origin, adapter))
         open_to_others(folder)
         if out.exists():
@@ -120,18 +123,13 @@ def _origin(config: ExportConfig) -> _Origin:
     settings = read_config(path)
     backend = config.backend if config.backend != "auto" else str(settings.get("backend", "embedded"))
     named = config.base_model or settings.get("model_name")
-    return _Origin(str(last["state_path"]), path, resolve_backend(backend), named, int(last["step"]))
+    step = int(last["step"])
+    return _Origin(str(Start(step, last).state_path(path)), path, resolve_backend(backend), named, step)
 
 
 def _adapter(origin: _Origin) -> Adapter:
     if not origin.path.startswith(REMOTE):
-        path = Path(origin.path)
-        # A run directory that was moved takes its checkpoints along.
-        if not path.is_file() and origin.run is not None:
-            path = origin.run / "checkpoints" / path.name
-        return read_embedded(path)
-    from code_rl.backends.adapters import download_adapter
-
+        return read_embedded(Path(origin.path))
     if origin.backend == "embedded":
         raise ConfigError(f"{origin.path} lives on a server; give backend=tinker or backend=http://host:port")
     with tempfile.TemporaryDirectory() as folder:
@@ -139,24 +137,11 @@ def _adapter(origin: _Origin) -> Adapter:
         return read_folder(Path(folder), origin.base_model or base_model)
 
 
-def _write_merged(adapter: Adapter, base: str, folder: PathLike[str]) -> None:
-    from transformers import AutoModelForCausalLM
-
+def _pretrained(kind: Any, base: str, refusal: str, **how: Any) -> Any:
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        return kind.from_pretrained(base, **how)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"base model {base!r} could not be loaded: {' '.join(str(error).split())[:300]}") from error
-    merge_into(model, adapter)
-    model.save_pretrained(folder)
-
-
-def _tokenizer(base: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(base)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{base!r} has no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
+        raise ConfigError(f"{refusal}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _card(config: ExportConfig, origin: _Origin, adapter: Adapter) -> str:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import chz
 
 from code_rl import __version__
-from code_rl.commands.verdict_files import Journal, counted, merge_shards
+from code_rl.commands.verdict_files import VerdictLog, counted, merge_shards
 from code_rl.concurrency import abandon, default_concurrency
+from code_rl.config.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.files import read_lines, read_object
@@ -51,36 +53,25 @@ class JudgeConfig:
         doc="Verdicts are written here, in the order of the programs. Until the last one is there they are in a file with .partial after its\n"
         "name; the same command goes on from there, and from an earlier file: only programs without a verdict of their own are run."
     )
-    executor: str = chz.field(
-        default="auto",
-        doc=EXECUTOR_DOC,
+    executor: str = option("auto", EXECUTOR_DOC)
+    isolation: Literal["auto", "full", "landlock", "none"] = option(
+        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
     )
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto",
-        doc="Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.",
+    concurrency: int | None = option(
+        None, "Programs that run at once, on each server (None: as many as the executor takes by default).", AT_LEAST_1
     )
-    concurrency: int | None = chz.field(
-        default=None, doc="Programs that run at once, on each server (None: as many as the executor takes by default)."
+    reward_timeout: float | None = option(
+        None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0
     )
-    reward_timeout: float | None = chz.field(
-        default=None, doc="CPU seconds per test at most; a problem's own lower limit wins."
-    )
-    dry_run: bool = chz.field(default=False, doc="Check both files, say what would run, and stop.")
-    shard: str | None = chz.field(default=None, doc=SHARD_DOC)
-    merge: bool = chz.field(
-        default=False, doc="Run nothing: put what all shards left (out= with .i-of-n after it) together into out=."
+    dry_run: bool = option(False, "Check both files, say what would run, and stop.")
+    shard: str | None = option(None, SHARD_DOC)
+    merge: bool = option(
+        False, "Run nothing: put what all shards left (out= with .i-of-n after it) together into out=."
     )
 
     @chz.validate
     def _shards(self) -> None:
         check_sharding(self.shard, self.merge)
-
-    @chz.validate
-    def _positive(self) -> None:
-        for name in ("concurrency", "reward_timeout"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}={value} must be above 0")
 
     @chz.validate
     def _distinct(self) -> None:
@@ -182,48 +173,44 @@ async def judge_programs(
     started = time.perf_counter()
     rows = taken(programs, store, cpu_limit_s, shard)
 
-    with Journal(out) as journal:
-        if journal.earlier:
-            on_earlier(journal.earlier)
-        await judge_into(
-            journal, rows, store.get, executor, concurrency=concurrency, cpu_limit_s=cpu_limit_s, on_verdict=on_verdict
-        )
+    with VerdictLog(out) as log:
+        if log.earlier:
+            on_earlier(log.earlier)
+        ask = partial(judge, executor=executor, cpu_limit_s=cpu_limit_s)
+        await judge_into(log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict)
         counts: Counter[VerdictKind] = Counter()
-        in_order = (journal.row(key) for _, key in taken(programs, store, cpu_limit_s, shard))
-        journal.finish(counted(in_order, counts))
+        in_order = (log.row(key) for _, key in taken(programs, store, cpu_limit_s, shard))
+        log.finish(counted(in_order, counts))
     return Judged(counts, time.perf_counter() - started)
 
 
 async def judge_into(
-    journal: Journal,
+    log: VerdictLog,
     rows: Iterator[tuple[Program, str]],
     problem_of: Callable[[str], Problem | None],
-    executor: Executor,
-    *,
-    concurrency: int | None = None,
-    cpu_limit_s: float | None = None,
-    all_tests: bool = False,
+    ask: Callable[[Problem, str | None], Awaitable[Verdict]],
+    at_once: int,
     on_verdict: OnVerdict | None = None,
 ) -> None:
-    """Judge the programs, given with their keys, of which `journal` has no row yet, many at once."""
+    """Judge with `ask` the programs, given with their keys, of which `log` has no row yet."""
 
     async def work() -> None:
         for program, key in rows:
             await asyncio.sleep(0)  # not every program has something to wait for
-            if key in journal:
+            if key in log:
                 continue
             problem = problem_of(program.problem_id)
             assert problem is not None
-            verdict = await judge(problem, program.code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests)
-            journal.put(format_verdict(program, verdict, key))
+            verdict = await ask(problem, program.code)
+            log.put(format_verdict(program, verdict, key))
             if on_verdict is not None:
                 on_verdict(verdict)
 
-    tasks = [asyncio.create_task(work()) for _ in range(concurrency or default_concurrency(executor))]
+    tasks = [asyncio.create_task(work()) for _ in range(at_once)]
     try:
         await asyncio.gather(*tasks)
     except BaseException as error:
-        error.add_note(f"the verdicts so far are in {journal.path}; the same command goes on from there")
+        error.add_note(f"the verdicts so far are in {log.path}; the same command goes on from there")
         raise
     finally:
         await abandon(tasks)
@@ -256,20 +243,9 @@ def _program_code(row: Mapping[str, Any], where: str) -> str | None:
     return extract_code(text) if text is not None and given == ["completion"] else text
 
 
-def judge_command(given: Mapping[str, str]) -> int:
-    """Run the verb with raw settings; returns the exit code. Raises ConfigError and DataError for bad input."""
-    return run(make_settings(JudgeConfig, given))
-
-
-def run(config: JudgeConfig) -> int:
-    """Judge as configured, showing progress and a table; 0 when every program got a verdict about itself, else 1."""
-    judged = asyncio.run(_run(config))
-    return 0 if judged is None or judged.complete else 1
-
-
-async def _run(config: JudgeConfig) -> Judged | None:
-    """None: dry. Raises SandboxError before anything is written when a remote executor does not answer at all."""
-    from code_rl.commands.judge_view import JudgingView
+@contextlib.asynccontextmanager
+async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]]:
+    """The executor that a verb's settings name, started when it is first asked for, and stopped at the end."""
     from code_rl.sandbox.connect import connect_executor
 
     @cache
@@ -277,6 +253,24 @@ async def _run(config: JudgeConfig) -> Judged | None:
         return connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
 
     try:
+        yield executor
+    finally:
+        if executor.cache_info().currsize:
+            await executor().aclose()
+
+
+def judge_command(given: Mapping[str, str]) -> int:
+    """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
+    judged = asyncio.run(_run(make_settings(JudgeConfig, given)))
+    return 0 if judged is None or judged.complete else 1
+
+
+async def _run(config: JudgeConfig) -> Judged | None:
+    """None: dry. Raises SandboxError before anything is written when a remote executor does not answer at all."""
+    from code_rl.progress import JudgingView
+    from code_rl.sandbox.connect import check_executor
+
+    async with sandbox_on_demand(config) as executor:
         store = await open_problems(config.problems, OnDemand(executor))
         total, shard = check_programs(config.programs, store), read_shard(config.shard)
         out = config.out if shard is None else str(shard.path(config.out))
@@ -289,8 +283,6 @@ async def _run(config: JudgeConfig) -> Judged | None:
             judged = Judged(merge_shards(config.out, keys), 0.0)
             view.summary(judged.counts, judged.wall_s, config.out)
             return judged
-        from code_rl.sandbox.connect import check_executor
-
         await check_executor(executor())
         with view.progress(executor().description) as on_verdict:
             judged = await judge_programs(
@@ -305,6 +297,3 @@ async def _run(config: JudgeConfig) -> Judged | None:
             )
         view.summary(judged.counts, judged.wall_s, out)
         return judged
-    finally:
-        if executor.cache_info().currsize:
-            await executor().aclose()

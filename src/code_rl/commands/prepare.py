@@ -16,14 +16,10 @@ from code_rl.settings import make_settings
 
 
 def prepare_command(given: Mapping[str, str]) -> int:
-    """Run the verb with raw settings; returns the exit code. Raises ConfigError and DataError for bad input."""
-    return run(make_settings(PrepareConfig, given))
-
-
-def run(config: PrepareConfig) -> int:
-    """Prepare as configured; 0 when every problem got a decision about itself, else 1."""
+    """Run the verb; 0 when every problem got a decision about itself, else 1. Raises ConfigError and DataError for bad input."""
     from code_rl.preparation.report import PrepareView
 
+    config = make_settings(PrepareConfig, given)
     source = check(config)
     view = PrepareView()
     if config.dry_run:

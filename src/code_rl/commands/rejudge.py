@@ -7,15 +7,16 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import chz
 
-from code_rl.commands.judge import Program, judge_into
-from code_rl.commands.judge_view import JudgingView
-from code_rl.commands.verdict_files import Journal
+from code_rl.commands.judge import Program, judge_into, sandbox_on_demand
+from code_rl.commands.verdict_files import VerdictLog
+from code_rl.concurrency import default_concurrency
+from code_rl.config.setting import AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError, typed
 from code_rl.objective import objective_of
 from code_rl.preparation.bench import make_entry
@@ -23,10 +24,13 @@ from code_rl.preparation.ledger import content_key
 from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
-from code_rl.replaying.disagreement import DISAGREEMENTS, compare_passing
+from code_rl.progress import JudgingView
 from code_rl.replaying.recording import Recording, open_recording
-from code_rl.replaying.rejudge import Completion, completions, last_sound_checkpoint
+from code_rl.replaying.rejudge import Completion, compare_passing, completions, last_sound_checkpoint
+from code_rl.reports.diagnostics import DISAGREEMENTS
+from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
+from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
 
@@ -39,35 +43,26 @@ class RejudgeConfig:
     """Judge a run's stored programs again with a data set's tests, and name what was trained on a verdict that they change."""
 
     run: str = chz.field(doc="Directory of the run.")
-    dataset: str | None = chz.field(
-        default=None,
-        doc="Problems with stronger tests, as train's dataset=; matched by id, all of their tests count. None: the run's own data set, "
+    dataset: str | None = option(
+        None,
+        "Problems with stronger tests, as train's dataset=; matched by id, all of their tests count. None: the run's own data set, "
         "which strengthen=true looks at.",
     )
-    strengthen: bool = chz.field(
-        default=False,
-        doc="In place of judging again, run the programs of each problem that passed on new inputs, made of the problem's own: where they disagree, "
+    strengthen: bool = option(
+        False,
+        "In place of judging again, run the programs of each problem that passed on new inputs, made of the problem's own: where they disagree, "
         f"its tests are weak. Written to {DISAGREEMENTS} in the run's directory, from where the report names them.",
     )
-    new_inputs: int = chz.field(default=32, doc="With strengthen=true: inputs to try for a problem.")
-    out: str | None = chz.field(
-        default=None, doc=f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory)."
+    new_inputs: int = option(32, "With strengthen=true: inputs to try for a problem.", AT_LEAST_1)
+    out: str | None = option(None, f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory).")
+    executor: str = option("auto", EXECUTOR_DOC)
+    isolation: Literal["auto", "full", "landlock", "none"] = option(
+        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
     )
-    executor: str = chz.field(
-        default="auto",
-        doc="Where programs run: 'embedded', or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded.",
-    )
-    isolation: Literal["auto", "full", "landlock", "none"] = chz.field(
-        default="auto",
-        doc="Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.",
-    )
-    concurrency: int | None = chz.field(default=None, doc="Programs that run at once (None: the executor's default).")
+    concurrency: int | None = option(None, "Programs that run at once (None: the executor's default).", AT_LEAST_1)
 
     @chz.validate
     def _fits(self) -> None:
-        for name in ("concurrency", "new_inputs"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if not self.strengthen and self.dataset is None:
             raise ConfigError(
                 "give dataset=, the problems with stronger tests, or strengthen=true to look for weak ones"
@@ -99,24 +94,15 @@ def rejudge_command(given: Mapping[str, str]) -> int:
 
 
 async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
-    from code_rl.sandbox.connect import connect_executor
-
-    @cache
-    def executor() -> Executor:
-        return connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
-
     pins = recording.settings.get("resolved", {}).get("data", {}) if config.dataset is None else {}
     data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
-    try:
+    async with sandbox_on_demand(config) as executor:
         find = finder(await load_train_problems(data, OnDemand(executor)))
         if not config.strengthen:
             return await _rejudge(config, recording, find, executor(), out)
         path = recording.log_path / DISAGREEMENTS
         print(await compare_passing(recording, find, executor(), config.new_inputs, path))
         return 0
-    finally:
-        if executor.cache_info().currsize:
-            await executor().aclose()
 
 
 async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
@@ -144,15 +130,15 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
                 yield Program(each.line.group.problem.id, "", each.trajectory.last.code), str(key)
 
     tally, view = Tally(), JudgingView(len(asked))
-    with Journal(out) as journal:
-        if journal.earlier:
-            view.say(f"{journal.earlier} verdicts are here from before")
+    with VerdictLog(out) as log:
+        if log.earlier:
+            view.say(f"{log.earlier} verdicts are here from before")
         with view.progress(executor.description) as on_verdict:
-            await judge_into(
-                journal, programs(), find, executor, concurrency=config.concurrency, cpu_limit_s=limit, all_tests=every, on_verdict=on_verdict
-            )  # fmt: skip
+            ask = partial(judge, executor=executor, cpu_limit_s=limit, all_tests=every)
+            at_once = config.concurrency or default_concurrency(executor)
+            await judge_into(log, programs(), find, ask, at_once, on_verdict)
         rows = ((each, key_of(each)) for each in completions(recording))
-        journal.finish(tally.take(each, each.row(objective, journal.row(key) if key else None)) for each, key in rows)
+        log.finish(tally.take(each, each.row(objective, log.row(key) if key else None)) for each, key in rows)
     _say(config, recording, tally, missing, out)
     return 1 if tally.unjudged else 0
 
@@ -182,17 +168,14 @@ def _say(config: RejudgeConfig, recording: Recording, tally: Tally, missing: Seq
     run, counts, changed = recording.log_path, tally.counts, tally.changed
     widths = {"step": 6, "datums": 7, "fell": 6, "rose": 6, "untrained": 11}
     steps = sorted({step for (step, what), count in counts.items() if count and what != "datums"})
-    table: list[list[Any]] = [
-        list(widths),
-        *([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps),
+    rows = ([step, *(counts[step, what] for what in list(widths)[1:])] for step in steps)
+    lines = [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths.values(), strict=True))
+        for row in (widths, *rows)
     ]
-    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths.values(), strict=True)) for row in table]
     for part, what in ((lines, "steps"), (changed, "data")):
-        print(
-            "\n".join(
-                [*part[:MAX_SHOWN], *([f"… and {len(part) - MAX_SHOWN} more {what}"] if part[MAX_SHOWN:] else [])]
-            )
-        )
+        more = [f"… and {len(part) - MAX_SHOWN} more {what}"] if part[MAX_SHOWN:] else []
+        print("\n".join([*part[:MAX_SHOWN], *more]))
     if missing:
         shown = ", ".join(missing[:MAX_SHOWN]) + (" …" if len(missing) > MAX_SHOWN else "")
         print(f"{len(missing)} problems of the run are not in dataset={config.dataset}, and were not judged: {shown}")

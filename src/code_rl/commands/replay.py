@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import chz
 
-from code_rl.config import Config
+from code_rl.config import FACTS, Config
+from code_rl.config.setting import option
 from code_rl.errors import ConfigError, DataError
 from code_rl.redaction import redacted
-from code_rl.replaying.again import ReplayedStep, replay_steps
 from code_rl.replaying.recording import Recording, open_recording
-from code_rl.replaying.settings import REPLAYABLE, ReplayConfig
-from code_rl.replaying.verify import differences
-from code_rl.runs.files import JsonLines
+from code_rl.replaying.steps import ReplayedStep, differences, replay_steps
+from code_rl.runs.files import write_lines_atomically
 from code_rl.settings import make_settings
 
 MAX_SHOWN = 20
 COLUMNS = ("step", "reward", "skipped", "datums", "mean |A|", "loss", "clipped")
+REPLAYABLE = tuple(name for name, facts in FACTS.items() if facts.replayable)
+
+
+@chz.chz
+class _Own:
+    log_path: str = chz.field(doc="Directory of the recorded run.")
+    verify: bool = option(
+        False, "Compute every reward, advantage and metric again and report what differs; exit code 1 if anything does."
+    )
+    out: str | None = option(
+        None, "A file that gets the replayed metrics, one JSON object a step; replaced if it is there."
+    )
+
+
+def _with_replayable() -> type[Any]:
+    """`_Own` with a field for each replayable setting of `Config`, absent by default."""
+    fields = chz.chz_fields(Config)
+    described = {name: option(None, fields[name]._doc) for name in REPLAYABLE}
+    types = {name: Optional[fields[name].x_type] for name in REPLAYABLE}  # noqa: UP045 - a type that is only known here
+    about = """Credit a run's recorded steps again under other settings of the algorithm, without model or sandbox.
+
+    What is not given stays as the run had it.
+    """
+    body = {"__module__": __name__, "__doc__": about, "__annotations__": types, **described}
+    return chz.chz(type("ReplayConfig", (_Own,), body))
+
+
+ReplayConfig: Any = _with_replayable()
 
 
 def old_form(given: Mapping[str, Any]) -> int:
@@ -56,53 +85,37 @@ def replay_command(given: Mapping[str, Any]) -> int:
             f"verify=true compares with what the run recorded, and {changed[0]}={getattr(config, changed[0])} is not what it ran "
             f"with ({getattr(recording.config, changed[0])}); leave one of the two out"
         )
-    out = _Out(wanted.out, log_path) if wanted.out is not None else None
-    try:
-        steps = replay_steps(recording, config)
-        first = next(steps, None)
-        if first is None:
-            raise DataError(f"log_path={log_path} holds no recorded step: there is nothing to replay")
-        steps = itertools.chain([first], steps)
-        steps = steps if out is None else map(out.keep, steps)
-        code = _verify(recording, steps) if wanted.verify else _compare(recording, steps, changed, config)
+    out = _check_out(wanted.out, log_path) if wanted.out is not None else None
+    rows: list[str] = []
+
+    def kept(step: ReplayedStep) -> ReplayedStep:
         if out is not None:
-            out.finish()
-    finally:
-        if out is not None:
-            out.close()
+            rows.append(json.dumps({"step": step.recorded.step, **step.metrics}) + "\n")
+        return step
+
+    steps: Iterator[ReplayedStep] = map(kept, replay_steps(recording, config))
+    first = next(steps, None)
+    if first is None:
+        raise DataError(f"log_path={log_path} holds no recorded step: there is nothing to replay")
+    steps = itertools.chain([first], steps)
+    code = _verify(recording, steps) if wanted.verify else _compare(recording, steps, changed, config)
+    if out is not None:
+        write_lines_atomically(out, rows)
     return code
 
 
-class _Out:
-    """The file of the replayed metrics: under another name until it is whole."""
-
-    def __init__(self, out: str, run: Path) -> None:
-        self._path = Path(out).expanduser()
-        self._part = self._path.with_name(f"{self._path.name}.part")
-        if self._path.is_dir():
-            raise ConfigError(f"out={out} is a directory; give a file")
-        if run.resolve() in self._path.resolve().parents:
-            raise ConfigError(f"out={out} is in the directory of the run that is replayed; give a file elsewhere")
-        try:
-            self._part.unlink(missing_ok=True)
-            self._lines = JsonLines(self._part)
-        except OSError as error:
-            raise ConfigError(f"out={out} cannot be written: {error.strerror or error}") from error
-
-    def keep(self, step: ReplayedStep) -> ReplayedStep:
-        """Append a step's metrics."""
-        self._lines.append({"step": step.recorded.step, **step.metrics})
-        return step
-
-    def finish(self) -> None:
-        """Nothing more comes: the file gets its name."""
-        self._lines.close()
-        self._part.replace(self._path)
-
-    def close(self) -> None:
-        """Without `finish`, leave nothing behind. Idempotent."""
-        self._lines.close()
-        self._part.unlink(missing_ok=True)
+def _check_out(out: str, run: Path) -> Path:
+    """The file of the replayed metrics, which appears when it is whole. Raises ConfigError where it cannot be written."""
+    path = Path(out).expanduser()
+    if path.is_dir():
+        raise ConfigError(f"out={out} is a directory; give a file")
+    if run.resolve() in path.resolve().parents:
+        raise ConfigError(f"out={out} is in the directory of the run that is replayed; give a file elsewhere")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}") from error
+    return path
 
 
 def _recorded_settings(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,13 +141,13 @@ def _compare(recording: Recording, steps: Iterator[ReplayedStep], changed: Seque
         recording.notices.append(
             f"{assumed} completions were not trained on by the run: their losses are those at a ratio of 1"
         )
-    _print_notices(recording)
+    print(*recording.notices, sep="\n", end="\n" if recording.notices else "")
     return 0
 
 
 def _row(step: ReplayedStep) -> list[str]:
     before, after = step.recorded.metrics or {}, step.metrics
-    recorded = [advantage for line in step.recorded.groups for advantage in line.advantages_G]
+    recorded = [advantage for line in step.recorded.groups for advantage in line.credit.advantages_G]
     replayed = [advantage for _, each in step.credited for advantage in each.advantages_G]
     return [
         str(step.recorded.step),
@@ -167,7 +180,7 @@ def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
     for step in steps:
         counts["steps"] += 1
         counts["groups"] += len(step.recorded.groups)
-        counts["completions"] += sum(len(line.rewards_G) for line in step.recorded.groups)
+        counts["completions"] += sum(len(line.group.trajectories) for line in step.recorded.groups)
         unanswered += step.recorded.answers is None and bool(step.metrics.get("n_datums"))
         for difference in differences(step, recording):
             found += 1
@@ -180,12 +193,7 @@ def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
         recording.notices.append(
             f"{unanswered} steps have no record of the trainer's log-probabilities: their losses were not compared"
         )
-    _print_notices(recording)
+    print(*recording.notices, sep="\n", end="\n" if recording.notices else "")
     what = ", ".join(f"{count} {name}" for name, count in counts.items())
     print(f"{what} of {recording.log_path}: {found or 'no'} difference{'' if found == 1 else 's'}")
     return 1 if found else 0
-
-
-def _print_notices(recording: Recording) -> None:
-    for notice in recording.notices:
-        print(notice)

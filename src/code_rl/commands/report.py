@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import chz
 
+from code_rl.config.setting import PORT, option
 from code_rl.errors import ConfigError
 from code_rl.settings import make_settings
 
@@ -20,21 +22,17 @@ class ReportConfig:
     """Settings of `code-rl report`: show what happened in a run."""
 
     log_path: str = chz.field(doc="Directory of a run.")
-    compare: str | None = chz.field(default=None, doc="Directories of other runs to show beside it, comma-separated.")
-    format: Literal["html", "text"] = chz.field(
-        default="html", doc="html: one self-contained page; text: the answer on the terminal."
-    )
-    out: str | None = chz.field(default=None, doc="The page's file (None: report.html in log_path).")
-    live: bool = chz.field(default=False, doc="Serve the page and update it while the run goes on.")
-    port: int = chz.field(default=8265, doc="Port of the live page; 0 takes a free one.")
-    host: str = chz.field(
-        default="127.0.0.1", doc="Address of the live page. Others than loopback can be read by whoever reaches them."
+    compare: str | None = option(None, "Directories of other runs to show beside it, comma-separated.")
+    format: Literal["html", "text"] = option("html", "html: one self-contained page; text: the answer on the terminal.")
+    out: str | None = option(None, "The page's file (None: report.html in log_path).")
+    live: bool = option(False, "Serve the page and update it while the run goes on.")
+    port: int = option(8265, "Port of the live page; 0 takes a free one.", PORT)
+    host: str = option(
+        "127.0.0.1", "Address of the live page. Others than loopback can be read by whoever reaches them."
     )
 
     @chz.validate
     def _fits(self) -> None:
-        if not 0 <= self.port < 2**16:
-            raise ConfigError(f"port={self.port} must be in [0, 65535]")
         if self.live and (self.format == "text" or self.out):
             name = "format=text" if self.format == "text" else "out="
             raise ConfigError(f"live=true serves a page; leave {name} out")
@@ -54,7 +52,7 @@ def report_command(given: Mapping[str, Any]) -> int:
     if config.live:
         from code_rl.reports.live import serve
 
-        return serve(readers, config.host, config.port)
+        return asyncio.run(serve(readers, config.host, config.port))
     if config.format == "text":
         from rich.console import Console
 

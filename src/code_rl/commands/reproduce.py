@@ -17,18 +17,18 @@ from typing import Any
 
 import chz
 
+from code_rl.assembly import open_data
 from code_rl.backends.connect import preflight
-from code_rl.commands.evaluate import LIVECODEBENCH, data_of, eval_command
+from code_rl.commands.evaluate import LIVECODEBENCH, data_of, eval_command, make_folder
 from code_rl.commands.reproduce_view import AFTER, BEFORE, benchmarks_of, evaluated, forecast_lines, write_table
 from code_rl.commands.train import confirm, prepare, train_command
 from code_rl.config import FACTS, Config
 from code_rl.config.recipes import RECIPES
+from code_rl.config.setting import option
 from code_rl.errors import ConfigError
 from code_rl.evaluation.benchmarks import BENCHMARKS, check_name
 from code_rl.evaluation.settings import FROM_RUN, EvalConfig, make_eval_config
-from code_rl.problems.load import find_data, load_test_splits, load_train_problems, with_tests, within_difficulty
 from code_rl.runs.files import write_atomically
-from code_rl.sandbox.connect import check_executor, connect_executor
 from code_rl.settings import make_settings, suggestion
 
 STATE, RUN = "reproduce.json", "run"
@@ -46,16 +46,13 @@ class ReproduceConfig:
     from the published is said under the table.
     """
 
-    recipe: str | None = chz.field(
-        default=None,
-        doc="Which result: qwen3-4b, qwen3.5-4b, deepcoder, code-r1 or code-r1-2k. `reproduce NAME` will do.",
+    recipe: str | None = option(
+        None, "Which result: qwen3-4b, qwen3.5-4b, deepcoder, code-r1 or code-r1-2k. `reproduce NAME` will do."
     )
-    out: str | None = chz.field(
-        default=None, doc="Folder of it all: before/, run/, after/ and results.md. None: ~/code-rl-logs/reproduce-NAME."
+    out: str | None = option(
+        None, "Folder of it all: before/, run/, after/ and results.md. None: ~/code-rl-logs/reproduce-NAME."
     )
-    dry_run: bool = chz.field(
-        default=False, doc="Print what would be done, with a forecast of tokens and cost, and stop."
-    )
+    dry_run: bool = option(False, "Print what would be done, with a forecast of tokens and cost, and stop.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +95,10 @@ class Plan:
     config: Config
     binding: Mapping[str, str]
     done: Sequence[str] | None
+
+    def asked(self) -> dict[str, EvalConfig]:
+        """Each evaluation before, by name."""
+        return {name: make_eval_config(self.asks(BEFORE, name)) for name in self.evals}
 
     def asks(self, phase: str, name: str) -> dict[str, Any]:
         """The settings of one evaluation: of the model before, or of the run's last checkpoint."""
@@ -148,7 +149,10 @@ def make_plan(given: Mapping[str, Any]) -> tuple[Plan, bool]:
     own, of_train, of_eval = _sorted(given)
     published = read_published(own.recipe)
     out = Path(own.out or f"~/code-rl-logs/reproduce-{published.name}").expanduser()
-    binding = _binding(published.name, given)
+    # What must stay as it was: the result's name, and all that was given but places and patience.
+    free = {name for name, facts in FACTS.items() if not facts.fixed} - {"max_steps"} | {*UNBOUND, "out", "recipe"}
+    bound = {name: str(value) for name, value in given.items() if name not in free}
+    binding = {"result": published.name} | bound
     done = _begun(out, binding)
     train: dict[str, Any] = {"recipe": published.recipe, **published.train}
     if "test_dataset" not in given:
@@ -248,35 +252,19 @@ def _begun(out: Path, binding: Mapping[str, str]) -> list[str] | None:
 
 
 def _keep(plan: Plan, done: Sequence[str]) -> None:
-    try:
-        plan.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out={plan.out} cannot be made: {error.strerror}; choose another folder") from error
+    make_folder(plan.out)
     state = {"settings": plan.binding, "done": list(done)}
     write_atomically(plan.out / STATE, json.dumps(state, indent=2) + "\n")
 
 
-def _binding(result: str, given: Mapping[str, Any]) -> dict[str, str]:
-    """What must stay as it was: the result's name, and all that was given but places and patience."""
-    free = {name for name, facts in FACTS.items() if not facts.fixed} - {"max_steps"} | {*UNBOUND, "out", "recipe"}
-    return {"result": result} | {name: str(value) for name, value in given.items() if name not in free}
-
-
 def _look_ahead(plan: Plan) -> None:
     """Open all that the training and the evaluations read, and ask their back end and sandbox: what is wrong there is known before anything is paid."""
-    asyncio.run(_open_training(plan.config))
+
+    async def open_training() -> None:
+        await preflight(plan.config)
+        async with contextlib.AsyncExitStack() as stack:
+            await open_data(plan.config, {}, stack)
+
+    asyncio.run(open_training())
     for name in plan.evals:
         eval_command({**plan.asks(BEFORE, name), "dry_run": True})
-
-
-async def _open_training(config: Config) -> None:
-    await preflight(config)
-    data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0)
-    sandbox = connect_executor(config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency)
-    async with contextlib.aclosing(sandbox) as executor:
-        await check_executor(executor)
-        problems = await load_train_problems(data, executor)
-        if config.difficulty is not None:
-            problems = within_difficulty(problems, config.difficulty)
-        with_tests(problems, config.min_tests, config.max_tests)
-        await load_test_splits(data, config.eval_limit, executor)

@@ -12,7 +12,7 @@ import chz
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import Config
 from code_rl.evaluation.compare import average, compare, figure, read_results
-from code_rl.evaluation.settings import EvalConfig, make_eval_config, sample_count, sweep_limits
+from code_rl.evaluation.settings import EvalConfig, sample_count, sweep_limits
 from code_rl.forecast import assumptions, forecast, report
 from code_rl.runs.files import write_atomically
 
@@ -34,7 +34,7 @@ def forecast_lines(plan: Plan, *, whole: bool) -> Iterator[str]:
     config = plan.config
     prices, assume = _prices(config)
     yield f"{plan.published.name} ({plan.published.source}), in {plan.out}:"
-    asked = {name: make_eval_config(plan.asks(BEFORE, name)) for name in plan.evals}
+    asked = plan.asked()
     tokens = {name: _asked(plan, asks, assume) for name, asks in asked.items()}
     for when in (BEFORE, AFTER):
         for name, asks in asked.items():
@@ -56,9 +56,8 @@ def evaluated(plan: Plan) -> str:
     """What all evaluations together are expected to use: caps are the training's alone."""
     prices, assume = _prices(plan.config)
     total = Tokens()
-    for name in plan.evals:
-        each = _asked(plan, make_eval_config(plan.asks(BEFORE, name)), assume)
-        total += each + each
+    for asks in (*plan.asked().values(), *plan.asked().values()):
+        total += _asked(plan, asks, assume)
     return _priced(total, prices)
 
 
@@ -98,28 +97,21 @@ def write_table(plan: Plan) -> str:
         *(f"- {line}" for line in differences(plan)),
     ]
     text = "\n".join(lines)
-    write_atomically(
-        plan.out / VALUES,
-        json.dumps({"result": plan.published.name, "rows": rows, "differs": differences(plan)}, indent=2) + "\n",
-    )
+    found = {"result": plan.published.name, "rows": rows, "differs": differences(plan)}
+    write_atomically(plan.out / VALUES, json.dumps(found, indent=2) + "\n")
     write_atomically(plan.out / TABLE, text + "\n")
     return text
 
 
 def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
     """Each published value with ours beside it, then figures of ours for which none was published."""
-    ours = _ours(plan)
+    ours = _measured(plan)
     for value in plan.published.values:
         name, wanted = value["benchmark"], value.get("figure", "pass@1")
-        mine = [
-            key for key in ours if key[0] == name and key[2] == wanted and value.get("max_tokens") in (None, key[1])
-        ]
-        row: dict[str, Any] = {
-            "benchmark": name,
-            "figure": wanted,
-            "max_tokens": value.get("max_tokens"),
-            "published": [value["before"], value["after"]],
-        }
+        limit = value.get("max_tokens")
+        mine = [key for key in ours if key[0] == name and key[2] == wanted and limit in (None, key[1])]
+        row: dict[str, Any] = {"benchmark": name, "figure": wanted, "max_tokens": limit}
+        row["published"] = [value["before"], value["after"]]
         if mine:
             row |= ours.pop(mine[0])
         else:
@@ -129,11 +121,10 @@ def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"benchmark": name, "figure": wanted, "max_tokens": limit, "published": None} | found
 
 
-def _ours(plan: Plan) -> dict[tuple[str, int | None, str], dict[str, Any]]:
+def _measured(plan: Plan) -> dict[tuple[str, int | None, str], dict[str, Any]]:
     """Our figures before and after by benchmark, token limit (None without a sweep) and figure."""
     found: dict[tuple[str, int | None, str], dict[str, Any]] = {}
-    for name in plan.evals:
-        asks = make_eval_config(plan.asks(BEFORE, name))
+    for name, asks in plan.asked().items():
         for limit in sweep_limits(asks):
             places = [plan.out / when / name / (str(limit) if asks.sweep else "") for when in (BEFORE, AFTER)]
             before, after = map(read_results, places)
@@ -142,10 +133,8 @@ def _ours(plan: Plan) -> dict[tuple[str, int | None, str], dict[str, Any]]:
                 one = len(before) == 1
                 paired = compare(*((place if one else place / benchmark) for place in places))["figures"]
                 for wanted in (key for key in results if key in results["intervals"]):
-                    sides = [
-                        {"pass@1": each[wanted], "interval": each["intervals"][wanted]}
-                        for each in (results, after[benchmark])
-                    ]
+                    both = (results, after[benchmark])
+                    sides = [{"pass@1": each[wanted], "interval": each["intervals"][wanted]} for each in both]
                     change = paired.get(wanted) or paired.get(f"greedy {wanted}")
                     difference = change and [change["difference"], *change["interval"]]
                     found[benchmark, at, wanted] = {"before": sides[0], "after": sides[1], "difference": difference}

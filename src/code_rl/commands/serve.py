@@ -14,6 +14,7 @@ from pathlib import Path
 
 import chz
 
+from code_rl.config.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, must, option
 from code_rl.errors import ConfigError, install_command
 from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal
 from code_rl.settings import make_settings
@@ -21,60 +22,45 @@ from code_rl.settings import make_settings
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
 
 
+HOST = must(bool, "an address of this machine, such as 127.0.0.1")
+
+
 @chz.chz
 class ServeConfig:
     """Settings of `code-rl serve`: the embedded engine as a server that the Tinker SDK speaks to."""
 
-    port: int = chz.field(default=8000, doc="TCP port; 0 takes a free one and prints it.")
-    host: str = chz.field(
-        default="127.0.0.1", doc=f"Address to bind. Anything but loopback needs a token in {TOKEN_VARIABLE}."
-    )
-    state_dir: str = chz.field(default="~/.code-rl/serve", doc="Folder for sessions, checkpoints and sampler weights.")
-    models: str | None = chz.field(
-        default=None,
-        doc="A TOML file that maps names of base models to local ones: a table [models] with lines\n"
+    port: int = option(8000, "TCP port; 0 takes a free one and prints it.", PORT)
+    host: str = option("127.0.0.1", f"Address to bind. Anything but loopback needs a token in {TOKEN_VARIABLE}.", HOST)
+    state_dir: str = option("~/.code-rl/serve", "Folder for sessions, checkpoints and sampler weights.")
+    models: str | None = option(
+        None,
+        "A TOML file that maps names of base models to local ones: a table [models] with lines\n"
         '"Qwen/Qwen3-4B-Instruct-2507" = "tiny". Other names are local folders, hub ids, or tiny.',
     )
-    device: str = chz.field(default="auto", doc="Device of the engine: auto, cpu, cuda or mps.")
-    dtype: str = chz.field(default="auto", doc="Weights and activations: auto, float32 or bfloat16.")
-    threads: int | None = chz.field(default=None, doc="torch's threads (None: torch decides).")
-    preload: str | None = chz.field(default=None, doc="A base model to load before the first client comes.")
-    max_models: int = chz.field(
-        default=64, doc="Models in training at a time; one more is answered 429, which the SDK retries."
+    device: str = option("auto", "Device of the engine: auto, cpu, cuda or mps.")
+    dtype: str = option("auto", "Weights and activations: auto, float32 or bfloat16.")
+    threads: int | None = option(None, "torch's threads (None: torch decides).", AT_LEAST_1)
+    preload: str | None = option(None, "A base model to load before the first client comes.")
+    max_models: int = option(
+        64, "Models in training at a time; one more is answered 429, which the SDK retries.", AT_LEAST_1
     )
-    max_samplers: int = chz.field(
-        default=16, doc="Sampler snapshots of a base model that stay in memory; others wait on the disk."
+    max_samplers: int = option(
+        16, "Sampler snapshots of a base model that stay in memory; others wait on the disk.", AT_LEAST_1
     )
-    max_queue: int = chz.field(
-        default=4096, doc="Requests that may wait; one more is answered 429, which the SDK retries."
+    max_queue: int = option(
+        4096, "Requests that may wait; one more is answered 429, which the SDK retries.", AT_LEAST_1
     )
-    max_request_mb: int = chz.field(default=256, doc="Largest request body; a larger one is answered 413.")
-    max_queued_mb: int = chz.field(default=1024, doc="Request bodies that may wait; beyond it the answer is 429.")
-    max_result_mb: int = chz.field(default=1024, doc="Results that wait to be fetched; beyond it the answer is 429.")
-    idle_s: float = chz.field(default=900.0, doc="A base model that nobody uses for so long leaves the memory.")
-    session_timeout_s: float = chz.field(
-        default=180.0,
-        doc="A client without a sign of life for so long loses its queued requests, and idle_s later its models.",
+    max_request_mb: int = option(256, "Largest request body; a larger one is answered 413.", AT_LEAST_1)
+    max_queued_mb: int = option(1024, "Request bodies that may wait; beyond it the answer is 429.", AT_LEAST_1)
+    max_result_mb: int = option(1024, "Results that wait to be fetched; beyond it the answer is 429.", AT_LEAST_1)
+    idle_s: float = option(900.0, "A base model that nobody uses for so long leaves the memory.", ABOVE_0)
+    session_timeout_s: float = option(
+        180.0,
+        "A client without a sign of life for so long loses its queued requests, and idle_s later its models.",
+        ABOVE_0,
     )
-    shutdown_grace_s: float = chz.field(
-        default=60.0, doc="How long queued requests may take to end after SIGTERM or SIGINT."
-    )
-    status: bool = chz.field(default=True, doc="Print queues, speed and memory on stderr while there is work.")
-
-    @chz.validate
-    def _in_range(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port={self.port} is not a TCP port; use 0 to 65535")
-        if not self.host:
-            raise ValueError("host= is empty; use 127.0.0.1, or an address of this machine")
-        positive = ("max_models", "max_samplers", "max_queue", "max_request_mb", "max_queued_mb", "max_result_mb")
-        for name in (*positive, "idle_s", "session_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
-        if not self.shutdown_grace_s >= 0:
-            raise ValueError(f"shutdown_grace_s={self.shutdown_grace_s} must not be negative")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads={self.threads} must be at least 1")
+    shutdown_grace_s: float = option(60.0, "How long queued requests may take to end after SIGTERM or SIGINT.", FROM_0)
+    status: bool = option(True, "Print queues, speed and memory on stderr while there is work.")
 
 
 def serve_command(given: Mapping[str, str]) -> int:

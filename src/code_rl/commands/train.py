@@ -16,28 +16,14 @@ from code_rl.assembly import NothingLeftError, assemble
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind, place_of
 from code_rl.concurrency import cancelled_by_service
-from code_rl.config import (
-    Config,
-    batch_shape,
-    changed_settings,
-    make_config,
-    refuse_idle,
-)
+from code_rl.config import Config, batch_shape, changed_settings, make_config, refuse_idle
 from code_rl.console import Console
-from code_rl.errors import (
-    OF_THE_MACHINE,
-    CodeRLError,
-    ConfigError,
-    in_words,
-    lacks_something,
-    stopped,
-    typed,
-)
+from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, in_words, lacks_something, stopped, typed
 from code_rl.objective import environment_of, objective_of
 from code_rl.renderers import AUTO, name_of
 from code_rl.runs.directory import begun_settings, default_log_path, is_run, settings_of
-from code_rl.runs.fork import find_fork
 from code_rl.runs.recorder import read_metrics
+from code_rl.runs.resume import find_fork
 from code_rl.runs.trackers import read_log_to
 
 if TYPE_CHECKING:
@@ -106,8 +92,7 @@ def _had_no_end(log_path: Path) -> bool:
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     """Settings, run directory, and whether an earlier run is resumed there. Nothing is written yet.
 
-    Raises:
-        ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
+    Raises ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
@@ -146,7 +131,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
     # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console = Console(config.max_steps, 0)
-    stop = _Signals(console, _resume_hint(log_path))
+    stop = _Signals(console, f"to resume: {typed('train')} log_path={quote(str(log_path))}")
     async with contextlib.AsyncExitStack() as stack:
         try:
             run = await assemble(config, log_path, resumes, console, stop.asked, stack)
@@ -242,14 +227,10 @@ def _why_embedded(config: Config) -> str:
     return " (SANDBOX_URL is not set)" if unset else ""
 
 
-def _resume_hint(log_path: Path) -> str:
-    return f"to resume: {typed('train')} log_path={quote(str(log_path))}"
-
-
 def _hints(config: Config, log_path: Path) -> list[str]:
     more = [f"max_steps={config.max_steps * 2}"] if config.max_steps > 0 else []
-    for name, value in (("max_tokens_total", config.max_tokens_total), ("max_cost", config.max_cost)):
-        more += [f"{name}={value * 2:g}" if name == "max_cost" else f"{name}={value * 2}"] if value else []
+    more += [f"max_tokens_total={config.max_tokens_total * 2}"] if config.max_tokens_total else []
+    more += [f"max_cost={config.max_cost * 2:g}"] if config.max_cost else []
     hints = [" ".join([f"to go on from here: {typed('train')} log_path={quote(str(log_path))}", *more])]
     if config.model_name == BUILT_IN:
         hints.append(

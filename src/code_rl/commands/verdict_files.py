@@ -22,7 +22,7 @@ PARTIAL = ".partial"
 """Rows are appended to a file of this ending as they are given; the output itself appears when all are there."""
 
 
-class Journal:
+class VerdictLog:
     """The rows of `out`, appended as they come, found again by the `key` of what was judged, and put in order at the end.
 
     Rows that an earlier run left, there or in a finished `out`, count: a cut costs the programs in flight. Only places are in memory.
@@ -75,7 +75,7 @@ class Journal:
             os.replace(target + ".tmp", target)
             os.unlink(self.path)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> VerdictLog:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,7 +111,7 @@ def merge_shards(out: str, keys: Iterable[str]) -> Counter[VerdictKind]:
     counts: Counter[VerdictKind] = Counter()
     with contextlib.ExitStack() as stack:
         files = {shard: stack.enter_context(path.open("rb")) for shard, path in shard_paths(out).items()}
-        stack.enter_context(Journal(out)).finish(counted(_interleaved(files, iter(keys)), counts))
+        stack.enter_context(VerdictLog(out)).finish(counted(_interleaved(files, iter(keys)), counts))
     return counts
 
 

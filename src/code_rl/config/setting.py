@@ -106,9 +106,8 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
     def check(settings: Any, name: str) -> None:
         value = getattr(settings, name)
         if value is not None and not holds(value):
-            raise ConfigError(
-                f"{name.removeprefix('X_')}={value} must be {wanted}"
-            )  # chz's name of a value as it was given
+            # X_ begins chz's name of a value as it was given.
+            raise ConfigError(f"{name.removeprefix('X_')}={value} must be {wanted}")
 
     return check
 
@@ -116,4 +115,5 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
 AT_LEAST_0 = must(lambda count: count >= 0, "0 or above")
 AT_LEAST_1 = must(lambda count: count >= 1, "at least 1")
 FROM_0 = must(lambda value: math.isfinite(value) and value >= 0, "a finite number, 0 or above")
+PORT = must(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
 ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")

@@ -11,14 +11,14 @@ from typing import Any
 
 from code_rl.config import BatchShape, Config, batch_shape
 from code_rl.errors import DataError
+from code_rl.objective import Credit
 from code_rl.problems.problem import Problem
 from code_rl.reward.extract import extract_code
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.directory import METRICS, is_run, read_config, settings_of
-from code_rl.runs.journal import JOURNAL, read_journal
+from code_rl.runs.journal import JOURNAL, TRAINED, Logprobs, read_journal, read_trained_line
 from code_rl.runs.recorder import ROLLOUTS
-from code_rl.runs.trained import TRAINED, Logprobs, read_trained_line
 from code_rl.settings import make_settings
 
 UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
@@ -44,26 +44,21 @@ class RecordedGroup:
     place: int
     attempt: int
     group: Group
-    rewards_G: tuple[float | None, ...]
-    advantages_G: tuple[float | None, ...]
-    mask_reasons_G: tuple[str | None, ...]
-    skipped: bool
+    credit: Credit
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"group {self.place}" + (f" attempt {self.attempt}" if self.attempt else "")
 
     @property
     def trained_on(self) -> list[int]:
         """Members that the run made datums of, in order."""
-        if self.skipped:
-            return []
-        tokens = [trajectory.length for trajectory in self.group.trajectories]
-        return [i for i, advantage in enumerate(self.advantages_G) if advantage is not None and tokens[i]]
+        return [index for index, _ in self.credit.trained if self.group.trajectories[index].length]
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What the trainer answered for one step's datums, and the reference model where it was asked."""
-
-    logprobs: list[Logprobs]
-    reference: list[Logprobs]
+Answers = tuple[list[Logprobs], list[Logprobs]]
+"""What the trainer answered for one step's datums, and the reference model where it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +87,7 @@ class Recording:
         return batch_shape(self.config)
 
     def steps(self) -> Iterator[RecordedStep]:
-        """Every step in order.
-
-        Raises:
-            DataError: names the file and the line that cannot be read.
-        """
+        """Every step in order. Raises DataError: names the file and the line that cannot be read."""
         metrics = {record["step"]: record for record in self._metrics() if record["step"] >= 0}
         answers = self._answers()
         sampled = {
@@ -138,7 +129,7 @@ class Recording:
                 step, logprobs, reference = read_trained_line(record)
             except UNREADABLE as error:
                 raise DataError(f"{path} line {number} is damaged: {error}") from error
-            found[step] = Answers(logprobs, reference)
+            found[step] = logprobs, reference
         return found
 
     def _lines(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -185,10 +176,12 @@ def _group(record: Mapping[str, Any]) -> RecordedGroup:
         place=_is(record["group"], int),
         attempt=_is(record["attempt"], int),
         group=group,
-        rewards_G=tuple(_number(row["reward"]) for row in rows),
-        advantages_G=tuple(_number(row["advantage"]) for row in rows),
-        mask_reasons_G=tuple(row["masked"] for row in rows),
-        skipped=_is(record["skipped"], bool),
+        credit=Credit(
+            tuple(_number(row["reward"]) for row in rows),
+            tuple(_number(row["advantage"]) for row in rows),
+            tuple(row["masked"] for row in rows),
+            _is(record["skipped"], bool),
+        ),
     )
 
 

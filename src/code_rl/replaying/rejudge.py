@@ -1,20 +1,30 @@
-"""A run's programs under other tests: which rewards would have been others, and where the run was still sound."""
+"""A run's programs under other tests: which rewards would have been others, where the run was still sound, where passing programs disagree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from code_rl.concurrency import default_concurrency, together
 from code_rl.objective import Objective
+from code_rl.preparation.bench import make_entry
+from code_rl.preparation.deduplicate import program_shape
+from code_rl.preparation.ledger import Decision, Ledger, content_key
+from code_rl.preparation.strengthen import LEAST_OTHERS, failed, reference_tests
+from code_rl.problems.problem import Problem
 from code_rl.replaying.recording import RecordedGroup, Recording
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Trajectory
 from code_rl.runs.checkpoints import read_checkpoints
+from code_rl.sandbox.executor import Executor
 
 Judged = Mapping[str, Any]
 """A row of `commands.judge.format_verdict`."""
+MAX_PROGRAMS = 16
+NO_REFERENCE, AGREED = "no reference solution", "too few programs agree"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +42,27 @@ class Completion:
     @property
     def where(self) -> str:
         """For people."""
-        again = f" attempt {self.line.attempt}" if self.line.attempt else ""
-        return f"step {self.line.step}, group {self.line.place}{again}, completion {self.number}"
+        return f"step {self.line.step}, {self.line.where}, completion {self.number}"
 
     def row(self, objective: Objective, judged: Judged | None) -> dict[str, Any]:
         """A line of `rejudge.jsonl`; `judged` is None where the problem is not among those given."""
         was = self.trajectory.verdict
-        facts = {
+        facts: dict[str, Any] = {
             "step": self.line.step,
             "group": self.line.place,
             "attempt": self.line.attempt,
             "completion": self.number,
-            "problem_id": self.line.group.problem.id,
-            "trained": self.number in self.line.trained_on,
-            "was": was.kind.value,
         }
+        trained = self.number in self.line.trained_on
+        facts |= {"problem_id": self.line.group.problem.id, "trained": trained, "was": was.kind.value}
         if judged is None:
             return {**facts, "verdict": None, "changed": False, "key": None}
         total = int(judged["total"])
         now = Verdict(VerdictKind(judged["verdict"]), int(judged["passed"]), total, str(judged["rule"]))
-        before, after = (objective.reward.of(each) for each in (self.trajectory, _with_verdict(self.trajectory, now)))
+        judged_now = Trajectory((*self.trajectory.turns[:-1], replace(self.trajectory.last, verdict=now)))
+        before, after = objective.reward.of(self.trajectory), objective.reward.of(judged_now)
         changed = after is not None and before != after
-        about = {
-            "verdict": now.kind.value,
-            "passed": now.passed,
-            "total": total,
-            "failure": judged["failure"],
-            "rule": judged["rule"],
-        }
+        about = {name: judged[name] for name in ("verdict", "passed", "total", "failure", "rule")}
         return {**facts, **about, "reward": before, "reward_now": after, "changed": changed, "key": judged["key"]}
 
 
@@ -76,5 +79,70 @@ def last_sound_checkpoint(run: Path, step: int) -> str | None:
     return str(max(records, key=lambda each: int(each["step"]))["name"]) if records else None
 
 
-def _with_verdict(trajectory: Trajectory, verdict: Verdict) -> Trajectory:
-    return Trajectory((*trajectory.turns[:-1], replace(trajectory.last, verdict=verdict)))
+async def compare_passing(
+    recording: Recording,
+    find: Callable[[str], Problem | None],
+    executor: Executor,
+    count: int,
+    path: Path,
+) -> str:
+    """Run what passed of each problem on up to `count` new inputs, write a line a problem to `path`, and say in words what was found.
+
+    An input counts where two programs of different shapes agree with the reference. A cut run goes on; nothing is decided twice.
+    """
+    passing: dict[str, dict[str, tuple[str, str]]] = {}
+    for each in completions(recording):
+        code, problem_id = each.trajectory.last.code, each.line.group.problem.id
+        if each.trajectory.verdict.correct and code is not None and (problem_id in passing or find(problem_id)):
+            shapes = passing.setdefault(problem_id, {})
+            if len(shapes) < MAX_PROGRAMS:
+                shapes.setdefault(program_shape(code) or code, (code, each.where))
+    several = {problem_id: list(shapes.values()) for problem_id, shapes in passing.items() if len(shapes) > 1}
+    keys, ledger, turns = dict[str, str](), Ledger(path), asyncio.Semaphore(default_concurrency(executor))
+
+    async def one(problem_id: str, programs: list[tuple[str, str]]) -> None:
+        async with turns:
+            problem = find(problem_id)
+            assert problem is not None
+            keys[problem_id] = key = content_key(make_entry(problem, 0)[0].digest, programs, count)
+            if ledger.get(key) is None:
+                ledger.put(key, await _compared(problem, programs, executor, count))
+
+    try:
+        await together(one(*each) for each in several.items())
+    except BaseException:
+        ledger.abandon()
+        raise
+    wanted = [keys[problem_id] for problem_id in several]
+    found = [decision for key in wanted if (decision := ledger.get(key)) is not None]
+    ledger.close(wanted)
+    weak = [decision for decision in found if not decision.keep]
+    unknown = [decision for decision in found if decision.keep and decision.reason]
+    lines = [f"{each.card['problem_id']}: {each.detail}" for each in weak]
+    lines.append(
+        f"passing programs disagree on {len(weak)} of {len(found)} problems that several different programs passed "
+        f"({len(passing) - len(several)} more were passed by one alone); {len(unknown)} could not be told; every one is in {path}"
+    )
+    return "\n".join(lines)
+
+
+async def _compared(problem: Problem, passed: list[tuple[str, str]], executor: Executor, count: int) -> Decision:
+    """A decision to keep a problem whose programs agree, as far as that can be told."""
+    about = {"problem_id": problem.id, "programs": len(passed)}
+    if not problem.solutions:
+        return Decision(keep=True, reason=NO_REFERENCE, card=about)
+    tests, _ = await reference_tests(problem, problem.solutions[0], executor, f"disagreement/{problem.id}", count)
+    failing = [await failed(problem, tests, code, executor) for code, _ in passed]
+    shapes = {program_shape(code) for code, _ in passed}
+    others = [code for code in problem.solutions[1:] if program_shape(code) not in shapes]
+    agreeing = [await failed(problem, tests, code, executor) for code in others[:LEAST_OTHERS]] + failing
+    valid = {i for i in range(len(tests)) if sum(i not in each for each in agreeing) >= LEAST_OTHERS}
+    wrong = {where: len(each & valid) for (_, where), each in zip(passed, failing, strict=True) if each & valid}
+    about |= {"inputs": len(valid), "dissenting": wrong}
+    if not valid:
+        return Decision(keep=True, reason=AGREED, card=about)
+    if not wrong:
+        return Decision(keep=True, card=about)
+    where, most = max(wrong.items(), key=lambda each: each[1])
+    detail = f"{len(wrong)} of {len(passed)} passing programs answer new inputs in another way than the reference and the rest; {where} on {most} of {len(valid)}"  # fmt: skip
+    return Decision(keep=False, reason="disagree", detail=detail, card=about)

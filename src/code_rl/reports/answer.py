@@ -7,7 +7,7 @@ from typing import Any
 
 from code_rl.evaluation.figures import Estimate, combined, wilson
 from code_rl.reports.diagnostics import MIN_STEPS, never_trained, steps_taken
-from code_rl.reports.groups import as_number, as_text
+from code_rl.reports.groups import as_number, as_text, percent, values_of
 
 NEVER_TRAINED = "The model was never trained."
 Record = Mapping[str, Any]
@@ -64,11 +64,8 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
         figures = f"{figures[:-1]}; {', '.join(apart)}."
     if _risen(change):
         return _answer("good", "Yes, it learned.", figures)
-    return (
-        _answer("bad", "No, it got worse.", figures)
-        if _fallen(change)
-        else _answer("flat", "No clear change.", figures)
-    )
+    tone, headline = ("bad", "No, it got worse.") if _fallen(change) else ("flat", "No clear change.")
+    return _answer(tone, headline, figures)
 
 
 def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
@@ -81,7 +78,7 @@ def _went(splits: Sequence[Mapping[str, Any]]) -> str:
     what = "Pass@1" if all(split["sampled"] for split in splits) else "greedy Pass@1"
     n = sum(int(split["problems"] or 0) for split in splits)
     on = f" on {n} problem{'s' if n != 1 else ''}{_seen(splits)}" if n else ""
-    return f"Held-out {what} went from {_percent(before)} to {_percent(after)}{on}: {_points_of(_change(splits))}."
+    return f"Held-out {what} went from {percent(before)} to {percent(after)}{on}: {_points_of(_change(splits))}."
 
 
 def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
@@ -134,7 +131,7 @@ def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
     )
     if len(ends) < 2:
         return f"{name}: measured in one run only"
-    shown = ", ".join(f"{run} {_percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends)
+    shown = ", ".join(f"{run} {percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends)
     if len({(split["problems"], split["sampled"]) for _, _, split in ends}) > 1:
         return f"{name}: {shown}: not comparable, they were not measured alike"
     (first, best, _), (second, other, _) = ends[:2]
@@ -162,7 +159,7 @@ def _measured(split: Mapping[str, Any], side: Record) -> str:
 def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
     if not steps:
         return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
-    correct = [value for record in steps for value in [as_number(record.get("mean_correct"))] if value is not None]
+    correct = values_of(steps, "mean_correct")
     window = max(1, len(correct) // 5)
     evaluated = any(split["before"] for split in splits)
     begun = "Too early to say." if evaluated else "Held-out problems were not evaluated."
@@ -170,8 +167,8 @@ def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Seque
     if correct:
         early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
         sentence = (
-            f"On its own training problems {_percent(early)} of the completions passed in the first {window} "
-            f"step{'s' if window > 1 else ''} and {_percent(late)} in the last."
+            f"On its own training problems {percent(early)} of the completions passed in the first {window} "
+            f"step{'s' if window > 1 else ''} and {percent(late)} in the last."
         )
     if never_trained(steps):
         return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
@@ -179,12 +176,9 @@ def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Seque
 
 
 def _split_names(records: Sequence[Record]) -> list[str]:
-    names: dict[str, None] = {}
-    for record in records:
-        for key in record:
-            if key.startswith("eval/") and key.endswith(("/pass@1", "/mean_correct")) and key.count("/") >= 2:
-                names[key.removeprefix("eval/").rpartition("/")[0]] = None
-    return list(names)
+    keys = dict.fromkeys(key for record in records for key in record if key.startswith("eval/") and key.count("/") >= 2)
+    ends = ("/pass@1", "/mean_correct")
+    return list(dict.fromkeys(key.removeprefix("eval/").rpartition("/")[0] for key in keys if key.endswith(ends)))
 
 
 def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
@@ -226,10 +220,6 @@ def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%"
 
 
 def _points_of(change: Mapping[str, float]) -> str:

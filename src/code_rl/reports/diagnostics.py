@@ -1,18 +1,20 @@
 """What commonly goes wrong in a run, looked for in its metrics: evidence, likely cause, remedy.
 
-Every finding has a name; `docs/troubleshooting.md` has a section under that name. Rules look at means over a window at the end of the
-run against one at its beginning, and stay silent when there is too little to look at.
+Every finding has a name, that of its rule; `findings.toml` has what is said of it, `docs/troubleshooting.md` a section. Rules look at means over a window
+at the end of the run against one at its beginning, and stay silent when there is too little to look at.
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from code_rl.reports.groups import as_number, as_text
+from code_rl.reports.groups import as_number, as_text, percent, values_of
 from code_rl.runs.files import read_lines
 
 Severity = Literal["bad", "warning", "note"]
@@ -35,13 +37,17 @@ class Finding:
     cause: str
     remedy: str
 
-    def as_dict(self) -> dict[str, str]:
-        """For the page."""
-        return asdict(self)
+
+class Sign(NamedTuple):
+    """What a rule found; `case` names a table within the rule's own, whose words then come first."""
+
+    severity: Severity
+    evidence: str
+    case: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Windows:
     """The records of training steps, split into the windows that rules compare."""
 
     steps: Sequence[Record]
@@ -55,96 +61,80 @@ class Look:
 
     def early(self, name: str) -> float | None:
         """The mean of a metric over the first window."""
-        return _mean(self.steps[: self.window], name)
+        return _mean(values_of(self.steps[: self.window], name))
 
     def late(self, name: str) -> float | None:
         """The mean of a metric over the last window."""
-        return _mean(self.steps[-self.window :], name)
+        return _mean(values_of(self.steps[-self.window :], name))
 
     def total(self, name: str) -> float:
         """The sum of a metric over the run."""
-        return sum(as_number(record.get(name)) or 0.0 for record in self.steps)
+        return sum(values_of(self.steps, name))
 
     def share(self, kind: str, late: bool = True) -> float | None:
         """The share of one verdict among all of a window."""
         steps = self.steps[-self.window :] if late else self.steps[: self.window]
-        counts = [_verdicts(record) for record in steps]
-        every = sum(sum(count.values()) for count in counts)
-        return sum(count.get(kind, 0.0) for count in counts) / every if every else None
+        every = _judged(steps)
+        return sum(values_of(steps, f"verdicts/{kind}")) / every if every else None
 
 
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
     """Every finding about a run, the worst first. `records` are those of `metrics.jsonl`, in the order of their steps."""
     steps = [record for record in records if (as_number(record.get("step")) or 0) >= 0 and "mean_reward" in record]
-    look = Look(steps, records, config)
+    run = Windows(steps, records, config)
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
-    found = [finding for rule in rules for finding in [rule(look)] if finding is not None]
+    found = [_finding(rule.__name__, sign) for rule in rules if (sign := rule(run)) is not None]
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
+
+
+@cache
+def _words() -> dict[str, dict[str, Any]]:
+    """Title, cause and remedy by rule."""
+    return tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+
+
+def _finding(rule: str, sign: Sign) -> Finding:
+    name = rule.replace("_", "-")
+    words = _words()[name] | _words()[name].get(sign.case, {})
+    return Finding(name, sign.severity, words["title"], sign.evidence, words["cause"], words["remedy"])
 
 
 def weak_tests(log_path: Path) -> list[Finding]:
     """Problems whose passing programs disagree, as `code-rl rejudge strengthen=true` found them; nothing where it was not run."""
     rows = [row for row in read_lines(log_path / DISAGREEMENTS) if row.get("reason") == "disagree"]
     names = [as_text(row["card"].get("problem_id"), 120) for row in rows if isinstance(row.get("card"), dict)]
-    if not names:
-        return []
-    return [
-        Finding(
-            "weak-tests",
-            "warning",
-            "Programs that passed disagree",
-            f"on {len(names)} problems: {', '.join(names[:MAX_NAMED])}{' …' if len(names) > MAX_NAMED else ''}",
-            "The tests of these problems are weak: a wrong program passes them, and was rewarded.",
-            "code-rl prepare strengthen=true adds tests; code-rl rejudge says what was trained on, train fork= goes on from before.",
-        )
-    ]
+    shown = f"{', '.join(names[:MAX_NAMED])}{' …' if len(names) > MAX_NAMED else ''}"
+    return [_finding("weak_tests", Sign("warning", f"on {len(names)} problems: {shown}"))] if names else []
 
 
-def loss_not_finite(look: Look) -> Finding | None:
+def loss_not_finite(run: Windows) -> Sign | None:
     """NaN or infinity where the loss should be."""
-    broken = [record for record in look.steps if any(_not_finite(record.get(name)) for name in ("loss", "ratio_max", "kl_sample_train"))]  # fmt: skip
+    names = ("loss", "ratio_max", "kl_sample_train")
+    broken = [
+        record
+        for record in run.steps
+        if any(isinstance(record.get(name), float) and not math.isfinite(record[name]) for name in names)
+    ]
     if not broken:
         return None
-    return Finding(
-        "loss-not-finite",
-        "bad",
-        "The loss stopped being a number",
-        f"first at step {broken[0].get('step')}, in {len(broken)} of {len(look.steps)} steps",
-        "The weights have diverged: the learning rate is too high for this batch, or logprobs of sampler and trainer disagree.",
-        "Resume from a checkpoint before that step with a new log_path and a learning rate 3 to 10 times lower.",
-    )
+    return Sign("bad", f"first at step {broken[0].get('step')}, in {len(broken)} of {len(run.steps)} steps")
 
 
-def sandbox_errors(look: Look) -> Finding | None:
+def sandbox_errors(run: Windows) -> Sign | None:
     """Completions without a verdict."""
-    lost = look.total("verdicts/sandbox_error")
-    every = sum(sum(_verdicts(record).values()) for record in look.steps)
+    lost, every = run.total("verdicts/sandbox_error"), _judged(run.steps)
     if not lost:
         return None
     share = lost / every if every else 0.0
-    return Finding(
-        "sandbox-errors",
-        "bad" if share > 0.05 else "warning",
-        "Some programs got no verdict",
-        f"{lost:.0f} of {every:.0f} completions ({_percent(share)}) ended as sandbox_error and were masked out of their groups",
-        "The sandbox lost workers or the server was down or overloaded; this says nothing about the programs.",
-        "See logs.log for the messages. Lower sandbox_concurrency, check the memory of the machine, or for a server its health and load.",
-    )
+    evidence = f"{lost:.0f} of {every:.0f} completions ({percent(share)}) ended as sandbox_error and were masked out of their groups"
+    return Sign("bad" if share > 0.05 else "warning", evidence)
 
 
-def checker_errors(look: Look) -> Finding | None:
+def checker_errors(run: Windows) -> Sign | None:
     """Problems whose checker is broken."""
-    lost = look.total("verdicts/checker_error")
-    if not lost:
-        return None
-    return Finding(
-        "checker-errors",
-        "bad",
-        "A problem's checker is broken",
-        f"{lost:.0f} completions ended as checker_error and were masked out of their groups",
-        "The checker or interactor of their problem decides not even about the problem's own reference; this says nothing about the programs.",
-        "The failure messages in rollouts.jsonl say how it ends. Mend the checker, or drop the problem: code-rl prepare finds it (broken_checker).",
-    )
+    lost = run.total("verdicts/checker_error")
+    evidence = f"{lost:.0f} completions ended as checker_error and were masked out of their groups"
+    return Sign("bad", evidence) if lost else None
 
 
 def never_trained(steps: Sequence[Record]) -> bool:
@@ -152,33 +142,20 @@ def never_trained(steps: Sequence[Record]) -> bool:
     return bool(steps) and all(as_number(record.get("n_datums")) == 0 for record in steps)
 
 
-def no_optimizer_step(look: Look) -> Finding | None:
+def no_optimizer_step(run: Windows) -> Sign | None:
     """Steps were taken, and the weights are as they were."""
-    if not never_trained(look.steps):
+    if not never_trained(run.steps):
         return None
-    return Finding(
-        "no-optimizer-step",
-        "bad",
-        "The model was never trained",
-        f"none of {len(look.steps)} steps had a completion to train on: {look.total('groups_skipped'):.0f} of {look.total('groups_total'):.0f} groups were skipped",
-        "In every group all completions have the same reward, or none is left to compare: problems too hard or too easy, answers cut off or without a code block, no verdicts.",
-        "Look at the failures in the viewer; use easier problems, more completions per prompt, or a higher max_tokens.",
-    )
+    skipped = f"{run.total('groups_skipped'):.0f} of {run.total('groups_total'):.0f} groups were skipped"
+    return Sign("bad", f"none of {len(run.steps)} steps had a completion to train on: {skipped}")
 
 
-def no_format(look: Look) -> Finding | None:
+def no_code_blocks(run: Windows) -> Sign | None:
     """Not one answer with a fenced block."""
-    rates = [as_number(record.get("format_rate")) for record in look.steps]
+    rates = [as_number(record.get("format_rate")) for record in run.steps]
     if not rates or any(rates) or None in rates:
         return None
-    return Finding(
-        "no-code-blocks",
-        "bad",
-        "No answer has a code block",
-        f"0 of {sum(sum(_verdicts(record).values()) for record in look.steps):.0f} completions in {len(look.steps)} steps",
-        "The model does not know the answer format, the renderer does not fit the model, or answers are cut off before the block ends.",
-        "Read a few completions in the viewer. Check the renderer (renderer=), the prompt, and max_tokens.",
-    )
+    return Sign("bad", f"0 of {_judged(run.steps):.0f} completions in {len(run.steps)} steps")
 
 
 def steps_taken(steps: Sequence[Record]) -> str:
@@ -186,245 +163,145 @@ def steps_taken(steps: Sequence[Record]) -> str:
     return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
 
 
-def too_few_steps(look: Look) -> Finding | None:
+def too_few_steps(run: Windows) -> Sign | None:
     """Nothing was looked for that takes a trend."""
-    return Finding(
-        "too-few-steps",
-        "note",
-        "Too few steps to judge",
-        f"{steps_taken(look.steps)}; trends are looked for from {MIN_STEPS} on",
-        "The run is short, or has just begun.",
-        "Read the completions themselves; look again later.",
-    )
+    return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
 
 
-def no_learning_signal(look: Look) -> Finding | None:
-    """All groups degenerate."""
-    late = [record for record in look.steps[-look.window :] if as_number(record.get("groups_total"))]
-    total = sum(as_number(record.get("groups_total")) or 0 for record in late)
-    skipped = sum(as_number(record.get("groups_skipped")) or 0 for record in late)
+def degenerate_groups(run: Windows) -> Sign | None:
+    """All rewards of most groups are the same."""
+    late = [record for record in run.steps[-run.window :] if as_number(record.get("groups_total"))]
+    total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
     if not total or skipped / total < 0.8:
         return None
-    solved = (look.late("mean_correct") or 0) > 0.5
-    return Finding(
-        "degenerate-groups",
-        "bad" if skipped == total else "warning",
-        "Most groups teach nothing",
-        f"{_percent(skipped / total)} of the groups of the last {len(late)} steps had the same reward for every completion",
-        "The problems have become too easy: nearly all completions pass." if solved
-        else "The problems are too hard for this model, or its answers cannot pass (cut off, wrong format): nearly all completions fail.",
-        "Train on harder problems, or stop here: the run is done." if solved
-        else "Use easier problems, more completions per prompt (batch_size), a higher max_tokens, and look at the failures in the viewer.",
-    )  # fmt: skip
+    evidence = f"{percent(skipped / total)} of the groups of the last {len(late)} steps had the same reward for every completion"
+    solved = (run.late("mean_correct") or 0) > 0.5
+    return Sign("bad" if skipped == total else "warning", evidence, "solved" if solved else "")
 
 
-def reward_stuck_low(look: Look) -> Finding | None:
-    """Reward flat at 0."""
-    late, early = look.late("mean_correct"), look.early("mean_correct")
+def reward_flat_at_zero(run: Windows) -> Sign | None:
+    """Almost nothing passes, from the beginning to the end."""
+    late, early = run.late("mean_correct"), run.early("mean_correct")
     if late is None or early is None or late > 0.02 or early > 0.02:
         return None
-    return Finding(
-        "reward-flat-at-zero",
-        "bad",
-        "Almost nothing ever passes",
-        f"{_percent(late)} of the completions pass at the end, {_percent(early)} did at the beginning",
-        "The model cannot solve these problems at all, or right answers cannot be recognised: truncated completions, a prompt that does not "
-        "ask for a fenced block, a time limit that is too short, problems whose tests are wrong.",
-        "Open a few completions in the viewer. Check the format and truncation curves first, then judge a known solution with `code-rl judge`.",
-    )
+    return Sign("bad", f"{percent(late)} of the completions pass at the end, {percent(early)} did at the beginning")
 
 
-def reward_stuck_high(look: Look) -> Finding | None:
-    """Reward flat at 1."""
-    late, early = look.late("mean_correct"), look.early("mean_correct")
+def reward_flat_at_one(run: Windows) -> Sign | None:
+    """Almost everything passes, from the beginning to the end."""
+    late, early = run.late("mean_correct"), run.early("mean_correct")
     if late is None or early is None or late < 0.97 or early < 0.9:
         return None
-    return Finding(
-        "reward-flat-at-one",
-        "warning",
-        "Almost everything passes from the start",
-        f"{_percent(early)} of the completions passed at the beginning and {_percent(late)} at the end",
-        "The problems are too easy for this model, or their tests are too weak to fail a wrong program.",
-        "Train on harder problems; drop those that the model always solves. Look at a few passing programs in the viewer.",
-    )
+    evidence = f"{percent(early)} of the completions passed at the beginning and {percent(late)} at the end"
+    return Sign("warning", evidence)
 
 
-def format_falling(look: Look) -> Finding | None:
+def format_falling(run: Windows) -> Sign | None:
     """The share of answers with a fenced block goes down."""
-    late, early = look.late("format_rate"), look.early("format_rate")
+    late, early = run.late("format_rate"), run.early("format_rate")
     if late is None or early is None or late > early - 0.05:
         return None
-    return Finding(
-        "format-falling",
-        "bad" if late < early - 0.2 else "warning",
-        "The model is losing the answer format",
-        f"{_percent(early)} of the completions had a fenced code block at the beginning, {_percent(late)} at the end",
-        "The learning rate is too high and the model is coming apart, or answers grow past max_tokens before the code block is closed.",
-        "Compare with the truncation curve. If it rises, raise max_tokens; if not, lower learning_rate or raise format_coef.",
+    evidence = (
+        f"{percent(early)} of the completions had a fenced code block at the beginning, {percent(late)} at the end"
     )
+    return Sign("bad" if late < early - 0.2 else "warning", evidence)
 
 
-def held_out_flat(look: Look) -> Finding | None:
+def held_out_flat(run: Windows) -> Sign | None:
     """Reward up while held-out Pass@1 is flat."""
-    early, late = look.early("mean_correct"), look.late("mean_correct")
-    name = "eval/pass@1" if sum("eval/pass@1" in record for record in look.everything) > 1 else "eval/mean_correct"
-    scores = [score for record in look.everything for score in [as_number(record.get(name))] if score is not None]
+    early, late = run.early("mean_correct"), run.late("mean_correct")
+    name = "eval/pass@1" if sum("eval/pass@1" in record for record in run.everything) > 1 else "eval/mean_correct"
+    scores = values_of(run.everything, name)
     if early is None or late is None or len(scores) < 2 or late - early < 0.1 or scores[-1] - scores[0] > 0.02:
         return None
-    return Finding(
-        "held-out-flat",
-        "bad",
-        "Training reward rises, held-out Pass@1 does not",
-        f"training correctness went from {_percent(early)} to {_percent(late)}, held-out from {_percent(scores[0])} to {_percent(scores[-1])}",
-        "The model learns these problems by heart, or learns to please weak tests; or the held-out problems are of another kind.",
-        "Look for flagged programs in the viewer. Use more and more varied problems, stronger tests, and fewer passes over the same data.",
-    )
+    training = f"training correctness went from {percent(early)} to {percent(late)}"
+    return Sign("bad", f"{training}, held-out from {percent(scores[0])} to {percent(scores[-1])}")
 
 
-def held_out_worse(look: Look) -> Finding | None:
+def held_out_falling(run: Windows) -> Sign | None:
     """Held-out correctness fell from its best."""
-    values = [
-        (record.get("step"), score)
-        for record in look.everything
-        for score in [as_number(record.get("eval/mean_correct"))]
-        if score is not None
-    ]
+    known = [(record.get("step"), as_number(record.get("eval/mean_correct"))) for record in run.everything]
+    values = [(step, score) for step, score in known if score is not None]
     if len(values) < 3:
         return None
-    best = max(values, key=lambda pair: pair[1])
-    if values[-1][1] > best[1] - 0.1 or best[0] == values[-1][0]:
+    best, last = max(values, key=lambda pair: pair[1]), values[-1]
+    if last[1] > best[1] - 0.1 or best[0] == last[0]:
         return None
-    return Finding(
-        "held-out-falling",
-        "warning",
-        "The best checkpoint is not the last",
-        f"held-out greedy Pass@1 was {_percent(best[1])} {f'after step {best[0]}' if (best[0] or 0) >= 0 else 'before training'} and is {_percent(values[-1][1])} now",
-        "The run went on past its best point: too high a learning rate, or overfitting to the training problems.",
-        "Use the checkpoint nearest to that step (checkpoints.jsonl); next time stop there or lower learning_rate.",
-    )
+    when = f"after step {best[0]}" if (best[0] or 0) >= 0 else "before training"
+    return Sign("warning", f"held-out greedy Pass@1 was {percent(best[1])} {when} and is {percent(last[1])} now")
 
 
-def loss_exploding(look: Look) -> Finding | None:
+def loss_exploding(run: Windows) -> Sign | None:
     """The loss's size grows by far, or sampler and trainer come apart."""
-    late, early = _size(look.steps[-look.window :], "loss"), _size(look.steps[: look.window], "loss")
+    windows = (run.steps[-run.window :], run.steps[: run.window])
+    late, early = (_mean([abs(value) for value in values_of(steps, "loss")]) for steps in windows)
     if late is None or early is None or late < max(10 * early, 0.5):
         return None
-    return Finding(
-        "loss-exploding",
-        "bad",
-        "The loss is exploding",
-        f"its mean size went from {early:.3g} to {late:.3g}",
-        "The steps are too large: losses are sums over tokens and completions, so the learning rate belongs to the batch size.",
-        "Lower learning_rate (by 3 to 10 times) and start again from the last good checkpoint.",
-    )
+    return Sign("bad", f"its mean size went from {early:.3g} to {late:.3g}")
 
 
-def sampler_trainer_gap(look: Look) -> Finding | None:
+def sampler_trainer_gap(run: Windows) -> Sign | None:
     """Sampler and trainer disagree about the same tokens."""
-    late = look.late("kl_sample_train")
-    stale = look.late("staleness/mean") or look.late("staleness") or 0.0
+    late = run.late("kl_sample_train")
+    stale = run.late("staleness/mean") or run.late("staleness") or 0.0
     if late is None or abs(late) < 0.01 or stale > 0:
         return None
-    return Finding(
-        "sampler-trainer-gap",
-        "bad" if abs(late) > 0.1 else "warning",
-        "Sampler and trainer disagree on probabilities",
-        f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be near 0",
-        "Samples come from older weights than those trained, precision differs between the two, or the temperature is not 1 and one of them scales.",
-        "Sample from a fresh snapshot after every step, train at temperature 1, or choose a loss made for stale samples (ppo, cispo).",
-    )
+    evidence = f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be near 0"
+    return Sign("bad" if abs(late) > 0.1 else "warning", evidence)
 
 
-def entropy_collapse(look: Look) -> Finding | None:
+def entropy_collapse(run: Windows) -> Sign | None:
     """The model says the same thing every time."""
-    name = "entropy" if look.late("entropy") is not None else "rollouts/entropy"
-    late, early = look.late(name), look.early(name)
-    if late is None or early is None or early <= 0 or late > 0.2 * early or (look.late("mean_correct") or 0) > 0.9:
+    name = "entropy" if run.late("entropy") is not None else "rollouts/entropy"
+    late, early, correct = run.late(name), run.early(name), run.late("mean_correct") or 0
+    if late is None or early is None or early <= 0 or late > 0.2 * early or correct > 0.9:
         return None
-    return Finding(
-        "entropy-collapse",
-        "warning",
-        "The model has stopped exploring",
-        f"mean surprise per token fell from {early:.3g} to {late:.3g} nats while {_percent(look.late('mean_correct') or 0)} pass",
-        "Updates have made the model nearly deterministic before it solved the problems; groups then all agree and teach nothing.",
-        "Lower learning_rate, keep temperature at 1, use more varied problems or more completions per prompt.",
-    )
+    fell = f"mean surprise per token fell from {early:.3g} to {late:.3g} nats"
+    return Sign("warning", f"{fell} while {percent(correct)} pass")
 
 
-def truncation(look: Look) -> Finding | None:
+def truncation(run: Windows) -> Sign | None:
     """Many answers are cut off at max_tokens."""
-    late = look.late("truncated_rate")
+    late = run.late("truncated_rate")
     if late is None or late < 0.2:
         return None
-    return Finding(
-        "truncation",
-        "bad" if late > 0.5 else "warning",
-        "Many answers are cut off",
-        f"{_percent(late)} of the completions at the end reached max_tokens={look.config.get('max_tokens', '?')}",
-        "Answers are longer than max_tokens allows, so they end before their code block does and count as failures.",
-        "Raise max_tokens (see the length curve), or shorten the prompt where the context is the limit.",
-    )
+    limit = run.config.get("max_tokens", "?")
+    evidence = f"{percent(late)} of the completions at the end reached max_tokens={limit}"
+    return Sign("bad" if late > 0.5 else "warning", evidence)
 
 
-def time_limits(look: Look) -> Finding | None:
+def time_limits(run: Windows) -> Sign | None:
     """Time-outs dominate the failures."""
-    late, passed = look.share("time_limit"), look.share("passed")
+    late, passed = run.share("time_limit"), run.share("passed")
     if late is None or passed is None or late < 0.1 or late < 0.5 * (1 - passed):
         return None
-    return Finding(
-        "time-limits",
-        "warning",
-        "Time-outs are most of the failures",
-        f"{_percent(late)} of the completions at the end exceed the time limit; {_percent(1 - passed)} fail in all",
-        "Programs are too slow for the limits (set for C++, perhaps), or the model has learnt to write endless loops.",
-        "Raise reward_timeout or the problems' time_limit_s; look at time_limit programs in the viewer, and at the sandbox's load.",
-    )
+    exceed = f"{percent(late)} of the completions at the end exceed the time limit"
+    return Sign("warning", f"{exceed}; {percent(1 - passed)} fail in all")
 
 
-def compile_errors(look: Look) -> Finding | None:
+def compile_errors(run: Windows) -> Sign | None:
     """Programs that are not Python."""
-    late, early = look.share("compile_error"), look.share("compile_error", late=False)
+    late, early = run.share("compile_error"), run.share("compile_error", late=False)
     if late is None or early is None or late < 0.15 or late < early:
         return None
-    return Finding(
-        "compile-errors",
-        "warning",
-        "Many programs do not compile",
-        f"{_percent(late)} of the completions at the end are compile errors, {_percent(early)} at the beginning",
-        "Code is cut off, the last fenced block is not the program, or the model is coming apart.",
-        "Look at some of them in the viewer (filter: compile_error) and at the truncation curve; lower learning_rate if programs degenerate.",
-    )
+    at_end = f"{percent(late)} of the completions at the end are compile errors"
+    return Sign("warning", f"{at_end}, {percent(early)} at the beginning")
 
 
-Rule = Callable[[Look], Finding | None]
-ALWAYS: tuple[Rule, ...] = (loss_not_finite, sandbox_errors, checker_errors, no_optimizer_step, no_format)
+Rule = Callable[[Windows], Sign | None]
+ALWAYS: tuple[Rule, ...] = (loss_not_finite, sandbox_errors, checker_errors, no_optimizer_step, no_code_blocks)
 TRENDS: tuple[Rule, ...] = (
-    no_learning_signal, reward_stuck_low, reward_stuck_high, format_falling, held_out_flat, held_out_worse, loss_exploding,
+    degenerate_groups, reward_flat_at_zero, reward_flat_at_one, format_falling, held_out_flat, held_out_falling, loss_exploding,
     sampler_trainer_gap, entropy_collapse, truncation, time_limits, compile_errors,
 )  # fmt: skip
 
 
-def _mean(records: Sequence[Record], name: str) -> float | None:
-    values = [value for record in records for value in [as_number(record.get(name))] if value is not None]
+def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _size(records: Sequence[Record], name: str) -> float | None:
-    values = [abs(value) for record in records for value in [as_number(record.get(name))] if value is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _verdicts(record: Record) -> dict[str, float]:
-    return {
-        name.removeprefix("verdicts/"): as_number(value) or 0.0
-        for name, value in record.items()
-        if name.startswith("verdicts/")
-    }
-
-
-def _not_finite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%"
+def _judged(records: Sequence[Record]) -> float:
+    """How many completions have a verdict of any kind."""
+    return sum(
+        as_number(value) or 0.0 for record in records for name, value in record.items() if name.startswith("verdicts/")
+    )

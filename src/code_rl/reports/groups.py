@@ -121,6 +121,16 @@ def as_number(value: Any) -> float | None:
     return number if isfinite(number) else None
 
 
+def values_of(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """A metric's finite values, in the order of its records."""
+    return [value for record in records if (value := as_number(record.get(name))) is not None]
+
+
+def percent(share: float) -> str:
+    """A share as people read it."""
+    return f"{100 * share:.1f}%"
+
+
 def group_flags(record: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """The flags of each completion."""
     tests = public_tests(record)
@@ -128,7 +138,9 @@ def group_flags(record: Mapping[str, Any], samples: Sequence[Mapping[str, Any]])
     known: dict[tuple[str, str], list[str]] = {}
     found = []
     for sample in samples:
-        key = as_text(sample.get("text")), _message(sample)
+        failure = sample.get("failure")
+        message = as_text(failure.get("message"), 2_000) if isinstance(failure, dict) else ""
+        key = as_text(sample.get("text")), message
         if key not in known:
             known[key] = flags(extract_code(key[0]), key[1], tests, stdin)
         found.append(known[key])
@@ -215,11 +227,6 @@ def _shading(tokens: Sequence[int], logprobs: Sequence[float | None], pieces: Pi
         gap = f"[… {len(texts) - CLIP_TOKENS} tokens are left out here …]"
         texts, hundredths = [*texts[:head], gap, *texts[-tail:]], [*hundredths[:head], None, *hundredths[-tail:]]
     return {"pieces": texts, "logprobs": hundredths}
-
-
-def _message(sample: Mapping[str, Any]) -> str:
-    failure = sample.get("failure")
-    return as_text(failure.get("message"), 2_000) if isinstance(failure, dict) else ""
 
 
 def _ids(value: Any) -> list[int]:

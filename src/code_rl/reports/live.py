@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,16 +16,16 @@ import orjson
 from aiohttp import web
 
 from code_rl.errors import ConfigError
-from code_rl.reports.book import Book, make_book
 from code_rl.reports.overview import side_by_side
-from code_rl.reports.page import policy, render
+from code_rl.reports.page import PackedRollouts, pack_rollouts, policy, render
 from code_rl.reports.run import RunReader
+from code_rl.sandbox.serving.admission import stop_signal
 
 LOOK_EVERY_S = 0.25
 KEEP_ALIVE_S = 15.0
 
 
-class Desk:
+class LivePage:
     """Looks at the runs' files, and keeps open pages informed."""
 
     def __init__(self, readers: Sequence[RunReader], host: str) -> None:
@@ -34,7 +33,7 @@ class Desk:
         self._host = host
         self._lock = threading.Lock()
         self._news = self._overviews()
-        self._books: dict[int, tuple[int, Book]] = {}
+        self._rollouts: dict[int, tuple[int, PackedRollouts]] = {}
         self._listeners: set[asyncio.Event] = set()
 
     def application(self) -> web.Application:
@@ -81,14 +80,14 @@ class Desk:
         with self._lock:
             return render(self._readers, live=True)
 
-    def _book(self, run: int) -> Book:
+    def _packed(self, run: int) -> PackedRollouts:
         """The rollouts of one run as they are now; made when asked for, and kept until the run goes on."""
         with self._lock:
-            version, book = self._books.get(run, (-1, None))
-            if book is None or version != self._readers[run].version:
-                book = make_book(self._readers[run])
-                self._books[run] = (self._readers[run].version, book)
-            return book
+            version, packed = self._rollouts.get(run, (-1, None))
+            if packed is None or version != self._readers[run].version:
+                packed = pack_rollouts(self._readers[run])
+                self._rollouts[run] = (self._readers[run].version, packed)
+            return packed
 
     @web.middleware
     async def _guard(
@@ -126,12 +125,12 @@ class Desk:
         names = request.match_info
         if int(names["run"]) >= len(self._readers):
             raise web.HTTPNotFound
-        book = await asyncio.to_thread(self._book, int(names["run"]))
-        part: bytes | None = book.index
+        packed = await asyncio.to_thread(self._packed, int(names["run"]))
+        part: bytes | None = packed.index
         if "problem" in names:
-            part = book.problems.get(int(names["problem"]))
+            part = packed.problems.get(int(names["problem"]))
         elif "group" in names:
-            part = book.groups.get((int(names["step"]), int(names["group"])))
+            part = packed.groups.get((int(names["step"]), int(names["group"])))
         if part is None:
             raise web.HTTPNotFound
         return web.Response(body=part, content_type="application/octet-stream", headers=_HEADERS)
@@ -158,18 +157,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
-    """Serve until interrupted. Returns the exit code.
-
-    Raises:
-        ConfigError: the address cannot be used.
-    """
-    return asyncio.run(_serve(readers, host, port))
-
-
-async def _serve(readers: Sequence[RunReader], host: str, port: int) -> int:
-    desk = Desk(readers, host)
-    runner = web.AppRunner(desk.application(), access_log=None, shutdown_timeout=0.5)
+async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
+    """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be used."""
+    page = LivePage(readers, host)
+    runner = web.AppRunner(page.application(), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
@@ -184,10 +175,7 @@ async def _serve(readers: Sequence[RunReader], host: str, port: int) -> int:
         print(f"live report: http://{shown}:{bound}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can read the run", flush=True)
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await stop.wait()
+        await stop_signal().wait()
     finally:
         await runner.cleanup()
     return 0

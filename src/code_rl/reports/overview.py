@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from code_rl.reports.answer import answer, split_results, standings, trained_on
 from code_rl.reports.diagnostics import diagnose, weak_tests
-from code_rl.reports.groups import as_number, as_text
+from code_rl.reports.groups import as_number, as_text, values_of
 from code_rl.reports.run import RunReader
 from code_rl.runs.smoke import STEPS, smoke_test
 
@@ -22,7 +24,11 @@ Record = Mapping[str, Any]
 
 def overview(reader: RunReader) -> dict[str, Any]:
     """Everything but the rollouts, as JSON."""
-    records = [_merged(reader, step) for step in sorted(reader.metrics)]
+    tallies = reader.rollouts.tallies
+    records = [
+        {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
+        for step, metrics in sorted(reader.metrics.items())
+    ]
     steps = [record for record in records if record["step"] >= 0]
     splits = split_results(records, trained_on(reader.config))
     return {
@@ -35,15 +41,13 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "answer": answer(splits, steps),
         "splits": splits,
         "totals": totals(records, reader),
-        "findings": [
-            finding.as_dict() for finding in (*weak_tests(reader.log_path), *diagnose(records, reader.config))
-        ],
+        "findings": [*map(asdict, (*weak_tests(reader.log_path), *diagnose(records, reader.config)))],
         "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
         "settings": settings(reader.config, steps),
         "rollouts": {
-            "rule": reader.rollouts.shelf.rule(),
+            "rule": reader.rollouts.kept.rule(),
             "groups": reader.rollouts.groups,
             "problems": len(reader.rollouts.problems),
         },
@@ -55,11 +59,6 @@ def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
     views = [overview(reader) for reader in readers]
     lines = standings(views)
     return [{**view, "standings": lines} for view in views]
-
-
-def _merged(reader: RunReader, step: int) -> dict[str, Any]:
-    tally = reader.rollouts.tallies.get(step)
-    return {**reader.metrics[step], **(tally.metrics() if tally else {}), "step": step}
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
@@ -96,35 +95,26 @@ def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
     """How far the run is."""
     planned = as_number(reader.config.get("max_steps"))
     done = int(steps[-1]["step"]) + 1 if steps else 0
-    return {
-        "done": done,
-        "planned": int(planned) if planned and planned > 0 else None,
-        "finished": bool(planned and planned > 0 and done >= planned),
-    }
+    planned = int(planned) if planned and planned > 0 else None
+    return {"done": done, "planned": planned, "finished": planned is not None and done >= planned}
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
     """Seconds of a run's steps and evaluations, by its metrics: of all processes that it took, without their starts."""
-    return sum(as_number(record.get(name)) or 0.0 for record in records for name in ("time/step", "time/eval"))
+    return sum(sum(values_of(records, name)) for name in ("time/step", "time/eval"))
 
 
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
     """Seconds by stage, tokens, completions, verdicts; money where a metric says so."""
 
     def total(name: str) -> float:
-        return sum(as_number(record.get(name)) or 0.0 for record in records)
+        return sum(values_of(records, name))
 
     stages = {name: total(f"time/{name}") for name in ("sample", "score", "train", "eval")}
     whole = wall_seconds(records)
-    verdicts: dict[str, float] = {}
-    money: float | None = None
-    for record in records:
-        for name, value in record.items():
-            number = as_number(value)
-            if number is not None and name.startswith("verdicts/"):
-                verdicts[name.removeprefix("verdicts/")] = verdicts.get(name.removeprefix("verdicts/"), 0.0) + number
-            if number is not None and name in ("cost/usd", "cost/step_usd"):
-                money = (money or 0.0) + number
+    kinds = dict.fromkeys(name for record in records for name in record if name.startswith("verdicts/"))
+    verdicts = {name.removeprefix("verdicts/"): sum(found) for name in kinds if (found := values_of(records, name))}
+    money = [*values_of(records, "cost/usd"), *values_of(records, "cost/step_usd")]
     return {
         "seconds": whole,
         "stages": {**stages, "other": max(0.0, whole - sum(stages.values()))},
@@ -132,19 +122,22 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
         "completions": sum(verdicts.values()),
         "verdicts": dict(sorted(verdicts.items(), key=lambda item: -item[1])),
         "retries": total("sandbox/retries") if any("sandbox/retries" in record for record in records) else None,
-        "usd": money,
+        "usd": sum(money) if money else None,
         "free": reader.config.get("backend") == "embedded",
     }
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:
     """Numeric metrics as columns. More than MAX_POINTS rows become means of `every` rows each."""
-    names = sorted({name for record in records for name, value in record.items() if as_number(value) is not None})
+    known = sorted({name for record in records for name, value in record.items() if as_number(value) is not None})
     every = -(-len(records) // MAX_POINTS) if records else 1
     chunks = [records[start : start + every] for start in range(0, len(records), every)]
-    elapsed, tokens = _running(records, ("time/step", "time/eval")), _running(records, ("tokens/completion",))
+    elapsed, tokens = (
+        list(itertools.accumulate(sum(as_number(record.get(name)) or 0.0 for name in names) for record in records))
+        for names in (("time/step", "time/eval"), ("tokens/completion",))
+    )
     ends = [min(start + every, len(records)) - 1 for start in range(0, len(records), every)]
-    table = {name: [_chunk_mean(chunk, name) for chunk in chunks] for name in names[:MAX_COLUMNS] if name != "step"}
+    table = {name: [_chunk_mean(chunk, name) for chunk in chunks] for name in known[:MAX_COLUMNS] if name != "step"}
     return {
         "every": every,
         "step": [records[end]["step"] for end in ends],
@@ -157,10 +150,7 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
 def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[str]]:
     """The settings as text, in order; anything that looks like a secret is not shown. Of max_tokens, what the model's context left."""
     shown = []
-    asked, used = (
-        config.get("max_tokens"),
-        max((as_number(record.get("max_tokens")) or 0 for record in steps), default=0),
-    )
+    asked, used = config.get("max_tokens"), max(values_of(steps, "max_tokens"), default=0)
     if not config.get("max_tokens_schedule") and isinstance(asked, int) and 0 < used < asked:
         config = {**config, "max_tokens": f"{used:.0f} ({asked} asked, the context has no more)"}
     for name, value in list(config.items())[:500]:
@@ -169,14 +159,6 @@ def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[st
     return shown
 
 
-def _running(records: Sequence[Record], names: Sequence[str]) -> list[float]:
-    total, sums = 0.0, []
-    for record in records:
-        total += sum(as_number(record.get(name)) or 0.0 for name in names)
-        sums.append(total)
-    return sums
-
-
 def _chunk_mean(chunk: Sequence[Record], name: str) -> float | None:
-    values = [value for record in chunk for value in [as_number(record.get(name))] if value is not None]
+    values = values_of(chunk, name)
     return float(f"{sum(values) / len(values):.6g}") if values else None

@@ -1,4 +1,4 @@
-"""A run directory read as it grows: settings, metrics by step, an index of every group, a shelf of rollouts."""
+"""A run directory read as it grows: settings, metrics by step, an index of every group, a sample of rollouts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from code_rl.reports.groups import (
     step_of,
 )
 from code_rl.reports.pieces import Pieces, load_pieces
-from code_rl.reports.shelf import Place, Shelf, pack
 from code_rl.reports.suspicion import tampers
 from code_rl.reports.tail import Tail
+from code_rl.reports.thinning import Place, ThinnedGroups, pack
 from code_rl.runs.directory import CONFIG, METRICS
 from code_rl.runs.recorder import ROLLOUTS
 
@@ -38,7 +38,7 @@ FLAGS_EVERY_UNDER = 2_000
 class Rollouts:
     """What has been read of the rollouts."""
 
-    shelf: Shelf = field(default_factory=Shelf)
+    kept: ThinnedGroups = field(default_factory=ThinnedGroups)
     index: dict[Place, tuple[int, str, bool]] = field(default_factory=dict)
     """Of every group: number of its problem, verdict letters, whether a program was flagged."""
     index_stride: int = 1
@@ -76,9 +76,9 @@ class RunReader:
         """Notices about what could not be read."""
         found = list(self.notices)
         found += [
-            f"{tail.path.name}: {tail.damage.count} line(s) are no whole records and were left out, the first is line {tail.damage.first}"
+            f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left out, the first is line {tail.damaged[0]}"
             for tail in (self._metrics_tail, *self._rollout_tails.values())
-            if tail.damage.count
+            if tail.damaged
         ]
         if self.rollouts.unplaced:
             found.append(f"{self.rollouts.unplaced} rollout line(s) name no step and were left out")
@@ -92,11 +92,12 @@ class RunReader:
 
     def kept_groups(self) -> dict[Place, bytes]:
         """Every packed group that the page carries, the last step's included."""
-        kept = self.rollouts.shelf.kept()
+        kept = self.rollouts.kept.kept()
         for group, record in self.rollouts.last.items():
             place = (self.rollouts.last_step, group)
             if place not in kept:
-                kept[place] = self._packed(record)
+                samples = samples_of(record)
+                kept[place] = pack(group_record(samples, group_flags(record, samples), self.pieces))
         return dict(sorted(kept.items()))
 
     def problem_records(self, numbers: set[int]) -> dict[int, bytes]:
@@ -132,7 +133,7 @@ class RunReader:
         for record in self._metrics_tail.read():
             step = step_of(record)
             if step is None:
-                self._metrics_tail.damage.add(self._metrics_tail.line)
+                self._metrics_tail.damaged.append(self._metrics_tail.line)
             else:
                 self.metrics[step] = record
                 changed = True
@@ -153,7 +154,7 @@ class RunReader:
         return changed
 
     def _take(self, record: dict[str, Any]) -> None:
-        """Index one group, count it, and keep it when the shelf wants it."""
+        """Index one group, count it, and keep it when there is room."""
         state = self.rollouts
         step = step_of(record)
         if step is None:
@@ -175,13 +176,13 @@ class RunReader:
         state.tallies.setdefault(step, Tally()).add(samples, letters)
         state.last[group] = record
         telling = "s" in letters or any(tampers(as_text(sample.get("text"))) for sample in samples)
-        kept = state.shelf.wants(step, name, telling)
+        kept = state.kept.wants(step, name, telling)
         flagged = telling
         if kept or state.groups <= FLAGS_EVERY_UNDER:
             flags_G = group_flags(record, samples)
             flagged = telling or any(flags_G)
         if kept:
-            state.shelf.put(step, group, name, flagged, group_record(samples, flags_G, self.pieces))
+            state.kept.put(step, group, name, flagged, group_record(samples, flags_G, self.pieces))
             self._show_problem(record)
         self._index((step, group), number, letters, flagged)
 
@@ -201,11 +202,7 @@ class RunReader:
             del state.index[place]
         for each in [each for each in state.tallies if each >= step]:
             del state.tallies[each]
-        state.shelf.forget_from(step)
-
-    def _packed(self, record: Mapping[str, Any]) -> bytes:
-        samples = samples_of(record)
-        return pack(group_record(samples, group_flags(record, samples), self.pieces))
+        state.kept.forget_from(step)
 
     def _show_problem(self, record: Mapping[str, Any]) -> None:
         number = self.rollouts.problems[as_text(record.get("problem_id"), 400) or "unnamed"]
@@ -214,11 +211,7 @@ class RunReader:
 
 
 def open_run(log_path: Path) -> RunReader:
-    """A reader that has read what is there.
-
-    Raises:
-        DataError: the directory does not exist or holds nothing of a run.
-    """
+    """A reader that has read what is there. Raises DataError: the directory does not exist or holds nothing of a run."""
     names = (CONFIG, METRICS, ROLLOUTS)
     if not log_path.is_dir():
         raise DataError(f"log_path={log_path} is not a directory; give the directory of a run")

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,27 +18,15 @@ MAX_LINE_BYTES = 256 << 20
 
 
 @dataclass(slots=True)
-class Damage:
-    """Lines that could not be read: how many, and the first of them (1-based)."""
-
-    count: int = 0
-    first: int | None = None
-
-    def add(self, line: int) -> None:
-        """Count one line."""
-        self.count += 1
-        self.first = line if self.first is None else self.first
-
-
-@dataclass(slots=True)
 class Tail:
     """The JSON objects of a growing file. A line without its newline is left for later; one that is no object is counted.
 
-    A file that was replaced (a resumed run rewrites its logs) or became shorter is seen by `replaced`.
+    A file that was replaced (a resumed run rewrites its logs) or became shorter is seen by `replaced`. `damaged` are the lines, counted from 1, that could
+    not be read.
     """
 
     path: Path
-    damage: Damage = field(default_factory=Damage)
+    damaged: array[int] = field(default_factory=lambda: array("Q"))
     _identity: tuple[int, int] | None = None
     _offset: int = 0
     line: int = 0
@@ -56,7 +45,7 @@ class Tail:
 
     def rewind(self) -> None:
         """Start again from the beginning."""
-        self.damage, self._identity, self._offset, self.line = Damage(), None, 0, 0
+        self.damaged, self._identity, self._offset, self.line = array("Q"), None, 0, 0
 
     def grown(self) -> bool:
         """True when there is something that was not read yet."""
@@ -87,7 +76,7 @@ class Tail:
                 if record is not None:
                     yield record
                 elif line.strip():
-                    self.damage.add(self.line)
+                    self.damaged.append(self.line)
 
     def _packed(self) -> bool:
         return self.path.suffix == ".gz"
@@ -103,9 +92,8 @@ def _object(line: bytes) -> dict[str, Any] | None:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         try:
-            record = _encodable(
-                json.loads(line)
-            )  # NaN, infinity, half surrogates: Python writes them, JSON has them not
+            # NaN, infinity, half surrogates: Python writes them, JSON has them not.
+            record = _encodable(json.loads(line))
         except (ValueError, RecursionError):
             return None
     return record if isinstance(record, dict) else None

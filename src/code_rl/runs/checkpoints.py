@@ -6,6 +6,7 @@ the files began that belong to the checkpoint: a run is resumed from it only whe
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,9 @@ async def save_checkpoint_async(
     Returns:
         The paths that were saved, by `state_path` and `sampler_path`.
     """
-    return await commit_save(submit_save(training_client, name, kind), name, log_path, loop_state)
+    paths = await saved_paths(submit_save(training_client, name, kind))
+    append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths})
+    return paths
 
 
 def submit_save(
@@ -50,15 +53,6 @@ def submit_save(
     return pending
 
 
-async def commit_save(
-    pending: Mapping[str, Any], name: str, log_path: str | Path, loop_state: Mapping[str, Any]
-) -> dict[str, str]:
-    """Wait for what was asked for, then write the line that makes it a checkpoint."""
-    paths = await saved_paths(pending)
-    append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths})
-    return paths
-
-
 async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
     """Wait for what was asked for; paths by `state_path` and `sampler_path`."""
     return {key: str((await future).path) for key, future in pending.items()}
@@ -67,11 +61,8 @@ async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
 def append_checkpoint(log_path: Path, record: Mapping[str, Any]) -> None:
     """Write the line that makes saved weights a checkpoint."""
     drop_torn_line(log_path / CHECKPOINTS)
-    lines = JsonLines(log_path / CHECKPOINTS, durable=True, sealed=True)
-    try:
+    with contextlib.closing(JsonLines(log_path / CHECKPOINTS, durable=True, sealed=True)) as lines:
         lines.append(record)
-    finally:
-        lines.close()
 
 
 def write_checkpoints(log_path: Path, records: Sequence[Mapping[str, Any]]) -> None:
@@ -90,7 +81,7 @@ def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """A record of an earlier version, or of a program of its own: without checksum, and without what has one always."""
+    """A record of a program of its own: without checksum, and without what has one always."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

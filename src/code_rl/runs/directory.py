@@ -25,7 +25,7 @@ _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
 RETIRED = ("replay", "verify", "replay_out")
 """Settings that earlier versions kept; a run that has them is read without them."""
 FORMAT = 2
-"""Version of what a run directory holds. 1: journal and checkpoints without marks, scored groups in `inflight.jsonl`."""
+"""Version of what a run directory holds."""
 
 
 def default_log_path() -> Path:
@@ -55,9 +55,8 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     Returns:
         The directory, which exists then.
 
-    Raises:
-        ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) holds
-            something that is not a run.
+    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) holds something that is not a
+    run.
     """
     if behavior_if_exists not in get_args(Behavior):
         raise ConfigError(f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}")
@@ -67,7 +66,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     try:
         occupied = path.exists() and any(entry.name not in (LOCK, BEGUN) for entry in path.iterdir())
         if occupied:
-            _settle(path, behavior_if_exists)
+            _decide(path, behavior_if_exists)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = path / ".writable"
         probe.touch()
@@ -79,7 +78,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
     return path
 
 
-def _settle(path: Path, behavior: Behavior) -> None:
+def _decide(path: Path, behavior: Behavior) -> None:
     if behavior == "ask":
         if not sys.stdin.isatty():
             raise ConfigError(

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
@@ -25,20 +25,20 @@ def write_atomically(path: Path, text: str) -> None:
     write_lines_atomically(path, (text,))
 
 
-def write_lines_atomically(path: Path, lines: Iterable[str]) -> None:
-    """`write_atomically`, with text that comes in parts."""
+def write_lines_atomically(path: Path, parts: Iterable[str | bytes]) -> None:
+    """`write_atomically`, with text, or bytes, that come in parts."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
-    with open_private(temporary, "w") as file:
-        file.writelines(lines)
+    with os.fdopen(_private(temporary, os.O_TRUNC), "wb") as file:
+        file.writelines(part.encode() if isinstance(part, str) else part for part in parts)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
 
 
-def open_private(path: Path, mode: Literal["w", "a"]) -> TextIO:
-    """Open a text file, which only its owner may read and write when it is made here."""
-    return os.fdopen(_private(path, os.O_TRUNC if mode == "w" else os.O_APPEND), mode, encoding="utf-8")
+def open_private(path: Path) -> TextIO:
+    """Open a text file to append to, which only its owner may read and write when it is made here."""
+    return os.fdopen(_private(path, os.O_APPEND), "a", encoding="utf-8")
 
 
 def open_private_bytes(path: Path) -> io.FileIO:

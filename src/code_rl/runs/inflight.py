@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,37 +72,28 @@ def fingerprint(tokens: Sequence[int]) -> int:
     return zlib.crc32(b"".join(token.to_bytes(8, "little") for token in tokens))
 
 
-@dataclass(slots=True)
-class Left:
-    """What an earlier process left of one group: lines `drawn` and lines `judged`."""
-
-    drawn: list[dict[str, Any]] = field(default_factory=list)
-    judged: list[tuple[Program, Verdict]] = field(default_factory=list)
-
-
 class InFlight:
     """The folder, and what earlier processes left in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._left: dict[int, dict[tuple[int, int], Left]] = {}
+        self._earlier: dict[int, dict[tuple[int, int], Slot]] = {}
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def slot(self, place: Place) -> Slot:
         """Where the completions of one group are kept, with those that are there already."""
         step, *where = place
-        left = self._of(step).pop((where[0], where[1]), Left())
-        return Slot(step_file(self.folder, step), {"place": where[0], "attempt": where[1]}, left)
+        return self._of(step).pop((where[0], where[1]), None) or Slot(step_file(self.folder, step), *where)
 
     def policy_step(self, step: int) -> int | None:
         """The training steps behind the weights that sampled what is kept of a step; None when nothing is."""
-        return next((record["policy_step"] for left in self._of(step).values() for record in left.drawn), None)
+        return next((record["policy_step"] for slot in self._of(step).values() for record in slot.earlier_drawn), None)
 
-    def _of(self, step: int) -> dict[tuple[int, int], Left]:
-        if step not in self._left:
+    def _of(self, step: int) -> dict[tuple[int, int], Slot]:
+        if step not in self._earlier:
             drop_torn_line(step_file(self.folder, step))
-            self._left[step] = read_left(step_file(self.folder, step))
-        return self._left[step]
+            self._earlier[step] = read_slots(step_file(self.folder, step))
+        return self._earlier[step]
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
         """The marks of these steps' files, by name in the run directory; they are on disk when this returns."""
@@ -126,14 +118,19 @@ class InFlight:
     def forget(self, step: int) -> None:
         """Drop what is kept of a step."""
         step_file(self.folder, step).unlink(missing_ok=True)
-        self._left.pop(step, None)
+        self._earlier.pop(step, None)
 
 
 class Slot:
-    """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known."""
+    """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known.
 
-    def __init__(self, path: Path | None, where: Mapping[str, int], left: Left) -> None:
-        self._path, self._where, self._left = path, dict(where), left
+    `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened.
+    """
+
+    def __init__(self, path: Path | None = None, place: int = 0, attempt: int = 0) -> None:
+        self._path, self._where = path, {"place": place, "attempt": attempt}
+        self.earlier_drawn: list[dict[str, Any]] = []
+        self.earlier_judged: dict[Program, Verdict] = {}
         self._request: dict[str, Any] = {}
         self._prompts: dict[Answer, int] = {}
         self.drawn: dict[Answer, Drawn] = {}
@@ -144,13 +141,12 @@ class Slot:
     @classmethod
     def nowhere(cls) -> Slot:
         """For a group that nobody keeps."""
-        return cls(None, {}, Left())
+        return cls()
 
     def open(self, request: Request) -> None:
         """Take what an earlier process got for the same request."""
         self._request = request.facts()
-        left, self._left = self._left, Left()
-        for record in left.drawn:
+        for record in self.earlier_drawn:
             if any(record.get(name) != value for name, value in self._request.items()):
                 continue
             turn = record.get("turn", 0)
@@ -159,8 +155,8 @@ class Slot:
                 self._prompts[member, turn] = record.get("turn_prompt", record["prompt"])
             self.policy_step = record["policy_step"]
             self.sample_s = max(self.sample_s, record["sample_s"])
-        if self.drawn:
-            self.verdicts = dict(left.judged)
+        self.verdicts = self.earlier_judged if self.drawn else {}
+        self.earlier_drawn, self.earlier_judged = [], {}
 
     def has(self, answer: Answer, prompt: Sequence[int]) -> bool:
         """True when this answer, to this prompt, is there."""
@@ -213,24 +209,17 @@ def read_inflight(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def read_left(path: Path) -> dict[tuple[int, int], Left]:
-    """One step's file by place and attempt."""
-    found: dict[tuple[int, int], Left] = {}
+def read_slots(path: Path) -> dict[tuple[int, int], Slot]:
+    """One step's file by place and attempt; a record without its facts is left out."""
+    found: dict[tuple[int, int], Slot] = {}
     for record in read_inflight(path):
-        try:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             where = int(record["place"]), int(record["attempt"])
-            judged = None
+            slot = found.setdefault(where, Slot(path, *where))
             if record["kind"] == "judged":
-                judged = (bool(record["public"]), record["code"]), _verdict(record["verdict"])
-            else:
-                int(record["first"])
-        except (KeyError, TypeError, ValueError):
-            continue
-        left = found.setdefault(where, Left())
-        if judged is None:
-            left.drawn.append(record)
-        else:
-            left.judged.append(judged)
+                slot.earlier_judged[bool(record["public"]), record["code"]] = _verdict(record["verdict"])
+            elif int(record["first"]) >= 0:
+                slot.earlier_drawn.append(record)
     return found
 
 

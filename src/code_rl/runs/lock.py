@@ -47,8 +47,7 @@ class RunLock:
 def lock_run(log_path: Path) -> RunLock:
     """Take the lock of a run directory, which must exist.
 
-    Raises:
-        ConfigError: another process has it; the message names it. Or the directory cannot be written.
+    Raises ConfigError: another process has it; the message names it. Or the directory cannot be written.
     """
     path = log_path / LOCK
     for _ in range(ATTEMPTS):

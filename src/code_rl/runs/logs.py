@@ -1,4 +1,4 @@
-"""Loggers behind one small interface: JSON lines, and Python's logging into `logs.log`."""
+"""Loggers behind one small interface: the run's files, the console, trackers."""
 
 from __future__ import annotations
 
@@ -7,34 +7,18 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from code_rl.redaction import RedactingFormatter, redacted
 from code_rl.runs.directory import CONFIG, METRICS
 from code_rl.runs.files import JsonLines, open_private, write_atomically
-from code_rl.runs.trackers import open_trackers
+from code_rl.runs.trackers import Guarded, open_trackers
 
 logger = logging.getLogger("code_rl")
 
 
-class MetricsLogger(Protocol):
-    """Somewhere that settings and metrics go."""
-
-    def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Keep the run's settings."""
-        ...
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Keep one step's metrics."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held."""
-        ...
-
-
-class JsonLogger:
-    """`config.json` and `metrics.jsonl`: the truth, from which everything else can be drawn again."""
+class FileLogger:
+    """`config.json` and `metrics.jsonl`, the truth, from which everything else can be drawn again; the same through Python's `logging`, for `logs.log`."""
 
     def __init__(self, log_dir: Path) -> None:
         self._directory = log_dir
@@ -43,29 +27,16 @@ class JsonLogger:
     def log_hparams(self, config: Mapping[str, Any]) -> None:
         """Write `config.json`."""
         write_atomically(self._directory / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n")
+        logger.info("settings %s", json.dumps(config, default=str))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Append one line to `metrics.jsonl`."""
         self._metrics.append(metrics if step is None else {"step": step, **metrics})
+        logger.info("step %s %s", step, json.dumps(metrics))
 
     def close(self) -> None:
         """Close the file."""
         self._metrics.close()
-
-
-class TextLogger:
-    """The same through Python's `logging`, for `logs.log`."""
-
-    def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Log the settings on one line."""
-        logger.info("settings %s", json.dumps(config, default=str))
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log the metrics on one line."""
-        logger.info("step %s %s", step, json.dumps(metrics))
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 class ConsoleLogger:
@@ -100,7 +71,7 @@ class ConsoleLogger:
 class MultiplexLogger:
     """Forwards to several loggers."""
 
-    def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
+    def __init__(self, loggers: Sequence[FileLogger | ConsoleLogger | Guarded]) -> None:
         self.loggers = list(loggers)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
@@ -125,7 +96,7 @@ class PrivateFileHandler(logging.FileHandler):
     _said = False
 
     def _open(self) -> Any:
-        return open_private(Path(self.baseFilename), "a")
+        return open_private(Path(self.baseFilename))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Say it on stderr, the first time."""
@@ -153,7 +124,7 @@ def setup_logging(
     logger.setLevel(logging.INFO)
     logger.propagate = False
     shown = [ConsoleLogger()] if console else []
-    multiplex = MultiplexLogger([JsonLogger(directory), TextLogger(), *shown, *open_trackers(log_to, directory)])
+    multiplex = MultiplexLogger([FileLogger(directory), *shown, *open_trackers(log_to, directory)])
     if config is not None:
         multiplex.log_hparams(config)
     return multiplex

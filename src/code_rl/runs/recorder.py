@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import shown_test
 from code_rl.reward.extract import extract_code
 from code_rl.runs.checkpoints import (
-    CHECKPOINTS,
     append_checkpoint,
     read_checkpoints,
     saved_paths,
@@ -23,13 +22,11 @@ from code_rl.runs.checkpoints import (
     write_checkpoints,
 )
 from code_rl.runs.directory import FORMAT, METRICS
-from code_rl.runs.files import JsonLines, Mark, keep_lines, mark_of, read_lines
-from code_rl.runs.history import History
+from code_rl.runs.files import JsonLines, Mark, mark_of, read_lines
 from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, InFlight, Slot
-from code_rl.runs.journal import JOURNAL, Journal
+from code_rl.runs.journal import JOURNAL, TRAINED, History, Journal, trained_line
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.smoke import STEPS, smoke_lines
-from code_rl.runs.trained import TRAINED, trained_line
 
 if TYPE_CHECKING:
     import tinker
@@ -48,14 +45,8 @@ PATHS = ("state_path", "sampler_path")
 FALLBACKS = 2
 """Checkpoints from which a run can be resumed exactly without buying completions again."""
 MAX_SHOWN_TEST = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """A checkpoint that was asked for: what the service was asked, and how the logs of the steps were then."""
-
-    pending: Mapping[str, Any]
-    logs: Mapping[str, Mark]
+Saving = tuple[Mapping[str, Any], Mapping[str, Mark]]
+"""A checkpoint that was asked for: what the service was asked, and how the logs of the steps were then."""
 
 
 class Recorder:
@@ -173,25 +164,24 @@ class Recorder:
         self.decided("evaluated", step=step, samples=samples, metrics=metrics)
         self._evaluations.keep_from(step + 2)
 
-    @contextlib.contextmanager
-    def evaluating(self, splits: Mapping[str, Sequence[Problem]], samples: int) -> Iterator[None]:
+    def evaluating(self, splits: Mapping[str, Sequence[Problem]], samples: int) -> AbstractContextManager[None]:
         """Show that an evaluation is under way."""
-        with self.console.evaluating({name: len(problems) for name, problems in splits.items()}, samples):
-            yield
+        return self.console.evaluating({name: len(problems) for name, problems in splits.items()}, samples)
 
     async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> Saving:
         """Ask for the weights after `step` completed steps, before the trainer gets anything else to do."""
         self.decided("save", step=step, name=_name(step))
         logs = {ROLLOUTS: self._rollouts.mark(), TRAINED: self._trained.mark()}
-        return Saving(await asyncio.to_thread(submit_save, trainer, _name(step)), logs)
+        return await asyncio.to_thread(submit_save, trainer, _name(step)), logs
 
     async def commit_checkpoint(self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()) -> None:
         """Make what was asked for a checkpoint; training goes on from it at position `offset` of the problem order.
 
         The rollouts of the steps `ahead`, which are complete, belong to it. Then older ones are forgotten as far as may be.
         """
-        marks = await asyncio.to_thread(self._made_durable, saving, ahead)
-        paths = await saved_paths(saving.pending)
+        pending, logs = saving
+        marks = await asyncio.to_thread(self._made_durable, logs, ahead)
+        paths = await saved_paths(pending)
         marks[JOURNAL] = self._journal.mark()
         record = {"name": _name(step), "step": step, "offset": offset, **paths, "version": FORMAT}
         record["marks"] = {name: [mark.size, mark.crc] for name, mark in marks.items()}
@@ -200,13 +190,13 @@ class Recorder:
         self._forget()
         self.console.saved(step)
 
-    def _made_durable(self, saving: Saving, ahead: Sequence[int]) -> dict[str, Mark]:
+    def _made_durable(self, logs: Mapping[str, Mark], ahead: Sequence[int]) -> dict[str, Mark]:
         """What a checkpoint needs besides the weights is on disk when this returns; its marks by file."""
         self._rollouts.sync()
         self._trained.sync()
         metrics = mark_of(self.log_path / METRICS)
         assert metrics is not None
-        return {METRICS: metrics, **saving.logs, **self.inflight.sync(ahead)}
+        return {METRICS: metrics, **logs, **self.inflight.sync(ahead)}
 
     def _forget(self) -> None:
         """Drop checkpoints that are not to be kept, and the completions that only checkpoints before the last two need."""
@@ -257,16 +247,6 @@ def training_decision(first: int, places: Places, examples: Sequence[Example]) -
         decision["datums"] = len(examples)
         decision["tokens"] = sum(len(example.datum.model_input.to_ints()) for example in examples)
     return decision
-
-
-def rewind(log_path: Path, step: int) -> None:
-    """Drop what a cut run logged after the checkpoint at `step` (0: from the start), so that each step is there once."""
-    for name in (METRICS, ROLLOUTS, TRAINED):
-        keep_lines(log_path / name, lambda record: step > 0 and record.get("step", -1) < step)
-    if (log_path / CHECKPOINTS).exists():
-        write_checkpoints(
-            log_path, [record for record in read_checkpoints(log_path) if int(record.get("step", 0)) <= step]
-        )
 
 
 def read_metrics(log_path: Path) -> list[dict[str, Any]]:

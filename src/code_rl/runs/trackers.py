@@ -20,7 +20,7 @@ from code_rl.errors import ConfigError, install_command
 from code_rl.settings import suggestion
 
 PROJECT = "code-rl"
-PATIENCE = 5
+MAX_FAILURES = 5
 """Failures in a row after which a tracker is left alone."""
 
 logger = logging.getLogger("code_rl")
@@ -73,14 +73,14 @@ class Guarded:
             self._try(tracker.close)
 
     def _try(self, act: Callable[[], Any]) -> None:
-        if self._in_a_row >= PATIENCE:
+        if self._in_a_row >= MAX_FAILURES:
             return
         try:
             act()
         except Exception as error:  # noqa: BLE001 - each library has failures of its own; all of them are only its own
             self.failures += 1
             self._in_a_row += 1
-            end = "; it is left alone from here on" if self._in_a_row >= PATIENCE else ""
+            end = "; it is left alone from here on" if self._in_a_row >= MAX_FAILURES else ""
             logger.warning("log_to=%s failed (%d times): %s: %s%s", self.name, self.failures, type(error).__name__, error, end)  # fmt: skip
         else:
             self._in_a_row = 0
@@ -104,9 +104,7 @@ class Wandb:
             settings=wandb.Settings(console="off", quiet=True),
         )
         self._run.define_metric("step")
-        self._run.define_metric(
-            "*", step_metric="step"
-        )  # the baseline is step −1, which wandb's own counter does not have
+        self._run.define_metric("*", step_metric="step")  # its own counter has no step −1, which is the baseline
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """One row."""

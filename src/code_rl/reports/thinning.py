@@ -28,7 +28,7 @@ def pack(value: Any) -> bytes:
 
 
 @dataclass(slots=True)
-class Shelf:
+class ThinnedGroups:
     """Packed groups by (step, group), thinned out so that they stay within `budget` bytes."""
 
     budget: int = STEPS_BUDGET
@@ -76,9 +76,9 @@ class Shelf:
 
     def forget_from(self, step: int) -> None:
         """Drop every group of `step` and later ones."""
-        for place, shelf in enumerate((self._sampled, self._followed, self._flagged)):
-            for each in [each for each in shelf if each[0] >= step]:
-                self._sizes[place] -= len(shelf.pop(each))
+        for place, groups in enumerate((self._sampled, self._followed, self._flagged)):
+            for each in [each for each in groups if each[0] >= step]:
+                self._sizes[place] -= len(groups.pop(each))
 
     def rule(self) -> str:
         """The rule, in words, as it ended up."""

@@ -1,11 +1,13 @@
-"""One recorded step again: credit, examples and metrics under any settings of the algorithm, from what was recorded.
+"""One recorded step again: credit, examples and metrics under any settings of the algorithm, from what was recorded; and whether that is what was recorded.
 
 What a policy trained differently would have sampled cannot be known: each step is recomputed on the samples that the run drew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +22,15 @@ from code_rl.loop import credit, examples_of
 from code_rl.objective import Credit, Objective, objective_of
 from code_rl.replaying.recording import UNREADABLE, RecordedGroup, RecordedStep, Recording
 from code_rl.rollouts.batches import Learned
-from code_rl.runs.trained import Logprobs
+from code_rl.runs.journal import Logprobs
 
 Member = tuple[int, int, int, int]
 """Place in the batch, attempt, index in the group, number of the segment."""
+NOT_COMPUTED = ("time/", "optim/", "prompts_replaced", "eval/", "sandbox/", "tokens/eval")
+FROM_ANSWERS = ("loss", "kl_sample_train", "ratio_mean", "ratio_max", "clip_fraction")
+"""Metrics that the trainer's answers decide."""
+TOLERANCE = 1e-5
+"""Relative, for sums over float32 numbers: another machine may add them in another order. All else must be equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,9 @@ def _replayed(step: RecordedStep, recording: Recording, objective: Objective) ->
     credited = [(line, credit(line.group, objective)) for line in step.groups]
     learned = Learned(credited=[(line.group, each) for line, each in credited])
     assumed = 0
-    for part in _optimizer_steps(credited, recording):
+    size = recording.shape.prompts // recording.config.num_substeps
+    for first in range(0, recording.shape.prompts, size):
+        part = [pair for pair in credited if first <= pair[0].place < first + size]
         named = [pair for line, each in part for pair in _examples(line, each)]
         members, examples = [member for member, _ in named], [example for _, example in named]
         if objective.kl_coef and examples:
@@ -90,15 +99,6 @@ def _refuse_buffer(step: RecordedStep, objective: Objective) -> None:
             )
 
 
-def _optimizer_steps(
-    credited: Sequence[tuple[RecordedGroup, Credit]], recording: Recording
-) -> Iterator[list[tuple[RecordedGroup, Credit]]]:
-    """The groups of each optimizer step, in order."""
-    size = recording.shape.prompts // recording.config.num_substeps
-    for first in range(0, recording.shape.prompts, size):
-        yield [pair for pair in credited if first <= pair[0].place < first + size]
-
-
 def _examples(line: RecordedGroup, each: Credit) -> list[tuple[Member, Example]]:
     """The examples of one group, each with its member and its number among that member's."""
     counts = [len(segments(trajectory.turns)) for trajectory in line.group.trajectories]
@@ -117,7 +117,7 @@ def _by_member(step: RecordedStep, recording: Recording) -> dict[Member, tuple[L
         for number, segment in enumerate(segments(line.group.trajectories[index].turns))
     ]
     members, lengths = [member for member, _ in parts], [length for _, length in parts]
-    logprobs, reference = step.answers.logprobs, step.answers.reference
+    logprobs, reference = step.answers
     wrong = [each for each in (logprobs, reference or logprobs) if [len(answer) for answer in each] != lengths]
     if wrong:
         raise DataError(
@@ -145,3 +145,81 @@ def _trainer_logprobs(example: Example, answered: Logprobs | None) -> Logprobs:
     if answered is not None:
         logprobs_T[example.sampled] = answered
     return logprobs_T
+
+
+def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
+    """One sentence per difference."""
+    for line, credited in step.credited:
+        yield from _credit_differences(line, credited)
+    yield from _place_differences(step, recording)
+    if step.recorded.sampled is not None:
+        yield from _decision_differences(step, step.recorded.sampled)
+    if step.recorded.metrics is not None:
+        yield from _metric_differences(step, step.recorded.metrics)
+    elif step.recorded.groups and step.recorded.answers is not None:
+        recording.notices.append(f"step {step.recorded.step} was cut before its metrics were logged")
+
+
+def _credit_differences(line: RecordedGroup, credited: Credit) -> Iterator[str]:
+    where, recorded = line.where, line.credit
+    for name, was, now in (
+        ("reward", recorded.rewards_G, credited.rewards_G),
+        ("advantage", recorded.advantages_G, credited.advantages_G),
+        ("masked", recorded.mask_reasons_G, credited.mask_reasons_G),
+    ):
+        for index, (before, after) in enumerate(zip(was, now, strict=True)):
+            if before != after:
+                yield f"{where} completion {index}: {name} {before} is recorded, {after} follows from its verdict"
+    for index, trajectory in enumerate(line.group.trajectories):
+        if trajectory.format_ok == (trajectory.verdict.kind == "no_code"):
+            block = "a" if trajectory.format_ok else "no"
+            yield f"{where} completion {index}: its text has {block} fenced block, its verdict is {trajectory.verdict.kind}"
+    if recorded.skipped != credited.skipped:
+        yield f"{where}: skipped={recorded.skipped} is recorded, {credited.skipped} follows from its verdicts"
+
+
+def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
+    """Every place of the batch is there once, from attempt 0 on without a gap, with all its completions."""
+    attempts: dict[int, list[int]] = {}
+    for line in step.recorded.groups:
+        attempts.setdefault(line.place, []).append(line.attempt)
+        count = len(line.group.trajectories)
+        if count != recording.shape.samples_per_prompt:
+            yield f"group {line.place} has {count} completions instead of {recording.shape.samples_per_prompt}"
+    for place, found in sorted(attempts.items()):
+        if found != list(range(len(found))):
+            yield f"group {place} is recorded as attempts {found}"
+        if not 0 <= place < recording.shape.prompts:
+            yield f"group {place} is outside the batch of {recording.shape.prompts} prompts"
+    absent = sorted(set(range(recording.shape.prompts)) - set(attempts))
+    if absent and (step.recorded.metrics is not None):
+        yield f"{len(absent)} groups are missing from the rollouts ({', '.join(map(str, absent[:8]))})"
+
+
+def _decision_differences(step: ReplayedStep, sampled: Mapping[str, Any]) -> Iterator[str]:
+    """What was sampled is what the journal decided to sample."""
+    problems = list(sampled.get("problems") or [])
+    for place, problem in (sampled.get("instead") or {}).items():
+        problems[int(place)] = problem
+    for line in step.recorded.groups:
+        if line.attempt == 0 and line.place < len(problems) and line.group.problem.id != problems[line.place]:
+            yield f"group {line.place} is of problem {line.group.problem.id}, the journal decided on {problems[line.place]}"
+        if "policy_step" in sampled and line.group.policy_step != sampled["policy_step"]:
+            yield f"group {line.place} was sampled at step {line.group.policy_step}, the journal decided on {sampled['policy_step']}"
+
+
+def _metric_differences(step: ReplayedStep, recorded: Mapping[str, Any]) -> Iterator[str]:
+    unknown = step.recorded.answers is None
+    names = Counter([*recorded, *step.metrics])
+    for name in names:
+        if name == "step" or name.startswith(NOT_COMPUTED) or (unknown and name in FROM_ANSWERS):
+            continue
+        before, after = recorded.get(name), step.metrics.get(name)
+        if not _same(before, after):
+            yield f"{name} {before} is recorded in the metrics, {after} follows from the rollouts"
+
+
+def _same(before: Any, after: Any) -> bool:
+    if isinstance(before, float) and isinstance(after, int | float):
+        return math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=1e-9)
+    return bool(before == after)
