@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from code_rl.backends.adapters import read_folder  # noqa: E402
 from code_rl.backends.embedded import EmbeddedService  # noqa: E402
 from code_rl.commands.export import export_command  # noqa: E402
 from code_rl.errors import CheckpointError, ConfigError  # noqa: E402
+from code_rl.evaluation.ask import checkpoint_record  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(4, 700, (3, 40)).tolist()
 
@@ -133,6 +135,8 @@ def test_run_directory_that_was_moved_takes_its_checkpoints_along(tmp_path):
     )
     (tmp_path / "old").rename(tmp_path / "new")
     assert export_command({"checkpoint": str(tmp_path / "new"), "format": "peft", "out": str(tmp_path / "out")}) == 0
+    _, record = checkpoint_record(str(tmp_path / "new"))
+    assert Path(record["state_path"]).is_file(), "an evaluation finds it too"
 
 
 def test_nothing_half_written_stays_behind(tmp_path):

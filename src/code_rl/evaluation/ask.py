@@ -20,7 +20,7 @@ from code_rl.renderers.base import Message
 from code_rl.reward.extract import extract_code
 from code_rl.rollouts.sample import GroupGrader, Policy, Sampling
 from code_rl.rollouts.trajectory import Group
-from code_rl.runs.checkpoints import read_checkpoints
+from code_rl.runs.checkpoints import read_checkpoints, state_path_of
 from code_rl.runs.inflight import Slot
 from code_rl.sandbox.executor import Executor
 
@@ -198,7 +198,11 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
 def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
     """The run and its checkpoint's record. Raises ConfigError for a name that the run does not have."""
     run, name = run_of(checkpoint)
-    records = [record for record in read_checkpoints(run) if "state_path" in record]
+    records = [
+        {**record, "state_path": state_path_of(record, run)}
+        for record in read_checkpoints(run)
+        if "state_path" in record
+    ]
     if not records:
         raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
     if name is None:

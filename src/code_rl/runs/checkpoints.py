@@ -80,6 +80,13 @@ def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
     return [record for record in found if record is not None]
 
 
+def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
+    """A checkpoint's training state; that of a run directory that was moved since lies beside its other files."""
+    recorded = str(record["state_path"])
+    moved = Path(log_dir).absolute() / "checkpoints" / Path(recorded).name
+    return str(moved) if not Path(recorded).exists() and moved.is_file() else recorded
+
+
 def _unsealed(line: bytes) -> dict[str, Any] | None:
     """A record of a program of its own: without checksum, and without what has one always."""
     try:

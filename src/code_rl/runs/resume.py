@@ -22,7 +22,7 @@ import chz
 from code_rl.budget import Tokens
 from code_rl.config import Config, changed_settings, make_config
 from code_rl.errors import CheckpointError, ConfigError
-from code_rl.runs.checkpoints import read_checkpoints, write_checkpoints
+from code_rl.runs.checkpoints import read_checkpoints, state_path_of, write_checkpoints
 from code_rl.runs.directory import FORMAT, METRICS, is_run, settings_of
 from code_rl.runs.files import Mark, mark_of, truncate, write_lines_atomically
 from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file
@@ -45,12 +45,8 @@ class Start:
     record: Mapping[str, Any] | None = None
 
     def state_path(self, log_path: Path) -> str | None:
-        """The training state to load; that of a run directory that was moved since lies beside its other files."""
-        if self.record is None:
-            return None
-        recorded = str(self.record["state_path"])
-        moved = log_path.absolute() / "checkpoints" / Path(recorded).name
-        return str(moved) if not Path(recorded).exists() and moved.is_file() else recorded
+        """The training state to load."""
+        return None if self.record is None else state_path_of(self.record, log_path)
 
     @property
     def name(self) -> str:
