@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct: the embedded engine beside transformers' `generate` and vLLM's CPU build, and its step beside TRL's GRPOTrainer.
 
     python benchmarks/real.py [part=all|sample|step] [threads=2] [rounds=3] [prompts=8] [group=8] [new_tokens=64] [dtypes=bfloat16,float32]
-                              [vllm_python=PYTHON] [trl_python=PYTHON] [vllm_preload=LIB:LIB] [vllm_eager=false]
+                              [vllm_python=PYTHON] [trl_python=PYTHON] [vllm_preload=LIB:LIB]
 
 What is compared. Prompts are the first problems of `dataset=functions` as recipe `smollm2` words them; every completion has `new_tokens` tokens,
 whatever it says, drawn at temperature 1 from the whole distribution. `sample`: prompts × group completions, given token ids. `step`: the same with LoRA (rank 32, the
@@ -11,7 +11,7 @@ needs; the samplers beside it are not asked for them.
 How. Each contestant is a process (`real_peers.py`), loaded and warmed by one turn. Then they take turns, and whoever does not run is stopped, so that a neighbour's noise
 hits all and no idle server takes part. Ratios are of turns in the same round: the median, and the range over rounds. CPU seconds are those of all the contestant's processes and threads.
 
-vLLM at its best, as far as it was sought: threads bound to cores, compiled, a block of 32 tokens so that completions share their prompt's prefill, its cache emptied before each
+vLLM at its best, as far as it was sought: threads bound to cores, compiled and eager, a block of 32 tokens so that completions share their prompt's prefill, its cache emptied before each
 turn, Intel's OpenMP and tcmalloc preloaded where `vllm_preload` names them. Its environment: docs/cluster.md. That of TRL: `python -m venv trl && trl/bin/pip install trl peft datasets
 accelerate torch transformers`.
 """
@@ -36,6 +36,8 @@ from code_rl.cli import run_script
 
 PEERS = Path(__file__).parent / "real_peers.py"
 MODEL = "smollm2"
+_WARM_TOKENS = 4
+VLLM = [("vLLM, compiled", "vllm"), ("vLLM, eager", "vllm_eager")]
 INSTALL = {
     "vllm": "vllm_python= names no Python that has vllm; docs/cluster.md (The sampler alone) has how to install it on a CPU",
     "trl": "trl_python= names no Python that has trl: python -m venv trl && trl/bin/pip install trl peft datasets accelerate torch transformers",
@@ -56,7 +58,6 @@ class Options:
     vllm_python: str = chz.field(default=sys.executable, doc="Python of an environment with vLLM.")
     trl_python: str = chz.field(default=sys.executable, doc="Python of an environment with TRL.")
     vllm_preload: str = chz.field(default="", doc="Libraries for vLLM's LD_PRELOAD, colon-separated.")
-    vllm_eager: bool = chz.field(default=False, doc="vLLM without compilation.")
 
 
 @dataclass
@@ -69,11 +70,11 @@ class Contestant:
     found: list[tuple[float, float]] = field(default_factory=list)
     tokens: int = 0
 
-    def turn(self) -> tuple[float, float]:
+    def turn(self, new_tokens: int) -> tuple[float, float]:
         assert self.process.stdin is not None
         os.killpg(self.process.pid, signal.SIGCONT)
         cpu, start = self._cpu(), time.perf_counter()
-        self.process.stdin.write("go\n")
+        self.process.stdin.write(f"{new_tokens}\n")
         self.process.stdin.flush()
         self.tokens = self.hear()["tokens"]
         taken = time.perf_counter() - start, self._cpu() - cpu
@@ -129,7 +130,7 @@ def _foreign() -> dict[str, str]:
 def start(options: Options, name: str, who: str, dtype: str, job: dict[str, Any]) -> Contestant:
     """Start a contestant and wait until it has loaded its model."""
     python, environment = sys.executable, dict(os.environ)
-    if who == "vllm":
+    if who in ("vllm", "vllm_eager"):
         cores = sorted(os.sched_getaffinity(0))[: options.threads]
         python, environment = options.vllm_python, _foreign()
         environment |= {
@@ -162,11 +163,11 @@ def compete(options: Options, title: str, entrants: list[tuple[str, str]], job: 
         for dtype, (name, who) in product(options.dtypes.split(","), entrants):
             began = time.perf_counter()
             contestants.append(start(options, name, who, dtype, job))
-            contestants[-1].turn()
+            contestants[-1].turn(_WARM_TOKENS)
             print(f"{name}, {dtype}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
         for _ in range(options.rounds):
             for contestant in contestants:
-                contestant.found.append(contestant.turn())
+                contestant.found.append(contestant.turn(options.new_tokens))
     finally:
         for contestant in contestants:
             contestant.end()
@@ -192,18 +193,22 @@ def compete(options: Options, title: str, entrants: list[tuple[str, str]], job: 
 def main(options: Options) -> int:
     from code_rl.backends.names import source_of
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stopped processes do not notice that we are gone
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # stopped processes do not notice that we are gone
     model = source_of(MODEL)
-    job = {"model": model, "prompts": read_prompts(model, options.prompts), "eager": options.vllm_eager} | {
+    job = {"model": model, "prompts": read_prompts(model, options.prompts)} | {
         name: getattr(options, name) for name in ("threads", "group", "new_tokens")
     }
     there = {name: has(python, name) for name, python in (("vllm", options.vllm_python), ("trl", options.trl_python))}
     for name in (name for name, found in there.items() if not found):
         print(f"{name}: skipped, {INSTALL[name]}")
-    print(f"{model}, prompts of {min(map(len, job['prompts']))} to {max(map(len, job['prompts']))} tokens; load {_load()}")
+    print(
+        f"{model}, prompts of {min(map(len, job['prompts']))} to {max(map(len, job['prompts']))} tokens; load {_load()}"
+    )
     if options.part in ("all", "sample"):
         entrants = [("embedded engine", "ours"), ("transformers generate", "generate")]
-        compete(options, "sampling", entrants + [("vLLM", "vllm")] * there["vllm"], job)
+        compete(options, "sampling", entrants + VLLM * there["vllm"], job)
     if options.part in ("all", "step"):
         entrants = [("embedded engine", "our_step")] + [("TRL GRPOTrainer", "trl_step")] * there["trl"]
         compete(options, "one step of RL", entrants, job)

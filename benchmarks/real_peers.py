@@ -1,7 +1,7 @@
 """One contestant of `real.py` in a process of its own: `python real_peers.py '{"who": …}'`.
 
-It says `{"ready": …}` on its standard output when it has loaded the model. For each line on its standard input it then takes one turn (samples, or a whole
-step) and says what came of it. Imports nothing of this repository but for its own engine, so that the others run in environments of their own.
+It says `{"ready": …}` on its standard output when it has loaded the model. For each line on its standard input, a number
+of tokens, it then takes one turn (samples, or a whole step) and says what came of it; TRL's number is fixed. Imports nothing of this repository but for its own engine, so that the others run in environments of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Turn = Callable[[], dict[str, Any]]
+Turn = Callable[[int], dict[str, Any]]
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RANK, LEARNING_RATE = 32, 2e-4
 MICRO_BATCH = 16
@@ -30,17 +30,17 @@ def our_service(job: dict[str, Any]) -> Any:
     return EmbeddedService(device="cpu", dtype=job["dtype"], threads=job["threads"])
 
 
-def our_draws(job: dict[str, Any], client: Any) -> list[Any]:
+def our_draws(job: dict[str, Any], client: Any, new_tokens: int) -> list[Any]:
     from tinker import types
 
-    params = types.SamplingParams(max_tokens=job["new_tokens"], seed=1, stop=[])
+    params = types.SamplingParams(max_tokens=new_tokens, seed=1, stop=[])
     futures = [client.sample(types.ModelInput.from_ints(prompt), job["group"], params) for prompt in job["prompts"]]
     return [future.result().sequences for future in futures]
 
 
 def ours(job: dict[str, Any]) -> Turn:
     client = our_service(job).create_sampling_client(base_model=job["model"]).result()
-    return lambda: {"tokens": sum(len(s.tokens) for sequences in our_draws(job, client) for s in sequences)}
+    return lambda n: {"tokens": sum(len(s.tokens) for sequences in our_draws(job, client, n) for s in sequences)}
 
 
 def our_step(job: dict[str, Any]) -> Turn:
@@ -53,16 +53,16 @@ def our_step(job: dict[str, Any]) -> Turn:
     trainer = service.create_lora_training_client(job["model"], rank=RANK, seed=0, train_unembed=False).result()
     adam = types.AdamParams(learning_rate=LEARNING_RATE)
 
-    def step() -> dict[str, Any]:
+    def step(new_tokens: int) -> dict[str, Any]:
         data = []
-        drawn = our_draws(job, trainer.save_weights_and_get_sampling_client().result())
+        drawn = our_draws(job, trainer.save_weights_and_get_sampling_client().result(), new_tokens)
         for prompt, sequences in zip(job["prompts"], drawn, strict=True):
             advantages = compute_advantages([reward_of(s.tokens) for s in sequences])
             for sequence, advantage in zip(sequences, advantages, strict=True):
                 data.append(make_datum(prompt + sequence.tokens, sequence.logprobs or [], len(prompt), advantage))
         for done in (trainer.forward_backward(data, "importance_sampling"), trainer.optim_step(adam)):
             done.result()
-        return {"tokens": len(data) * job["new_tokens"]}
+        return {"tokens": len(data) * new_tokens}
 
     return step
 
@@ -87,10 +87,10 @@ def generate(job: dict[str, Any]) -> Turn:
     for row, prompt in enumerate(job["prompts"]):
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
-    how = {"do_sample": True, "top_k": 0, "max_new_tokens": job["new_tokens"], "num_return_sequences": job["group"]}
+    how = {"do_sample": True, "top_k": 0, "num_return_sequences": job["group"]}
 
-    def turn() -> dict[str, Any]:
-        out = model.generate(ids, attention_mask=mask, pad_token_id=0, **how)
+    def turn(new_tokens: int) -> dict[str, Any]:
+        out = model.generate(ids, attention_mask=mask, pad_token_id=0, max_new_tokens=new_tokens, **how)
         return {"tokens": len(out) * (out.shape[1] - width)}
 
     return turn
@@ -102,9 +102,9 @@ def vllm(job: dict[str, Any]) -> Turn:
     llm = LLM(
         job["model"],
         dtype=job["dtype"],
-        enforce_eager=job["eager"],
+        enforce_eager=job["who"] == "vllm_eager",
         generation_config="vllm",
-        max_model_len=max(map(len, job["prompts"])) + job["new_tokens"],
+        max_model_len=512,
         max_num_batched_tokens=8192,
         max_num_seqs=256,
         block_size=32,  # a prompt of two hundred tokens is then shared by its completions; not with the default of 128
@@ -112,11 +112,9 @@ def vllm(job: dict[str, Any]) -> Turn:
         disable_log_stats=True,
     )
     prompts = [{"prompt_token_ids": prompt} for prompt in job["prompts"]]
-    how = SamplingParams(
-        n=job["group"], temperature=1.0, max_tokens=job["new_tokens"], ignore_eos=True, detokenize=False
-    )
 
-    def turn() -> dict[str, Any]:
+    def turn(new_tokens: int) -> dict[str, Any]:
+        how = SamplingParams(n=job["group"], temperature=1.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
         llm.reset_prefix_cache()  # in training the weights have changed since
         found = llm.generate(prompts, how, use_tqdm=False)
         return {"tokens": sum(len(each.token_ids) for request in found for each in request.outputs)}
@@ -144,11 +142,11 @@ def trl_step(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None
         return [reward_of(ids) for ids in completion_ids]
 
     class Turns(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
             say({"ready": True})
             sys.stdin.readline()
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
             say({"tokens": sum(drawn)})
             drawn.clear()
             control.should_training_stop = not sys.stdin.readline()
@@ -202,10 +200,10 @@ def main() -> None:
     if job["who"] == "trl_step":
         trl_step(job, say)
         return
-    turn = {"ours": ours, "our_step": our_step, "generate": generate, "vllm": vllm}[job["who"]](job)
+    turn = {"ours": ours, "our_step": our_step, "generate": generate, "vllm": vllm, "vllm_eager": vllm}[job["who"]](job)
     say({"ready": True})
-    while sys.stdin.readline():
-        say(turn())
+    while line := sys.stdin.readline():
+        say(turn(int(line)))
 
 
 if __name__ == "__main__":

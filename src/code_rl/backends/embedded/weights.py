@@ -256,7 +256,9 @@ def packed(weights: Weights) -> Weights:
         return weights
 
     def pack(linear: Linear) -> Linear:
-        return replace(linear, weight=torch.ops.mkldnn._reorder_linear_weight(linear.weight.t().contiguous(), _PACKED_FOR))
+        return replace(
+            linear, weight=torch.ops.mkldnn._reorder_linear_weight(linear.weight.t().contiguous(), _PACKED_FOR)
+        )
 
     layers = tuple(replace(layer, **{s: pack(getattr(layer, s)) for s in SITES}) for layer in weights.layers)  # type: ignore[arg-type]
     return replace(weights, layers=layers, head=pack(weights.head))
