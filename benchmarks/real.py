@@ -128,7 +128,7 @@ def _foreign() -> dict[str, str]:
 
 
 def start(options: Options, name: str, who: str, dtype: str, job: dict[str, Any]) -> Contestant:
-    """Start a contestant and wait until it has loaded its model."""
+    """Start a contestant; it loads its model."""
     python, environment = sys.executable, dict(os.environ)
     if who in ("vllm", "vllm_eager"):
         cores = sorted(os.sched_getaffinity(0))[: options.threads]
@@ -151,9 +151,7 @@ def start(options: Options, name: str, who: str, dtype: str, job: dict[str, Any]
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
-    made = Contestant(name, dtype, process)
-    made.hear()
-    return made
+    return Contestant(name, dtype, process)
 
 
 def compete(options: Options, title: str, entrants: list[tuple[str, str]], job: dict[str, Any]) -> None:
@@ -163,6 +161,7 @@ def compete(options: Options, title: str, entrants: list[tuple[str, str]], job: 
         for dtype, (name, who) in product(options.dtypes.split(","), entrants):
             began = time.perf_counter()
             contestants.append(start(options, name, who, dtype, job))
+            contestants[-1].hear()
             contestants[-1].turn(_WARM_TOKENS)
             print(f"{name}, {dtype}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
         for _ in range(options.rounds):

@@ -101,7 +101,7 @@ class Learner:
         round small updates away.
         """
         if self.base.dtype != torch.float32:
-            return self.lora.apart(self.base)
+            return self.lora.apart(self.base, self.base.dtype)  # as each product would round it
         if self._merged is None:
             merged = self.lora.merged(self.base)
             self._merged = merged if self.merging else packed(merged)

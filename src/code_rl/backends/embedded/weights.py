@@ -252,7 +252,7 @@ def packed(weights: Weights) -> Weights:
     """
     on_x86 = weights.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     large = weights.dtype == torch.float32 and weights.arch.hidden > SMALL_HIDDEN
-    if not (on_x86 and large and torch.backends.mkldnn.is_available()):
+    if not (on_x86 and large and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return weights
 
     def pack(linear: Linear) -> Linear:
