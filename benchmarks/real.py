@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct: the embedded engine beside transformers' `generate` and vLLM's CPU build, and its step beside TRL's GRPOTrainer.
 
     python benchmarks/real.py [part=all|sample|step] [threads=2] [rounds=3] [prompts=8] [group=8] [new_tokens=64] [dtypes=bfloat16,float32]
-                              [vllm_python=PYTHON] [trl_python=PYTHON] [vllm_preload=LIB:LIB]
+                              [vllm_python=PYTHON] [trl_python=PYTHON] [vllm=compiled,eager] [vllm_preload=LIB:LIB]
 
 What is compared. Prompts are the first problems of `dataset=functions` as recipe `smollm2` words them; every completion has `new_tokens` tokens,
 whatever it says, drawn at temperature 1 from the whole distribution. `sample`: prompts × group completions, given token ids. `step`: the same with LoRA (rank 32, the
@@ -37,7 +37,6 @@ from code_rl.cli import run_script
 PEERS = Path(__file__).parent / "real_peers.py"
 MODEL = "smollm2"
 _WARM_TOKENS = 4
-VLLM = [("vLLM, compiled", "vllm"), ("vLLM, eager", "vllm_eager")]
 INSTALL = {
     "vllm": "vllm_python= names no Python that has vllm; docs/cluster.md (The sampler alone) has how to install it on a CPU",
     "trl": "trl_python= names no Python that has trl: python -m venv trl && trl/bin/pip install trl peft datasets accelerate torch transformers",
@@ -57,6 +56,7 @@ class Options:
     dtypes: str = chz.field(default="bfloat16,float32", doc="Of weights and activations, comma-separated.")
     vllm_python: str = chz.field(default=sys.executable, doc="Python of an environment with vLLM.")
     trl_python: str = chz.field(default=sys.executable, doc="Python of an environment with TRL.")
+    vllm: str = chz.field(default="compiled,eager", doc="How vLLM runs the model, comma-separated.")
     vllm_preload: str = chz.field(default="", doc="Libraries for vLLM's LD_PRELOAD, colon-separated.")
 
 
@@ -130,7 +130,7 @@ def _foreign() -> dict[str, str]:
 def start(options: Options, name: str, who: str, dtype: str, job: dict[str, Any]) -> Contestant:
     """Start a contestant; it loads its model."""
     python, environment = sys.executable, dict(os.environ)
-    if who in ("vllm", "vllm_eager"):
+    if who.startswith("vllm"):
         cores = sorted(os.sched_getaffinity(0))[: options.threads]
         python, environment = options.vllm_python, _foreign()
         environment |= {
@@ -207,7 +207,12 @@ def main(options: Options) -> int:
     )
     if options.part in ("all", "sample"):
         entrants = [("embedded engine", "ours"), ("transformers generate", "generate")]
-        compete(options, "sampling", entrants + VLLM * there["vllm"], job)
+        compete(
+            options,
+            "sampling",
+            entrants + [(f"vLLM, {how}", f"vllm_{how}") for how in options.vllm.split(",") if there["vllm"]],
+            job,
+        )
     if options.part in ("all", "step"):
         entrants = [("embedded engine", "our_step")] + [("TRL GRPOTrainer", "trl_step")] * there["trl"]
         compete(options, "one step of RL", entrants, job)

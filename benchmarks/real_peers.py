@@ -200,7 +200,9 @@ def main() -> None:
     if job["who"] == "trl_step":
         trl_step(job, say)
         return
-    turn = {"ours": ours, "our_step": our_step, "generate": generate, "vllm": vllm, "vllm_eager": vllm}[job["who"]](job)
+    turn = {"ours": ours, "our_step": our_step, "generate": generate, "vllm_compiled": vllm, "vllm_eager": vllm}[
+        job["who"]
+    ](job)
     say({"ready": True})
     while line := sys.stdin.readline():
         say(turn(int(line)))
