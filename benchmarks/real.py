@@ -33,6 +33,7 @@ from typing import Any, Literal
 import chz
 
 from code_rl.cli import run_script
+from code_rl.errors import ConfigError
 
 PEERS = Path(__file__).parent / "real_peers.py"
 MODEL = "smollm2"
@@ -58,6 +59,18 @@ class Options:
     trl_python: str = chz.field(default=sys.executable, doc="Python of an environment with TRL.")
     vllm: str = chz.field(default="compiled,eager", doc="How vLLM runs the model, comma-separated.")
     vllm_preload: str = chz.field(default="", doc="Libraries for vLLM's LD_PRELOAD, colon-separated.")
+
+    @chz.validate
+    def _known(self) -> None:
+        for name, given, known in (
+            ("dtypes", self.dtypes, ("bfloat16", "float32")),
+            ("vllm", self.vllm, ("compiled", "eager")),
+        ):
+            if not set(given.split(",")) <= set(known):
+                raise ConfigError(f"{name}={given} must name {' or '.join(known)}, comma-separated")
+        for name in ("threads", "rounds", "prompts", "group", "new_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
 
 
 @dataclass
