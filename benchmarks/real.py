@@ -154,7 +154,14 @@ def start(options: Options, name: str, who: str, dtype: str, job: dict[str, Any]
         }
     elif who == "trl_step":
         python, environment = options.trl_python, _foreign()
-    environment |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # Threads that spin while they wait lose far more to a neighbour than those that sleep; nobody shall gain from that.
+    environment |= {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "KMP_BLOCKTIME": "0",
+        "HF_HUB_OFFLINE": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     given = json.dumps({**job, "who": who, "dtype": dtype})
     process = subprocess.Popen(
         [python, str(PEERS), given],
