@@ -10,7 +10,7 @@ no schedule with checkpointed layers can be without: weights, adapter with gradi
 layer, and what the backward pass of one layer reads. Both are for the largest micro-batch.
 
 `sample`: `rows` completions of `new_tokens` each on a small random model in fp32, on this machine, with a budget of caches
-that holds `share` of them at once; the peak counts every tensor of the run but the weights.
+that holds `share` of them at once; the peak counts every tensor of the run but the weights. Beside it, by how much the process's resident memory grew at its peak.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -216,6 +217,15 @@ def train_part(options: Options) -> None:
                 )
 
 
+def resident(field: str) -> int:
+    """Bytes of a line of /proc/self/status, VmRSS or VmHWM; 0 where there is no such file."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
 def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> tuple[int, int, float]:
     """Peak bytes of sampling beyond the weights, the budget (`share` of what all rows need at once), and seconds."""
     torch.manual_seed(0)
@@ -233,8 +243,14 @@ def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> t
 
 def sample_part(options: Options) -> None:
     print(f"\nsampling {options.rows} × {options.new_tokens} tokens, small random model, fp32")
+    measure_sampling(options.rows, 16, 64, options.share)  # what is loaded on first use
+    before = resident("VmRSS")
     peak, budget, took = measure_sampling(options.rows, options.new_tokens, 64, options.share)
-    print(f"  budget {budget / 2**20:8.1f} MiB   peak {peak / 2**20:8.1f} MiB   {peak / budget:5.2f}   {took:6.1f} s")
+    grown = max(0, resident("VmHWM") - before)
+    print(
+        f"  budget {budget / 2**20:8.1f} MiB   peak {peak / 2**20:8.1f} MiB   {peak / budget:5.2f}   {took:6.1f} s"
+        f"   resident memory grew by {grown / 2**20:.1f} MiB"
+    )
 
 
 def main(options: Options) -> int:

@@ -325,6 +325,34 @@ def test_snapshots_do_not_change_with_training():
     ]
 
 
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512") or not torch.backends.mkldnn.is_available(),
+    reason="weights are packed on x86 processors, by oneDNN",
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_text_of_plain_ones(family, monkeypatch):
+    monkeypatch.setattr("code_rl.backends.embedded.learner.MERGE_LIMIT", 10)
+    trainer = trained(service(reference(family)).create_lora_training_client("m", rank=4, seed=0).result())
+    prompt, greedy = tokens(1, 20), types.SamplingParams(max_tokens=12, temperature=0.0, stop=[])
+    plain = trainer.save_weights_and_get_sampling_client().result()
+    monkeypatch.setattr("code_rl.backends.embedded.weights.SMALL_HIDDEN", 0)
+    trainer._learner.weights_changed()
+    client = trainer.save_weights_and_get_sampling_client().result()
+    kinds = [
+        [linear.weight.is_mkldnn for layer in made._snapshot.weights.layers for linear in (layer.qkv, layer.down)]
+        for made in (plain, client)
+    ]
+    assert [set(each) for each in kinds] == [{False}, {True}]
+    found = [made.sample(text(prompt), 1, greedy).result().sequences[0].tokens for made in (plain, client)]
+    assert found[0] == found[1]
+    for sequence in client.sample(text(prompt), 5, params()).result().sequences:
+        full = prompt + sequence.tokens
+        inputs = {"target_tokens": full[1:], "weights": [1.0] * (len(full) - 1)}
+        datum = types.Datum(model_input=text(full[:-1]), loss_fn_inputs=inputs)
+        scored = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()[19:]
+        np.testing.assert_allclose(sequence.logprobs, scored, atol=2e-5)
+
+
 def test_bf16_sampler_agrees_with_its_trainer():
     trainer = trained(
         service(reference("qwen3"), dtype="bfloat16").create_lora_training_client("m", rank=4, seed=0).result()

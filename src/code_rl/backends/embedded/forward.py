@@ -21,14 +21,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .packing import Grid, Packed, is_long, make_grid
-from .weights import Architecture, Layer, Weights
+from .weights import SMALL_HIDDEN, Architecture, Layer, Weights
 from .worker import safe_point
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 SUMMED = 128
 WIDTH = 16
 PREFILL_TOKENS = 8192
-SMALL_HIDDEN = 512
 LOGIT_CHUNK = 1 << 24
 SCORE_CHUNK = 1 << 25
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from code_rl.errors import BackendError, ConfigError
 
-from .forward import SMALL_HIDDEN, hidden_states, target_logprobs
+from .forward import hidden_states, target_logprobs
 from .lora import Lora
 from .packing import Packed, pack, plan
 from .passes import Example, Floats, Pass
-from .weights import Linear, Weights
+from .weights import SMALL_HIDDEN, Linear, Weights, packed
 
 MERGE_LIMIT = 32_000_000
 _Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
@@ -101,9 +101,10 @@ class Learner:
         round small updates away.
         """
         if self.base.dtype != torch.float32:
-            return self.lora.apart(self.base)
+            return self.lora.apart(self.base, self.base.dtype)  # as each product would round it
         if self._merged is None:
-            self._merged = self.lora.merged(self.base)
+            merged = self.lora.merged(self.base)
+            self._merged = merged if self.merging else packed(merged)
         return self._merged
 
     def forward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:

@@ -124,9 +124,9 @@ class Lora:
         """Return weights with the adapter added in, in the base's dtype; nothing is shared that training changes."""
         return self.mapped(base, self._merge)
 
-    def apart(self, base: Weights) -> Weights:
-        """Return weights that keep the adapter as two thin products per projection (a copy of it, fp32)."""
-        return self.mapped(base, self._split)
+    def apart(self, base: Weights, dtype: torch.dtype = torch.float32) -> Weights:
+        """Return weights that keep the adapter as two thin products per projection (a copy of it in `dtype`)."""
+        return self.mapped(base, lambda linear, layer, site: self._split(linear, layer, site, dtype))
 
     def mapped(self, base: Weights, change: Callable[[Linear, int, str], Linear]) -> Weights:
         """Return weights with every fused matrix that is adapted changed: `change(linear, layer, site)`."""
@@ -144,14 +144,14 @@ class Lora:
             columns.addmm_(self.a[m.name].t(), self.b[m.name].t(), alpha=self.scale)
         return replace(linear, weight=weight.to(linear.weight.dtype))
 
-    def _split(self, linear: Linear, layer: int, site: str) -> Linear:
+    def _split(self, linear: Linear, layer: int, site: str, dtype: torch.dtype) -> Linear:
         found = self.at(layer, site)
         rank = self.settings.rank
         a = torch.cat([self.a[m.name] for m in found]).t().contiguous()
         b = torch.zeros(rank * len(found), linear.weight.shape[1], dtype=torch.float32, device=a.device)
         for i, m in enumerate(found):
             b[i * rank : (i + 1) * rank, m.start : m.start + m.outputs] = self.scale * self.b[m.name].t()
-        return replace(linear, lora_a=a, lora_b=b)
+        return replace(linear, lora_a=a.to(dtype), lora_b=b.to(dtype))
 
     def chain_merged(self, layer: int, site: str, grad: Tensor, into: Tensor) -> None:
         """Add to `into` (laid out as `flat`) what a gradient [in, out] of a merged matrix means for A and B."""

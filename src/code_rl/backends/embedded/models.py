@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tinker import types
 from code_rl.backends.names import BUILT_IN, SMOLLM2, built_in_context, source_of
 from code_rl.errors import ConfigError
 
-from .weights import Architecture, Source, Weights, from_transformers, fuse, read_architecture
+from .weights import Architecture, Source, Weights, from_transformers, fuse, packed, read_architecture
 
 HUB_S = 5.0
 __all__ = ["BUILT_IN", "Model", "built_in_context", "context_of", "load_model", "source_of", "wrap_model"]
@@ -35,6 +36,11 @@ class Model:
     fingerprint: str
     _tokenizer: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def for_sampling(self) -> Weights:
+        """The weights as a sampler of the base model reads them."""
+        return packed(self.weights)
 
     def tokenizer(self) -> Any:
         """The model's tokenizer, loaded on first use; raises ConfigError when the model has none."""

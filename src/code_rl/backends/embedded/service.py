@@ -104,7 +104,7 @@ class EmbeddedService:
                 return client.save_weights_and_get_sampling_client().result()
             assert base_model is not None
             model = self._model(base_model)
-            return EmbeddedSamplingClient(self._sampler, Snapshot(model, model.weights))
+            return EmbeddedSamplingClient(self._sampler, Snapshot(model, model.for_sampling))
 
         return self._loader.submit(create)
 

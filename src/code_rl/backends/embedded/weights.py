@@ -11,7 +11,7 @@ with MKL for small models on Intel and AMD processors, 1 to 16 threads; see `dec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ from code_rl.errors import ConfigError
 FAMILIES = ("llama", "qwen2", "qwen3")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _ROW_UNIT, _MANY_ROWS = 4, 64
+SMALL_HIDDEN = 512
+"""Width up to which a model keeps the bits that `even_rows` and `weighted` take care of."""
+_PACKED_FOR = 64
 SITES = ("qkv", "o", "gate_up", "down")
 
 
@@ -103,7 +106,10 @@ def even_rows(rows: int) -> int:
 
 @dataclass(frozen=True)
 class Linear:
-    """`x @ weight + bias`, plus `(x @ lora_a) @ lora_b` when LoRA is kept apart. Shapes [in, out], [out], [in, R], [R, out]."""
+    """`x @ weight + bias`, plus `(x @ lora_a) @ lora_b` when LoRA is kept apart. Shapes [in, out], [out], [in, R], [R, out].
+
+    A weight that is `packed` is oneDNN's, [out, in].
+    """
 
     weight: Tensor
     bias: Tensor | None = None
@@ -116,6 +122,8 @@ class Linear:
         if even_rows(rows) != rows:
             padded = F.pad(x.reshape(rows, -1), (0, 0, 0, even_rows(rows) - rows))
             return self(padded)[:rows].view(*x.shape[:-1], -1)
+        if self.weight.is_mkldnn:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
         y = x @ self.weight.to(x.dtype)
         if self.bias is not None:
             y = y + self.bias
@@ -235,6 +243,25 @@ def fuse(source: Source, device: torch.device, dtype: torch.dtype) -> Weights:
         cos=place(cos),
         sin=place(sin),
     )
+
+
+def packed(weights: Weights) -> Weights:
+    """The weights for sampling only: on x86 processors, large matrices in fp32 become copies in the layout that oneDNN multiplies fastest.
+
+    With 64 rows that is 1.4 times as fast as MKL on an AMD processor, with 16 twice. In bf16 it would be a tenth, for as much memory again.
+    """
+    on_x86 = weights.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    large = weights.dtype == torch.float32 and weights.arch.hidden > SMALL_HIDDEN
+    if not (on_x86 and large and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
+        return weights
+
+    def pack(linear: Linear) -> Linear:
+        return replace(
+            linear, weight=torch.ops.mkldnn._reorder_linear_weight(linear.weight.t().contiguous(), _PACKED_FOR)
+        )
+
+    layers = tuple(replace(layer, **{s: pack(getattr(layer, s)) for s in SITES}) for layer in weights.layers)  # type: ignore[arg-type]
+    return replace(weights, layers=layers, head=pack(weights.head))
 
 
 def rotary_tables(inverse: Tensor, scale: float, arch: Architecture) -> tuple[Tensor, Tensor]:

@@ -235,7 +235,7 @@ class EmbeddedEngine:
         """The weights, read back when they are not in memory."""
         model = self._model()
         if sample.weights is None or sample.key is None:
-            return Snapshot(model, model.weights)
+            return Snapshot(model, model.for_sampling)
         known = self._snapshots.get(sample.key)
         found = known[1] if known is not None else self._client("", None, sample.weights).snapshot()
         self._remember(sample.weights, sample.key, found)
