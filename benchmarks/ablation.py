@@ -121,7 +121,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         spread = f" ± {stdev(scores):.1f}" if len(scores) > 1 else ""
 
         def of(name: str, own: list[dict[str, Any]] = own) -> float:
-            return mean(row[name] for row in own)
+            return float(mean(row[name] for row in own))
 
         table.add_row(
             variant, str(len(own)), f"{100 * of('before'):.1f}", f"{mean(scores):.1f}{spread}", f"{100 * of('greedy'):.1f}",

@@ -44,7 +44,7 @@ from code_rl.algorithm.datums import make_datum
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.embedded.models import wrap_model
 
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"vocab_size": 644, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 3}
     | {"num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 256, "max_position_embeddings": 512},
     "qwen3-0.6b": {"vocab_size": 151936, "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16}
@@ -72,7 +72,7 @@ class Options:
 
 
 def read_options(arguments: list[str]) -> Options:
-    known = {f.name: type(f.default) for f in fields(Options)}
+    known: dict[str, Any] = {f.name: type(f.default) for f in fields(Options)}
     values: dict[str, Any] = {}
     for argument in arguments:
         name, _, value = argument.lstrip("-").partition("=")
@@ -91,7 +91,8 @@ def make_model(options: Options) -> Any:
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
     torch.set_default_dtype(dtype)
     with torch.device(options.device):
-        model = Qwen3ForCausalLM(config).eval()
+        model: Any = Qwen3ForCausalLM(config)
+        model.eval()
     torch.set_default_dtype(torch.float32)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
@@ -183,7 +184,9 @@ def our_step(options: Options, prompts: list[list[int]]) -> list[tuple[float, fl
             sequences = future.result().sequences
             advantages = compute_advantages([reward_of(s.tokens) for s in sequences])
             for sequence, advantage in zip(sequences, advantages, strict=True):
-                data.append(make_datum(prompt + sequence.tokens, sequence.logprobs or [], len(prompt), advantage))
+                data.append(
+                    make_datum(prompt + sequence.tokens, sequence.logprobs or [], len(prompt), advantage or 0.0)
+                )
         first, second = trainer.forward_backward(data, "importance_sampling"), trainer.optim_step(adam)
         first.result()
         second.result()
@@ -192,13 +195,14 @@ def our_step(options: Options, prompts: list[list[int]]) -> list[tuple[float, fl
     return [seconds(options, step) for _ in range(options.repeats)]
 
 
-def word_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+def word_tokenizer(vocab: int) -> Any:
     """One word per id, so that TRL's text prompts have exactly our ids."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     inner = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t1"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="t0", eos_token="t2")
+    made: Any = PreTrainedTokenizerFast
+    return made(tokenizer_object=inner, pad_token="t0", eos_token="t2")
 
 
 def trl_step(options: Options, prompts: list[list[int]]) -> list[tuple[float, float]]:

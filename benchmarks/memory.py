@@ -45,7 +45,7 @@ from code_rl.backends.embedded.weights import Architecture, Source, Weights, fus
 from code_rl.cli import run_script
 from code_rl.errors import ConfigError
 
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "small": {"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     | {"num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 128},
     "qwen3-0.6b": {"vocab_size": 151936, "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16}
@@ -77,11 +77,11 @@ class Options:
                 raise ConfigError(f"shapes={self.shapes}: {shape!r} is none of {', '.join(SHAPES)}")
 
 
-class Allocations(TorchDispatchMode):
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that operations made and that are still there, and their peak."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self._seen: dict[int, weakref.ref[Any]] = {}
 
@@ -115,7 +115,7 @@ def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
     """Random weights of a shape, through the engine's own reading of a Hugging Face state."""
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=dtype) * shape[-1] ** -0.5
+        return torch.randn(*shape, dtype=dtype) * float(shape[-1]) ** -0.5
 
     state = {"model.embed_tokens.weight": drawn(arch.vocab, arch.hidden), "model.norm.weight": drawn(arch.hidden)}
     for i in range(arch.layers):

@@ -59,7 +59,9 @@ def our_step(job: dict[str, Any]) -> Turn:
         for prompt, sequences in zip(job["prompts"], drawn, strict=True):
             advantages = compute_advantages([reward_of(s.tokens) for s in sequences])
             for sequence, advantage in zip(sequences, advantages, strict=True):
-                data.append(make_datum(prompt + sequence.tokens, sequence.logprobs or [], len(prompt), advantage))
+                data.append(
+                    make_datum(prompt + sequence.tokens, sequence.logprobs or [], len(prompt), advantage or 0.0)
+                )
         for done in (trainer.forward_backward(data, "importance_sampling"), trainer.optim_step(adam)):
             done.result()
         return {"tokens": len(data) * new_tokens}
@@ -72,7 +74,8 @@ def transformers_model(job: dict[str, Any]) -> Any:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(job["threads"])
-    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"])).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"]))
+    model.eval()
     model.generation_config.eos_token_id = None
     return model
 
@@ -141,12 +144,12 @@ def trl_step(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None
         drawn.extend(map(len, completion_ids))
         return [reward_of(ids) for ids in completion_ids]
 
-    class Turns(TrainerCallback):  # type: ignore[misc]
+    class Turns(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             say({"ready": True})
             sys.stdin.readline()
 
-        def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002 - the trainer's names
             say({"tokens": sum(drawn)})
             drawn.clear()
             control.should_training_stop = not sys.stdin.readline()

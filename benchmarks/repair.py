@@ -85,12 +85,12 @@ def resampled(by_problem: Sequence[Sequence[Mapping[str, Any]]], tries: int) -> 
                 tried[-1],
             )
             outcomes.append(kept["verdict"] == "passed")
-    return 100 * sum(outcomes) / len(outcomes)
+    return float(100 * sum(outcomes) / len(outcomes))
 
 
 def single_answers(by_problem: Sequence[Sequence[Mapping[str, Any]]]) -> float:
     outcomes = [row["verdict"] == "passed" for rows in by_problem for row in rows]
-    return 100 * sum(outcomes) / len(outcomes)
+    return float(100 * sum(outcomes) / len(outcomes))
 
 
 def compare(seed: str, steps: int, max_turns: int, more: Mapping[str, str], scratch: Path) -> dict[str, Any]:

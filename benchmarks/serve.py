@@ -102,7 +102,7 @@ class Clients:
 
         trainer = self.wait(name, service.create_lora_training_client("tiny", rank=8, seed=len(name)))
         tokens = np.random.default_rng(0).integers(20, 600, 65)
-        inputs = {"target_tokens": tokens[1:], "weights": np.ones(64, dtype=np.float32)}
+        inputs: Any = {"target_tokens": tokens[1:], "weights": np.ones(64, dtype=np.float32)}
         data = [types.Datum(types.ModelInput.from_ints(tokens[:-1].tolist()), inputs)] * 8
         while time.monotonic() < self.end:
             passed = trainer.forward_backward(data, "cross_entropy")

@@ -95,7 +95,8 @@ async def look(
     problem = dataclasses.replace(problem, time_limit_s=calibrated_limit(problem.time_limit_s, trial.slowest_s))
     known_wrong = [] if config.programs else wrong_solutions(problem)
     given = programs[problem.id] if config.programs else [*problem.solutions[1:], *known_wrong]
-    right, wrong = [], []
+    right: list[str] = []
+    wrong: list[str] = []
     for code in await passing(problem, given, config.passing, executor):
         honest = code not in known_wrong and (await judge(strong, code, executor)).correct
         (right if honest else wrong).append(code)

@@ -74,7 +74,6 @@ def test_a_server_that_ends_in_the_middle_costs_no_saved_step(tmp_path, number):
         server.start()
         output, _ = run.communicate(timeout=500)
         if run.returncode != 0:
-            assert number == signal.SIGKILL, output
             assert "Traceback" not in output
             code, output = train(log, server.url, *words)
             assert code == 0, output
