@@ -14,6 +14,7 @@ from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.executor import Execution, Status, retries_of
+from code_rl.sandbox.starvation import CEILING
 
 ECHO = "print(input())"
 
@@ -264,3 +265,30 @@ def test_it_starts_whatever_descriptors_are_open():
         "for _ in range(8):\n    EmbeddedSandbox(1).close()\n    os.open('/dev/null', os.O_RDONLY)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def _silence_of_a_second(monkeypatch: pytest.MonkeyPatch, wall_s: float) -> None:
+    monkeypatch.setattr("code_rl.sandbox.embedded.link.SILENCE_S", 1.0 - CEILING * wall_s)
+
+
+def test_a_worker_that_says_nothing_for_too_long_is_given_up(monkeypatch):
+    _silence_of_a_second(monkeypatch, wall_s=10)
+    found = run_one("import time\ntime.sleep(4)", wall_s=10.0)
+    assert found.status is Status.RUNTIME_ERROR
+    assert "silent for 1 s" in found.detail
+
+
+def test_silence_is_counted_anew_for_each_result_and_not_while_nobody_waits(monkeypatch):
+    _silence_of_a_second(monkeypatch, wall_s=10)
+
+    async def go() -> tuple[list[bytes], int]:
+        outputs = []
+        async with EmbeddedSandbox(1) as box:
+            async for found in box.run(
+                stdin_job("import time\ntime.sleep(.4)\nprint(input())", b"1", b"2", b"3", wall_s=10.0)
+            ):
+                outputs.append(found.stdout)
+                await asyncio.sleep(1.2)
+            return outputs, retries_of(box)
+
+    assert asyncio.run(go()) == ([b"1\n", b"2\n", b"3\n"], 0)

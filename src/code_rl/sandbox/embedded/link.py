@@ -129,6 +129,8 @@ class _Submission:
     _starved: bool = False
     _compile_s: float = 0.0
     _wake: asyncio.Future[None] | None = None
+    _waits_since: float = 0.0
+    _timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
         """See `WorkerLink.run`; ends early, with `due` telling where, when the rest needs another supervisor."""
@@ -177,6 +179,8 @@ class _Submission:
         finally:
             if not loop.is_closed():
                 loop.remove_reader(self._number)
+            if self._timer is not None:
+                self._timer.cancel()
             self._channel.close()
             if self._streams is not None:
                 self._streams.close()
@@ -231,13 +235,12 @@ class _Submission:
                         raise
                     return -signal.SIGKILL
             loop = asyncio.get_running_loop()
-            self._wake = loop.create_future()
-            silence = CEILING * self._job.wall_s + SILENCE_S
-            timer = loop.call_later(silence, self._close, f"silent for {silence:.0f} s")
+            self._wake, self._waits_since = loop.create_future(), loop.time()
+            if self._timer is None:
+                self._end_silence()
             try:
                 await self._wake
             finally:
-                timer.cancel()
                 self._wake = None
         return self._records.popleft()
 
@@ -246,15 +249,15 @@ class _Submission:
             self._link.lost = True
             raise SandboxError("a worker gave the result of a test that it had not been given")
         self.due += 1
-        cpu_s = account.cpu_s + sum(each.cpu_s for each in self._reaped)
-        peak = max([account.peak, *(each.peak for each in self._reaped)])
-        self._reaped.clear()
+        if self._reaped:
+            cpu_s = account.cpu_s + sum(each.cpu_s for each in self._reaped)
+            account = account._replace(cpu_s=cpu_s, peak=max(account.peak, *(each.peak for each in self._reaped)))
+            self._reaped.clear()
         killed = account.exit_code == -signal.SIGKILL and account.cause == wire.RAN and self._ran_out_of_memory()
         streams, self._streams = self._streams, None
-        account = account._replace(cpu_s=cpu_s, peak=peak, compile_s=self._compile_s)
-        self._compile_s = 0.0
+        compile_s, self._compile_s = self._compile_s, 0.0
         try:
-            return execution(self._job, account, streams, killed)
+            return execution(self._job, account, compile_s, streams, killed)
         finally:
             streams.close()
 
@@ -271,25 +274,33 @@ class _Submission:
     def _ran_out_of_memory(self) -> bool:
         return self._link.group is not None and self._link.group.ran_out_of_memory()
 
+    def _end_silence(self) -> None:
+        """Give a worker up that has left us waiting for too long; look again when that may be so. One timer a submission, not one a result."""
+        loop = asyncio.get_running_loop()
+        silence = CEILING * self._job.wall_s + SILENCE_S
+        left = silence if self._wake is None else self._waits_since + silence - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._end_silence)
+        else:
+            self._close(f"silent for {silence:.0f} s")
+
     def _readable(self) -> None:
+        """Take one datagram: there seldom is another, and if so the loop calls again."""
         try:
-            while True:
-                try:
-                    datagram = self._channel.recv(wire.CHUNK)
-                except (
-                    ConnectionResetError
-                ):  # tests that were sent ahead were not wanted; what came before that is still to be read
-                    continue
-                if not datagram:
-                    self._close("")
-                    return
-                self._records.append(wire.unpack(datagram))
-        except BlockingIOError:
-            pass
+            datagram = self._channel.recv(wire.CHUNK)
+            if not datagram:
+                self._close("")
+                return
+            self._records.append(wire.unpack(datagram))
+        except (
+            BlockingIOError,
+            ConnectionResetError,
+        ):  # tests sent ahead were not wanted; what came before that is still to be read
+            return
         except (OSError, ValueError) as error:
             self._close(f"the channel broke: {error}")
             return
-        if self._records and self._wake is not None:
+        if self._wake is not None:
             _resolve(self._wake)
 
     def _close(self, reason: str) -> None:

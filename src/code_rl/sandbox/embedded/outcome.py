@@ -60,17 +60,19 @@ class Streams:
 
 def memory_file(name: str, content: bytes = b"") -> int:
     """A descriptor of an anonymous file in memory, to be read from its start."""
-    fd, view, at = os.memfd_create(name), memoryview(content), 0
+    fd, at = os.memfd_create(name), 0
     try:
         while at < len(content):
-            at += os.pwrite(fd, view[at:], at)
+            at += os.pwrite(fd, memoryview(content)[at:] if at else content, at)
     except OSError:
         os.close(fd)
         raise
     return fd
 
 
-def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, killed_for_memory: bool) -> Execution:
+def execution(
+    job: wire.JobMessage, record: wire.Account, compile_s: float, streams: Streams, killed_for_memory: bool
+) -> Execution:
     """The execution of a test that has ended as `record` says."""
     stdout, too_long = _read(streams.stdout, job.output_bytes)
     stderr, _ = _read(streams.stderr, STDERR_KEPT)
@@ -108,7 +110,7 @@ def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, kill
         wall_s=record.wall_s,
         peak_memory_bytes=record.peak,
         detail=detail,
-        compile_s=record.compile_s,
+        compile_s=compile_s,
         files={job.fetch[index]: data for index, data in fetched.items()},
     )
 

@@ -33,10 +33,8 @@ KILLED = 128
 # An account: kind, cause, whether the test spoilt the place for others; siginfo, rusage and two times as the kernel writes them; and in
 # the first of a supervisor, the beginning of its own rusage when it had compiled the program.
 CAUSE_AT, INFO_AT, USAGE_AT, BEGAN_AT, ENDED_AT, COMPILE_AT, ACCOUNT_BYTES = 1, 8, 136, 280, 296, 312, 344
-_INFO = struct.Struct("=iii4xiIi")
-_USAGE = struct.Struct("=qqqqq")
-_TIME = struct.Struct("=qq")
-_CPU = struct.Struct("=qqqq")
+_ACCOUNT = struct.Struct("=BB?5x 8xi12xi100x qqqqq104x qq qq qqqq")
+"""Of siginfo: how the process ended and its status."""
 _EXITED = 1
 
 
@@ -97,16 +95,14 @@ def record(kind: int, text: bytes = b"") -> bytes:
 def unpack(datagram: bytes) -> Record | Account:
     """What one datagram says. Raises ValueError for any other."""
     if datagram[:1] in (b"\1", b"\2") and len(datagram) == ACCOUNT_BYTES:
-        kind, cause, spoilt = datagram[:3]
-        _, _, how, _, _, status = _INFO.unpack_from(datagram, INFO_AT)
-        user_s, user_us, system_s, system_us, peak_kb = _USAGE.unpack_from(datagram, USAGE_AT)
-        (began, began_ns), (ended, ended_ns) = (_TIME.unpack_from(datagram, at) for at in (BEGAN_AT, ENDED_AT))
+        kind, cause, spoilt, how, status, *numbers = _ACCOUNT.unpack(datagram)
+        user_s, user_us, system_s, system_us, peak_kb, *times = numbers
+        began, began_ns, ended, ended_ns, whole, us, more, more_us = times
         cpu_s = user_s + system_s + (user_us + system_us) / 1e6
         wall_s = ended - began + (ended_ns - began_ns) / 1e9
-        whole, us, more, more_us = _CPU.unpack_from(datagram, COMPILE_AT)
         compile_s = whole + more + (us + more_us) / 1e6
         exit_code = status if how == _EXITED else -status
-        return Account(kind, cause, bool(spoilt), exit_code, cpu_s, wall_s, peak_kb << 10, compile_s)
+        return Account(kind, cause, spoilt, exit_code, cpu_s, wall_s, peak_kb << 10, compile_s)
     if not datagram or datagram[0] not in (COMPILE_ERROR, IDLE, COMPILED):
         raise ValueError("neither an account nor a record")
     return Record(datagram[0], datagram[1:])
