@@ -41,6 +41,8 @@ def test_unreadable_words_are_refused(words, message):
 def test_unknown_setting_gets_a_suggestion():
     with pytest.raises(ConfigError, match="unknown setting 'learning_rte', did you mean 'learning_rate'"):
         make_config({"learning_rte": "1"})
+    with pytest.raises(ConfigError, match="unknown setting 'lr', did you mean 'learning_rate'"):
+        make_config({"lr": "1e-4"})
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,10 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the closest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """`, did you mean 'x'?` for the known name with these initials (`lr`), or the closest, or nothing."""
+    known = list(known)
+    short_for = [each for each in known if "_" in each and name == "".join(word[:1] for word in each.split("_"))]
+    close = short_for or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f", did you mean {close[0]!r}?" if close else ""
 
 

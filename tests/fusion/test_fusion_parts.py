@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.errors import ConfigError, SandboxError
+from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.executor import CallInput, Job, Limits, Status
 from code_rl.sandbox.fusion.client import FusionClient
 from code_rl.sandbox.fusion.payload import RESULT_FILE, TEST_CODE, TEST_UTIL, make_chunk
@@ -46,6 +47,12 @@ def test_addresses(text, urls):
 def test_addresses_that_cannot_be_used_are_named(text):
     with pytest.raises(ConfigError, match="SANDBOX_URL"):
         run_urls(text)
+
+
+def test_an_address_of_the_environment_is_refused_by_its_own_name(monkeypatch):
+    monkeypatch.setenv("SANDBOX_URL", "localhost:8080")
+    with pytest.raises(ConfigError, match=r"^SANDBOX_URL: 'localhost:8080' is not a URL"):
+        connect_executor("auto")
 
 
 def test_the_environment_sets_address_and_concurrency(monkeypatch):

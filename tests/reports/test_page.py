@@ -45,6 +45,15 @@ def test_it_draws_without_an_error_and_asks_for_nothing(browser, report, tmp_pat
         assert (sum(ground) < 120) == (name == "dark")
 
 
+def test_a_half_is_rounded_as_in_the_sentences_beside_it(browser, report):
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, report)
+        rates = [n / 160 for n in range(161)]
+        assert page.evaluate("(rates) => rates.map((rate) => percent(rate))", rates) == [
+            f"{rate:.1%}" for rate in rates
+        ]
+
+
 def test_curves_are_painted_and_follow_axis_smoothing_and_theme(browser, report):
     with watched(browser, **DESKTOP) as seen:
         page = open_page(seen, report)

@@ -7,6 +7,7 @@ import os
 
 from code_rl.errors import ConfigError
 from code_rl.sandbox.executor import Executor
+from code_rl.sandbox.fusion.protocol import run_urls
 from code_rl.sandbox.retries import EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S
 
 EXECUTOR_DOC = (
@@ -51,6 +52,8 @@ def connect_executor(
         from code_rl.sandbox.cluster import RayCluster
 
         return RayCluster(concurrency, isolation, patience_s=patience_s, stop=stop)
+    if executor.strip() == "auto":
+        run_urls(name)  # refused as SANDBOX_URL, which was given
     urls = [url.strip() for url in name.split(",") if url.strip()]
     if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
         raise ConfigError(

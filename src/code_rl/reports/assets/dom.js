@@ -26,8 +26,10 @@ function fill(node, ...children) {
   return node;
 }
 
-const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)}%`);
-const points = (value) => `${value > -0.0005 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)}`;
+// A half goes to the even digit, as in the sentences that Python writes: 6.25 is 6.2 in both.
+const fixed = (value, digits) => new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: false, roundingMode: "halfEven" }).format(value);
+const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : `${fixed(100 * value, digits)}%`);
+const points = (value) => `${value > -0.0005 ? "+" : "−"}${fixed(Math.abs(100 * value), 1)}`;
 const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
 
 function compact(value) {
