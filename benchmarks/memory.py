@@ -115,7 +115,8 @@ def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
     """Random weights of a shape, through the engine's own reading of a Hugging Face state."""
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=dtype) * float(shape[-1]) ** -0.5
+        made: Tensor = torch.randn(*shape, dtype=dtype) * shape[-1] ** -0.5
+        return made
 
     state = {"model.embed_tokens.weight": drawn(arch.vocab, arch.hidden), "model.norm.weight": drawn(arch.hidden)}
     for i in range(arch.layers):
