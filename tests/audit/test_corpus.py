@@ -27,6 +27,13 @@ def test_there_are_several_hundred_hostile_programs_in_classes_and_honest_ones_b
     assert {entry.group for entry in corpus.of(CHEAT)} >= {*STEALING, "reads the expected output", "early exit"}
 
 
+def test_a_class_is_of_one_kind_which_its_line_is_worded_by() -> None:
+    kinds: dict[str, set[str]] = {}
+    for entry in load_corpus().entries:
+        kinds.setdefault(entry.group, set()).add(entry.kind)
+    assert {group: found for group, found in kinds.items() if len(found) > 1} == {}
+
+
 def test_a_part_of_the_corpus_is_the_same_each_time_and_keeps_whom_to_steal_from() -> None:
     corpus = load_corpus()
     part = corpus.share(0.2)
