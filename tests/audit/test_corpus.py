@@ -43,6 +43,13 @@ def test_a_part_of_the_corpus_is_the_same_each_time_and_keeps_whom_to_steal_from
     assert {entry.group for entry in part.entries} == {entry.group for entry in corpus.entries}
 
 
+def test_a_part_keeps_whoever_looks_for_a_token_in_both_forms() -> None:
+    kept = [entry for entry in load_corpus().share(0.2).entries if entry.seeks_token]
+    assert kept == [entry for entry in kept if entry.name.startswith("token_in_")]
+    for place in ("files_around", "arguments_and_environment"):
+        assert {f"token_in_{place}", f"token_in_{place}_call"} <= {entry.name for entry in kept}
+
+
 def test_the_token_that_some_programs_look_for_lies_in_no_file() -> None:
     tokens = {
         str(entry.problem.tests[0].expected) for entry in load_corpus().entries if entry.name.startswith("token_in")
