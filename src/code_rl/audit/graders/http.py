@@ -162,7 +162,7 @@ class Http:
                 text = await response.text(errors="replace")
                 if response.status != 200:
                     return Outcome(None, f"HTTP {response.status}: {text[:SAID]}")
-        except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:  # LookupError: an unknown charset
+        except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:  # LookupError: a charset such as hex
             return Outcome(None, f"{type(error).__name__}: {error}"[:SAID])
         return read_answer(text, self._description)
 
