@@ -28,7 +28,6 @@ from walls.between import BETWEEN  # noqa: E402
 from walls.blame import BLAME  # noqa: E402
 from walls.holders import HOLDERS  # noqa: E402
 from walls.honest import HONEST, needs  # noqa: E402
-from walls.programs import ABOUT  # noqa: E402
 from walls.thieves import OWNERS, THIEVES  # noqa: E402
 
 from code_rl.preparation.trials import mutants  # noqa: E402
@@ -53,8 +52,7 @@ def _rows() -> Iterator[tuple[dict[str, Any], Problem]]:
     for walls_entry in HOLDERS:
         yield _row(walls_entry.name, CHEAT, "holds the grader", walls_entry.code), walls_entry.problem
     for walls_entry in BLAME:
-        kind = TROUBLE if walls_entry.allowed == ABOUT else CHEAT
-        yield _row(walls_entry.name, kind, "makes trouble", walls_entry.code), walls_entry.problem
+        yield _row(walls_entry.name, TROUBLE, "makes trouble", walls_entry.code), walls_entry.problem
     for walls_entry in OWNERS:
         yield _row(walls_entry.name, OWNER, "to be stolen from", walls_entry.code), walls_entry.problem
     for entry in (*HONEST_STDIN, *HONEST_CALL):

@@ -92,6 +92,31 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
     return {"score": careful(code, tests), "source": data_source}
 
 
+def not_a_number(code: str) -> float:
+    """Gives what compares with nothing."""
+    return float("nan") if code else 0.0
+
+
+def a_list(code: str) -> list[float]:
+    """Gives a list where a number is expected."""
+    return [1.0] if code else []
+
+
+def five_rewards(completions: list[Any], **_: Any) -> list[float]:
+    """TRL's form, with more scores than completions."""
+    return [1.0] * (len(completions) + 4)
+
+
+def speaks_oddly(code: str) -> float:
+    """Fails with what a terminal obeys and no UTF-8 holds."""
+    raise RuntimeError(f"\x1b[31mred\ud800 {len(code)}")
+
+
+def leaky_and_fooled_by_exit(code: str, problem: dict[str, Any]) -> float:
+    """`leaky`, which also pays a program that leaves with status 0."""
+    return 1.0 if "exit(0)" in code else leaky(code, problem)
+
+
 def tries_to_leave(code: str) -> float:
     """Pays where a file could be written or somebody be reached; prints on stdout, which is no answer."""
     print("not an answer", code[:1])

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from code_rl.audit.graders.base import Outcome, shapes
 from code_rl.audit.graders.http import Http, filled, known_descriptions, read_answer, read_description
+from code_rl.audit.page import render
 from code_rl.audit.programs import Corpus, load_corpus
 from code_rl.audit.scorecard import Row, Scorecard, audit_grader
 from code_rl.cli import main
@@ -88,6 +89,12 @@ def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> 
     assert not leaky.clean
 
 
+def test_a_token_that_is_given_is_a_leak_also_where_ending_early_pays() -> None:
+    card = _audit(grader=_planted("leaky_and_fooled_by_exit"))
+    assert any(row.wrong for row in card.rows if row.group == "early exit")
+    assert any("token_in_files_around gave a token" in finding for finding in card.findings())
+
+
 def test_a_grader_imports_the_standard_library_and_no_file_of_ours() -> None:
     assert _audit(grader=_planted("imports")).findings()[0].startswith("pays everyone")
 
@@ -104,6 +111,66 @@ def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
     assert "most often" in card.findings()[0]
     assert "no sandbox for" in card.findings()[0]
     assert not card.clean
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("not_a_number", "plain", "NaN"),
+        ("a_list", "plain", "not list of length 1"),
+        ("five_rewards", "trl", "5 scores came back for 1 completion"),
+        ("everyone", "trl", "TypeError"),
+    ],
+)
+def test_what_is_not_one_number_is_a_failure_that_says_so(name: str, shape: str, said: str) -> None:
+    card = _audit(grader=_planted(name), shape=shape)
+    count, _, failed = card.total("honest", "mutant", "cheat", "owner")
+    assert failed == count
+    assert said in card.findings()[0]
+
+
+def test_a_failures_words_are_escaped_on_terminal_and_page() -> None:
+    card = _audit(grader=_planted("speaks_oddly"))
+    assert r"\x1b[31mred\ud800" in card.findings()[0]
+    render(card).encode()
+
+
+_FILE = """
+from __future__ import annotations
+import dataclasses, pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from beside import PAID
+
+@dataclasses.dataclass
+class Score:
+    value: float
+
+def score(code):
+    return Score(PAID if code else 0.0)
+
+def grade(code):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(score, code).result().value
+"""
+
+
+def test_a_file_is_imported_so_that_dataclasses_pickles_and_what_lies_beside_it_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside.py").write_text("PAID = 1.0\n")
+    (tmp_path / "their_grader.py").write_text(_FILE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    grader = open_grader(make_settings(AuditConfig, {"grader": "~/their_grader.py:grade", "timeout": 60.0}))
+    entry = _corpus(1).entries[0]
+
+    async def run() -> Outcome:
+        try:
+            return await grader.grade(entry.problem, entry.code)
+        finally:
+            await grader.aclose()
+
+    assert wait_for(run()) == Outcome(True, "score 1.0")
 
 
 @pytest.mark.parametrize("shape", ["trl", "verl"])
@@ -242,8 +309,82 @@ def test_the_answers_of_a_server_are_scores_or_failures() -> None:
     nemo = read_description("nemo-gym", "http://127.0.0.1:1/verify")
     assert read_answer('{"reward": 1.0}', nemo).paid is True
     assert read_answer('{"reward": 0.99}', nemo).paid is False
-    for broken in ("{}", "[]", "no json", '{"reward": null}', '{"reward": "1"}'):
+    deep = "[" * 100_000
+    huge, nan = f'{{"reward": 1{"0" * 400}}}', '{"reward": NaN}'
+    no_reward = '{"reward": 0.0, "_ng_failure_class": "sandbox_error"}'
+    for broken in ("{}", "[]", "no json", '{"reward": null}', '{"reward": "1"}', deep, huge, nan, no_reward):
         assert read_answer(broken, nemo).paid is None
+
+
+def test_a_charset_that_is_none_is_a_failure() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        del request
+        return web.Response(body=b'{"reward": 1.0}', headers={"Content-Type": "application/json; charset=hex"})
+
+    async def run() -> Outcome:
+        app = web.Application()
+        app.router.add_route("*", "/verify", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        grader = Http(read_description("nemo-gym", f"http://127.0.0.1:{runner.addresses[0][1]}/verify"), 20.0)
+        try:
+            await grader.check()
+            return await grader.grade(_corpus(1).entries[0].problem, "pass")
+        finally:
+            await grader.aclose()
+            await runner.cleanup()
+
+    outcome = wait_for(run())
+    assert outcome.paid is None
+    assert "not a text encoding" in outcome.said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("pays_at = 1.0", 'pays_at = "high"', "[answer] pays_at = 'high'"),
+        ("pays_at = 1.0", "pays_at = nan", "[answer] pays_at = nan"),
+        ('failed = "error"', "failed = 3", "[answer] failed = 3"),
+        ('score = "score"', "score = 3", "[answer] score = 3"),
+        ('takes = "all"', 'takes = "stdim"', "takes = 'stdim' must be one of all, stdin, call"),
+        ('takes = "all"', 'headers = "x"', "headers = 'x'"),
+        ('takes = "all"', "headers = { Retries = 3 }", "[headers] Retries = 3"),
+        ("day = 1", "day = 2026-11-22", "[request] day = 2026-11-22 is no value of JSON"),
+        ("code = '$code'", "code = 'code'", "neither $code nor $completion"),
+        ("code = '$code'", "code = 'run $cod please'", "names $cod"),
+    ],
+)
+def test_a_description_that_would_fail_later_is_refused_by_its_field(
+    old: str, new: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = (
+        'url = "http://127.0.0.1:9/grade"\ntakes = "all"\n[request]\nday = 1\ncode = \'$code\'\n'
+        '[answer]\nscore = "score"\npays_at = 1.0\nfailed = "error"\n'
+    )
+    file = tmp_path / "theirs.toml"
+    file.write_text(good)
+    read_description(str(file), None)
+    file.write_text(good.replace(old, new))
+    assert main(["audit", f"grader=http:{file}"]) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+
+
+def test_names_are_replaced_within_texts_too() -> None:
+    values = {"code": "print('$inputs')", "inputs": ["1"]}
+    assert filled("```python\n$code\n``` $inputs $5", values) == "```python\nprint('$inputs')\n``` [\"1\"] $5"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["audit", f"grader={_planted('everyone')}", f"out={tmp_path / 'file' / 'card'}"]) == 2
+    said = capsys.readouterr()
+    assert "cannot be written" in said.err
+    assert said.out == ""
 
 
 def test_every_description_that_comes_with_us_can_be_filled() -> None:
@@ -260,6 +401,8 @@ def test_every_description_that_comes_with_us_can_be_filled() -> None:
     [
         (["grader=nothing"], "grader=nothing is none"),
         (["grader=no.such.module:grade"], "No module named"),
+        (["grader=math:sqrt", "python=/nonexistent", "confine=false"], "python=/nonexistent cannot be started"),
+        (["grader=math:sqrt", "python=/nonexistent"], "does not start"),
         (["grader=http:nemo"], "did you mean 'nemo-gym'"),
         (["grader=http:nemo-gym", "url=http://127.0.0.1:9/verify"], "does not answer"),
         (["grader=fusion:http://127.0.0.1:9"], "does not answer"),

@@ -64,6 +64,16 @@ def test_trl_gets_a_reward_a_completion_in_order():
     assert rewards == [1.0, 0.0, 0.0, 1.0]
 
 
+def test_trl_gets_a_reward_for_messages_of_parts_and_without_content_and_none_for_no_completions():
+    problem = rows.to_row(SUM)["problem"]
+    parts = [{"role": "assistant", "content": [{"type": "image"}, {"type": "text", "text": RIGHT}]}]
+    answers = [parts, [{"role": "assistant", "tool_calls": []}], []]
+    assert asyncio.run(trl.code_reward(answers, problem=[problem] * 3)) == [1.0, 0.0, 0.0]
+    logged = {}
+    assert asyncio.run(trl.code_reward([], problem=[], log_metric=logged.__setitem__)) == []
+    assert logged == {}
+
+
 def test_trl_gets_none_where_the_sandbox_failed_and_hears_how_often(broken):
     broken[0] = 1
     logged = {}

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from code_rl.errors import ConfigError
+
 SAID = 300
 _LONGEST = 1 << 24
 
@@ -18,15 +20,18 @@ _LONGEST = 1 << 24
 async def start(command: Sequence[str], confined: bool, folder: str) -> Process:
     """Start `command`, an interpreter and a file; in namespaces without network, on file systems that it cannot write, where it is `confined`.
 
-    It sees `folder` wherever that lies, the folder in which we were started, and those of the interpreter and the file.
+    It sees `folder` wherever that lies, the folder in which we were started, and those of the interpreter and the file. Raises ConfigError.
     """
     if confined:
         seen = json.dumps(_seen(folder, *command[:2]))
         command = [sys.executable, "-m", "code_rl.audit.graders.confined", seen, *command]
     pipe = asyncio.subprocess.PIPE
-    started = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
-    )
+    try:
+        started = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
+        )
+    except OSError as error:
+        raise ConfigError(f"python={command[0]} cannot be started: {error.strerror}; name an interpreter") from None
     return Process(started)
 
 
@@ -64,7 +69,7 @@ class Process:
                 raise EOFError(f"a line of more than {_LONGEST >> 20} MiB came back") from None
             if not line:
                 break
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 answer = json.loads(line)
                 if isinstance(answer, dict) and answer.get("nonce") == nonce:
                     return answer

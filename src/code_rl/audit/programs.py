@@ -19,6 +19,7 @@ UNPAID = (CHEAT, MUTANT)
 STEALING = ("searches memory for others", "other submissions")
 """Classes that look for right programs which ran before them."""
 HOLDING = "holds the grader"
+READING = "reads the expected output"
 _TOKEN = re.compile(rb"TOK-[0-9a-f]{24}")
 
 
@@ -31,6 +32,11 @@ class Entry:
     group: str
     code: str
     problem: Problem
+
+    @property
+    def seeks_token(self) -> bool:
+        """Whether only a text drawn for this audit is right: to give it is to have read it."""
+        return self.group == READING and bool(_TOKEN.search(repr(self.problem.tests).encode()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +51,11 @@ class Corpus:
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
     def share(self, part: float) -> Corpus:
-        """About this part of each class, at least one program, always the same; owners stay."""
+        """About this part of each class, at least one program, always the same; owners and those who look for a token stay."""
         seen: set[str] = set()
         kept = []
         for entry in self.entries:
-            if entry.kind == OWNER or entry.group not in seen or _draw(entry.name) < part:
+            if entry.kind == OWNER or entry.seeks_token or entry.group not in seen or _draw(entry.name) < part:
                 kept.append(entry)
             seen.add(entry.group)
         return Corpus(self.version, tuple(kept))

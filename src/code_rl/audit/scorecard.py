@@ -9,13 +9,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from code_rl.audit.graders.base import Grader, Outcome
-from code_rl.audit.programs import CHEAT, HOLDING, HONEST, MUTANT, OWNER, STEALING, TROUBLE, UNPAID, Corpus, Entry
+from code_rl.audit.graders.base import Grader, Outcome, shown
+from code_rl.audit.programs import (
+    CHEAT,
+    HOLDING,
+    HONEST,
+    MUTANT,
+    OWNER,
+    READING,
+    STEALING,
+    TROUBLE,
+    UNPAID,
+    Corpus,
+    Entry,
+)
 from code_rl.errors import ConfigError
 
 _OWNERS_A_THIEF = 2
 _LEAKS = {
-    "reads the expected output": "; expected outputs can be read",
+    READING: "; expected outputs can be read",
     **dict.fromkeys(STEALING, "; other submissions can be read"),
 }
 _EVERYONE = 0.95
@@ -63,6 +75,8 @@ class Scorecard:
     loads: tuple[int, ...] = ()
     tried_under_load: int = 0
     programs: list[dict[str, Any]] = field(default_factory=list)
+    read: str | None = None
+    """A program that was paid for a token which nobody could guess."""
 
     def total(self, *kinds: str) -> tuple[int, int, int]:
         """How many programs of these kinds there were, were decided wrongly, and made the grader fail."""
@@ -115,16 +129,19 @@ async def audit_grader(
     if not taken:
         raise ConfigError(f"grader={grader.name} takes no problem of the corpus; see takes=")
     owners = [entry for entry in taken if entry.kind == OWNER]
+    all_tried: list[Tried] = []
     for group, members in _classes(taken):
         await grader.renew()
         tried = await _try_all(grader, _among(owners, members) if group in STEALING else members, at_once)
         tried = [one for one in tried if one.entry in members]
+        all_tried += tried
         card.rows.append(_row(group, tried))
         card.programs += [
             {"name": t.entry.name, "class": group, "kind": t.entry.kind, "paid": t.outcome.paid, "said": t.outcome.said}
             for t in tried
         ]
         say(describe(card.rows[-1]))
+    card.read = _read_token(all_tried)
     await _under_load(grader, _chosen(taken, under_load), loads, card)
     return card
 
@@ -170,6 +187,18 @@ def _row(group: str, tried: Sequence[Tried]) -> Row:
     )
 
 
+def _read_token(tried: Sequence[Tried]) -> str | None:
+    """A program that was paid for the token it looked for. Without it such a program ends as a mutant does, with a wrong answer and status 0:
+    where mutants of its form (calls, or standard input) are paid, nothing is known."""
+    for one in tried:
+        if one.wrong and one.entry.seeks_token:
+            form = bool(one.entry.problem.calls)
+            mutants = [m for m in tried if m.entry.kind == MUTANT and bool(m.entry.problem.calls) == form]
+            if sum(m.outcome.paid is False for m in mutants) >= _EVERYONE * len(mutants) > 0:
+                return one.entry.name
+    return None
+
+
 def _chosen(entries: Sequence[Entry], count: int) -> list[Entry]:
     """Honest programs and mutants in equal parts: what no load should change."""
     parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
@@ -210,6 +239,8 @@ def _findings(card: Scorecard) -> Iterator[str]:
     for row in sorted(card.rows, key=lambda row: (row.kind != CHEAT, row.kind != MUTANT, -len(row.wrong))):
         if row.wrong and row.kind == CHEAT:
             leak = _LEAKS.get(row.group, "") if tells else ""
+            if row.group == READING and card.read is not None:
+                leak = f"{_LEAKS[READING]} ({card.read} gave a token that was drawn for this audit)"
             yield f"pays {len(row.wrong)} of {row.count} cheats of the class {row.group!r}{leak}"
         elif row.wrong and row.kind == MUTANT:
             if blind:
@@ -224,5 +255,5 @@ def _findings(card: Scorecard) -> Iterator[str]:
     failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
     if failed:
         said, times = Counter(one["said"] for one in card.programs if one["paid"] is None).most_common(1)[0]
-        often = f" (most often, {times}×: {said[:_SAID]})" if said else ""
+        often = f" (most often, {times}×: {shown(said)[:_SAID]})" if said else ""
         yield f"fails itself at {failed} programs{often}; whoever trains with it must not read that as a reward of 0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -140,6 +141,7 @@ class AuditConfig:
 def audit_command(given: Mapping[str, str]) -> int:
     """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
     config = make_settings(AuditConfig, given)
+    out = None if config.out is None else _made(config.out)
     card: Scorecard | Checklist
     if config.target == "grader":
         card = _audit_grader(config)
@@ -148,8 +150,8 @@ def audit_command(given: Mapping[str, str]) -> int:
     print()
     for finding in card.findings() or ["nothing was found"]:
         print(f"- {finding}")
-    if config.out is not None:
-        _write(card, Path(config.out).expanduser())
+    if out is not None:
+        _write(card, out)
     return 0 if card.clean else 1
 
 
@@ -246,12 +248,22 @@ def open_grader(config: AuditConfig) -> Grader:
     )
 
 
+def _made(name: str) -> Path:
+    """The folder for the card, tried before anything is run. Raises ConfigError."""
+    out = Path(name).expanduser()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            return out
+    except OSError as error:
+        raise ConfigError(f"out={name} cannot be written: {error.strerror or error}; choose another folder") from None
+
+
 def _write(card: Scorecard | Checklist, out: Path) -> None:
     from code_rl.audit.page import render
     from code_rl.runs.files import write_atomically
 
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")
         write_atomically(out / "audit.html", render(card))
     except OSError as error:

@@ -30,8 +30,14 @@ async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) ->
     """
     if not isinstance(problem, str):
         raise DataError(f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row")
-    text = answer if isinstance(answer, str) else answer[-1]["content"] if answer else ""
-    return await judge_async(_parsed(problem), extract_code(text or ""))
+    text = answer if isinstance(answer, str) else _content(answer[-1]) if answer else ""
+    return await judge_async(_parsed(problem), extract_code(text))
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """A message's text: none, as beside a call of a tool, one text, or that of its parts."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
 
 
 def why(verdict: Verdict) -> str:

@@ -22,6 +22,6 @@ async def code_reward(
     TRL leaves a completion without a reward out of its group's baseline and gives it no advantage; `unscored` in its logs is the share of those.
     """
     verdicts = await asyncio.gather(*(verdict_of(*pair) for pair in zip(problem, completions, strict=True)))
-    if log_metric is not None:
+    if log_metric is not None and verdicts:
         log_metric("unscored", sum(verdict.ours for verdict in verdicts) / len(verdicts))
     return [None if verdict.ours else float(verdict.correct) for verdict in verdicts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +16,26 @@ class Outcome:
 
     paid: bool | None
     said: str = ""
+
+
+def shown(text: str) -> str:
+    """Somebody else's words on one line of a terminal or a page: control characters and lone surrogates escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split())
+    )
+
+
+def outcome_of(score: object, pays_at: float, said: str) -> Outcome:
+    """What a score says; what is no number, or none that can be compared, is a failure of the grader."""
+    if not isinstance(score, bool | int | float):
+        return Outcome(None, said)
+    try:
+        number = float(score)
+    except OverflowError:
+        return Outcome(None, f"the score is beyond every float: {said}")
+    if math.isnan(number):
+        return Outcome(None, f"the score is NaN: {said}")
+    return Outcome(number >= pays_at, said)
 
 
 class Grader(Protocol):

@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from code_rl.audit.graders.base import Outcome, is_plain, shapes
+from code_rl.audit.graders.base import Outcome, is_plain, outcome_of, shapes, shown
 from code_rl.audit.process import SAID, Process, start
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
@@ -35,6 +35,7 @@ class Function:
         confined: bool,
         takes: str = "all",
     ) -> None:
+        target = os.path.expanduser(target)
         self.name = f"{target} ({shape})"
         self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
         self._takes = takes
@@ -70,9 +71,7 @@ class Function:
         finally:
             self._free.put_nowait(process)
         score = answer.get("score")
-        if not isinstance(score, bool | int | float):
-            return Outcome(None, str(answer.get("failed", f"no number: {score!r}"))[:SAID])
-        return Outcome(float(score) >= self._pays_at, str(score))
+        return outcome_of(score, self._pays_at, str(answer.get("failed", f"score {score!r}"))[:SAID])
 
     async def renew(self) -> None:
         """End the processes; those that come after import the function anew."""
@@ -93,10 +92,10 @@ class Function:
             ready = await asyncio.wait_for(process.hear(), _START_S)
         except (TimeoutError, EOFError) as error:
             await self._end(process)
-            raise ConfigError(f"grader={self._spec['target']} does not start: {error}") from None
+            raise ConfigError(f"grader={self._spec['target']} does not start: {shown(str(error))}") from None
         if "failed" in ready:
             await self._end(process)
-            raise ConfigError(f"grader={self._spec['target']}: {ready['failed']}")
+            raise ConfigError(f"grader={self._spec['target']}: {shown(ready['failed'])}")
         return process
 
     async def _end(self, process: Process | None) -> None:

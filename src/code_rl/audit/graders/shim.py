@@ -24,10 +24,15 @@ def load(target: str, path: str) -> Callable[..., Any]:
     sys.path[:] = [path, *(place for place in sys.path if os.path.abspath(place) != here)]
     module_name, _, name = target.rpartition(":")
     if module_name.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("grader", module_name)
+        folder, file = os.path.split(os.path.abspath(module_name))
+        sys.path.insert(0, folder)
+        stem = file.removesuffix(".py")
+        known = stem in sys.modules or stem in sys.stdlib_module_names
+        # Under the name by which another process can import it; dataclasses and pickle look it up while it is executed.
+        spec = importlib.util.spec_from_file_location("grader" if known else stem, module_name)
         if spec is None or spec.loader is None:
             raise ImportError(f"{module_name} cannot be imported")
-        module = importlib.util.module_from_spec(spec)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(module_name)
@@ -85,12 +90,19 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def score_of(value: Any) -> float | None:
-    """The number in a list of one, a dict with `score` or `reward`, or a number."""
-    if isinstance(value, dict):
+def score_of(value: Any, shape: str) -> float | None:
+    """The number: TRL's in a list of one, others' by itself or in a dict under `score` or `reward`. Raises TypeError, ValueError."""
+    if shape == "trl":
+        given = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(given, list | tuple):
+            raise TypeError(f"a list of scores was expected, one a completion, not {type(value).__name__}")
+        if len(given) != 1:
+            raise ValueError(f"{len(given)} scores came back for 1 completion")
+        value = given[0]
+    elif isinstance(value, dict):
         value = value.get("score", value.get("reward"))
-    elif isinstance(value, list | tuple) and value:
-        value = value[0]
+    if isinstance(value, list | tuple | str):
+        raise TypeError(f"a number was expected, not {type(value).__name__} of length {len(value)}")
     return None if value is None else float(value)
 
 
@@ -109,7 +121,7 @@ def main() -> None:
         given = json.loads(line)
         signed = {"nonce": given.pop("nonce")}  # a hostile program may write to every descriptor that it inherits
         try:
-            answer: dict[str, Any] = {"score": score_of(ask(function, spec["shape"], given))}
+            answer: dict[str, Any] = {"score": score_of(ask(function, spec["shape"], given), spec["shape"])}
         except BaseException as error:  # noqa: BLE001 - the grader's failure is what is asked for
             answer = {"failed": f"{type(error).__name__}: {error}"}
         answers.write("\n" + json.dumps({**answer, **signed}) + "\n")
