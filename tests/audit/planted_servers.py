@@ -212,9 +212,9 @@ class Host(EmbeddedHost):
         return self.started[-1]
 
 
-def serving(folder: Path, engine: type[Honest]) -> AbstractContextManager[Any]:
+def serving(folder: Path, engine: type[Honest], **limits: Any) -> AbstractContextManager[Any]:
     """A server with such an engine."""
-    return ServerThread(folder, host=Host(engine))
+    return ServerThread(folder, host=Host(engine), **limits)
 
 
 def repeats_itself(server: Any) -> None:
