@@ -28,6 +28,8 @@ _RATE, _RANK = 0.01, 4
 _CLIENTS = 4
 """First digit of a status that says whose mistake it was."""
 _NO_ROOM, _ROOM_S = 429, 5.0
+_ERRORS, _TELLING = 4.0, 8.0
+"""Temperatures: standard errors that the means must lie apart, and the spread times the root of the count below which they cannot be told."""
 
 
 class _MissingError(Exception):
@@ -90,12 +92,12 @@ class Audited:
         """The same, by the engine that samples."""
         return np.asarray(self.wait(sampler.compute_logprobs(_text(ids)))[1:], dtype=np.float64)
 
-    def drawn(self, sampler: Any, prompt: list[int] = PROMPT, **params: Any) -> Any:
-        """Three samples of eight tokens."""
+    def drawn(self, sampler: Any, prompt: list[int] = PROMPT, number: int = 3, **params: Any) -> Any:
+        """Samples, of eight tokens unless told otherwise."""
         from tinker import types
 
         given = types.SamplingParams(**{"max_tokens": 8, "seed": 1, "temperature": 1.0, **params})
-        return self.wait(sampler.sample(_text(prompt), 3, given)).sequences
+        return self.wait(sampler.sample(_text(prompt), number, given)).sequences
 
     def train(self, trainer: Any, *passes: Sequence[Any], **adam: float) -> Any:
         """Passes and a step, submitted before any is waited for; the step's answer."""
@@ -275,6 +277,27 @@ def seeds(server: Audited) -> None:
         raise _WrongError("samples_alike", "different samples", other)
 
 
+def temperatures(server: Audited) -> None:
+    """Samples at a low and at a high temperature, by one seed: how likely the model finds their tokens."""
+    sampler, trainer = server.sampler(), server.trainer()
+    cold, hot = (_likelihoods(server, sampler, trainer, temperature) for temperature in (0.5, 2.0))
+    count, spread = min(len(cold), len(hot)), float(np.concatenate([cold, hot]).std())
+    if spread * count**0.5 < _TELLING:
+        raise _MissingError("too few tokens were drawn, or the model finds all of them equally likely")
+    error = float((cold.var() / len(cold) + hot.var() / len(hot)) ** 0.5)
+    rise = float(cold.mean() - hot.mean())
+    if not rise > _ERRORS * error:
+        wanted = f"tokens at 0.5 likelier than at 2 by more than {_ERRORS * error:.2g} nats"
+        raise _WrongError("temperature_ignored", wanted, f"{rise:+.2g} nats")
+
+
+def _likelihoods(server: Audited, sampler: Any, trainer: Any, temperature: float) -> Array:
+    """At temperature 1, of some hundred tokens drawn at this one."""
+    drawn = server.drawn(sampler, number=16, max_tokens=16, temperature=temperature)
+    scored = server.logprobs(trainer, *([*PROMPT, *each.tokens] for each in drawn if each.tokens))
+    return np.concatenate([each[len(PROMPT) - 1 :] for each in scored])
+
+
 def checkpoints(server: Audited) -> None:
     """Save, load, and one step more."""
     trainer = server.trainer()
@@ -339,6 +362,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Audited], None]], ...] = (
     ("numbers", "forward leaves no gradient", forward_is_pure),
     ("sampling", "a new sampling client has the new weights, an old one the old", fresh_sampler),
     ("sampling", "a seed fixes the samples", seeds),
+    ("sampling", "the temperature decides how likely the tokens are", temperatures),
     ("order", "each datum and each request gets its own answer", answers_in_order),
     ("order", "requests that are submitted at once run in their order", steps_in_order),
     ("repeats", "forward_backward that comes twice counts once", spoiled("/forward_backward", ["twice"], "pass_repeated")),

@@ -94,6 +94,8 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
     return {"type": type(value).__name__, "shown": repr(value)[:200]}
 
 
@@ -157,10 +159,10 @@ def main() -> None:
         question = json.loads(line)
         signed = {"nonce": question["nonce"]}
         try:
-            said = answer(module, question)
+            said = json.dumps({**answer(module, question), **signed})
         except BaseException as error:  # noqa: BLE001 - the student's failure is what is asked for
-            said = told(error, file)
-        answers.write("\n" + json.dumps({**said, **signed}) + "\n")
+            said = json.dumps({**told(error, file), **signed})
+        answers.write("\n" + said + "\n")
 
 
 if __name__ == "__main__":
