@@ -146,6 +146,7 @@ MISTAKEN: dict[str, tuple[str, set[str]]] = {
     "no gradient": (_step(STEP, "stepped.result()"), {"no_gradient"}),
     "a step for each": (_step("for datum in datums:", '    p = training_client.forward_backward([datum], "importance_sampling")', "    s = training_client.optim_step(adam_params)", "    p.result(); s.result()"), {"several_steps", "step_first"}),
     "never waits": (_step(PASS, STEP), {"not_waited"}),
+    "asks what no future has": (_step(PASS, STEP, "while not stepped.done(): pass"), {"raised"}),
     "imitates": (_step(PASS.replace("importance_sampling", "cross_entropy"), STEP, *WAIT), {"wrong_loss"}),
 }  # fmt: skip
 
@@ -170,6 +171,12 @@ def make_datum(tokens, logprobs, ob_len, advantage):
     ),
     "settings of the loss as they are without": (
         _step(PASS[:-1] + ', {"temperature": 1.0})', STEP, *WAIT),
+    ),
+    "tokenizer, a forward pass and futures of the standard library": (
+        _step("assert training_client.get_tokenizer().decode([104, 105]) == 'hi'", 'training_client.forward(datums, "importance_sampling").result()', PASS, STEP, "import concurrent.futures", "for done in concurrent.futures.as_completed([passed.future(), stepped.future()]):", "    done.result()"),
+    ),
+    "coroutines": (
+        "async def train_step(training_client, datums, adam_params):\n    " + PASS + "\n    " + STEP + "\n    await asyncio.gather(asyncio.create_task(passed.coroutine()), asyncio.wrap_future(stepped.future()))\n",
     ),
     "asynchronous": (
         """

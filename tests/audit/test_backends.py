@@ -75,10 +75,12 @@ def test_an_audit_gives_its_models_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_without_room_is_not_judged_and_that_is_no_clean_card(tmp_path: Path) -> None:
-    with serving(tmp_path / "state", Honest, max_models=1) as running:
-        with Audited(place_of(running.url, {}), "tiny", 60.0) as another:
-            another.trainer()
-            card = _audit(running.url, "checkpoints")
+    with (
+        serving(tmp_path / "state", Honest, max_models=1) as running,
+        Audited(place_of(running.url, {}), "tiny", 60.0) as another,
+    ):
+        another.trainer()
+        card = _audit(running.url, "checkpoints")
     told = [(check.status, check.mistake) for check in card.checks]
     assert told == [("missing", "no_room"), ("failed", "nothing_judged")]
 

@@ -405,7 +405,9 @@ def audit_backend(
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of what it got
             full = getattr(error, "status_code", 0) == _NO_ROOM
             got = f"{type(error).__name__}: {error}"[:300]
-            result = found(part, name, "no_room" if full else "error", "", "", got, status="missing" if full else "failed")
+            result = found(
+                part, name, "no_room" if full else "error", "", "", got, status="missing" if full else "failed"
+            )
         card.add([result])
     if all(check.status == "missing" for check in card.checks):
         card.add([found("server", "can be judged", "nothing_judged")])
@@ -417,7 +419,8 @@ def _tried(check: Callable[[Audited], None], place: Place, model: str, timeout_s
     for last in (False, True):
         try:
             with Audited(place, model, timeout_s) as server:
-                return check(server)
+                check(server)
+            return
         except Exception as error:
             if last or getattr(error, "status_code", 0) != _NO_ROOM:
                 raise

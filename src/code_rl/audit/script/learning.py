@@ -90,14 +90,16 @@ async def _step(student: Student, trainer: Any, datums: list[Any]) -> None:
     from tinker import types
 
     call = await student.call("train_step", datums, {"learning_rate": _RATE})
-    requests = [event[1:] for event in call.get("events", []) if event[0] == "submit"]
+    requests = [event[1:] for event in call.get("events", []) if event[0] == "submit" and event[1] != "forward"]
     if "failed" in call:
         raise _RefusedError(f"train_step raised {call['failed']}")
     try:
         futures = [
             trainer.optim_step(types.AdamParams(**content))
             if name == "optim_step"
-            else trainer.forward_backward([datum_of(each) for each in content["datums"]], content["loss"])
+            else trainer.forward_backward(
+                [datum_of(each) for each in content["datums"]], content["loss"], content["config"]
+            )
             for name, content in requests
         ]
         for future in futures:
