@@ -99,6 +99,12 @@ MISTAKEN: dict[str, tuple[str, set[str]]] = {
     "empty rewards": (_advantages("[r - mean for r in rewards]", guard=""), {"empty_rewards"}),
     "sorts in place": ("def compute_advantages(rewards):\n    m = sum(rewards) / len(rewards) if rewards else 0\n    for i, r in enumerate(rewards):\n        rewards[i] = r - m\n    return rewards\n", {"arguments_changed"}),
     "random tie-break": (_advantages("[r - mean + random.gauss(0, 0.01) for r in rewards]"), {"random", "equal_rewards", "one_answer"}),
+    "the first eight only": (_advantages("[r - mean for r in rewards]", guard="    rewards = rewards[:8]\n    if not rewards:\n        return []\n"), {"not_one_each"}),
+    "clips rewards": (_advantages("[r - mean for r in rewards]", guard="    rewards = [min(1.2, max(-0.5, r)) for r in rewards]\n    if not rewards:\n        return []\n"), {"wrong_numbers"}),
+    "integers beyond floats": (_advantages("[10**400 for r in rewards]"), {"not_one_each", "equal_rewards", "one_answer"}),
+    "integers beyond JSON": (_advantages("[10**5000 for r in rewards]"), {"raised"}),
+    "half a surrogate pair": (_skip("'\\ud800'"), {"no_bool"}),
+    "raises half a surrogate pair": ("def should_skip(advantages):\n    raise ValueError('\\udc80')\n", {"raised"}),
     "one number": (_advantages("mean"), {"not_one_each", "equal_rewards", "one_answer"}),
     "skips nothing": (_skip("False"), {"never_skips"}),
     "skips everything": (_skip("True"), {"always_skips"}),
@@ -107,7 +113,15 @@ MISTAKEN: dict[str, tuple[str, set[str]]] = {
     "all right answers": (_skip("all(a > -1e-8 for a in advantages)"), {"skips_all_positive"}),
     "no absolute value": (_skip("max(advantages, default=0) < 1e-8"), {"looks_at_the_largest"}),
     "any zero": (_skip("not advantages or any(abs(a) < 1e-8 for a in advantages)"), {"any_instead_of_all"}),
-    "wide tolerance": (_skip("all(abs(a) < 0.01 for a in advantages)"), {"tolerance_too_wide"}),
+    "first advantage only": (_skip("not advantages or abs(advantages[0]) < 1e-8"), {"looks_at_the_first"}),
+    "last advantage only": (_skip("abs([0.0, *advantages][-1]) < 1e-8"), {"looks_at_the_last"}),
+    "mask by value": (_datum(advantages="[advantage if tokens.index(t) >= ob_len else 0.0 for t in tokens[1:]]"), {"mask_by_value"}),
+    "certain tokens dropped": (_datum(first="logprobs = [l for l in logprobs if l]; before = len(tokens) - 1 - len(logprobs)"), {"wrong_numbers"}),
+    "probabilities": (_datum(logprobs="[0.0] * before + list(np.exp(logprobs))"), {"probabilities"}),
+    "trains at another temperature": (_step(PASS[:-1] + ', {"temperature": 0.2})', STEP, *WAIT), {"loss_config"}),
+    "keeps the first mean": ("KEPT = {}\ndef compute_advantages(rewards):\n    mean = KEPT.setdefault('mean', sum(rewards) / max(1, len(rewards)))\n    return [r - mean for r in rewards]\n", {"remembered", "equal_rewards", "one_answer"}),
+    "bfloat16": ("def compute_advantages(rewards):\n    import torch\n    r = torch.tensor(rewards, dtype=torch.bfloat16)\n    return (r - r.mean()).float() if len(r) else []\n", {"low_precision"}),
+    "wide tolerance": (_skip("all(abs(a) < 1.9e-3 for a in advantages)"), {"tolerance_too_wide"}),
     "skip inverted": (_skip("any(abs(a) > 1e-8 for a in advantages)"), {"inverted"}),
     "empty skip": (_skip("max(abs(a) for a in advantages) < 1e-8"), {"empty_group"}),
     "targets are inputs": (_datum(targets="tokens[:-1]"), {"targets_not_shifted"}),
@@ -132,6 +146,7 @@ MISTAKEN: dict[str, tuple[str, set[str]]] = {
     "no gradient": (_step(STEP, "stepped.result()"), {"no_gradient"}),
     "a step for each": (_step("for datum in datums:", '    p = training_client.forward_backward([datum], "importance_sampling")', "    s = training_client.optim_step(adam_params)", "    p.result(); s.result()"), {"several_steps", "step_first"}),
     "never waits": (_step(PASS, STEP), {"not_waited"}),
+    "asks what no future has": (_step(PASS, STEP, "while not stepped.done(): pass"), {"raised"}),
     "imitates": (_step(PASS.replace("importance_sampling", "cross_entropy"), STEP, *WAIT), {"wrong_loss"}),
 }  # fmt: skip
 
@@ -153,6 +168,15 @@ def make_datum(tokens, logprobs, ob_len, advantage):
     fields = {"target_tokens": torch.tensor(tokens[1:]), "logprobs": old, "advantages": mask * advantage}
     return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs={k: types.TensorData.from_torch(v) for k, v in fields.items()})
 """,
+    ),
+    "settings of the loss as they are without": (
+        _step(PASS[:-1] + ', {"temperature": 1.0})', STEP, *WAIT),
+    ),
+    "tokenizer, a forward pass and futures of the standard library": (
+        _step("assert training_client.get_tokenizer().decode([104, 105]) == 'hi'", 'training_client.forward(datums, "importance_sampling").result()', PASS, STEP, "import concurrent.futures", "for done in concurrent.futures.as_completed([passed.future(), stepped.future()]):", "    done.result()"),
+    ),
+    "coroutines": (
+        "async def train_step(training_client, datums, adam_params):\n    " + PASS + "\n    " + STEP + "\n    await asyncio.gather(asyncio.create_task(passed.coroutine()), asyncio.wrap_future(stepped.future()))\n",
     ),
     "asynchronous": (
         """
@@ -179,6 +203,15 @@ def train_step(training_client, datums, adam_params):
         future.result(timeout=60)
 """,
     ),
+}  # fmt: skip
+
+DEVIATIONS: dict[str, str] = {
+    # by the standard deviation as others compute it: named, and no mistake
+    "TRL in numpy": "def compute_advantages(rewards):\n    r = np.array(rewards)\n    return (r - r.mean()) / (r.std() + 1e-4) if len(r) else []\n",
+    **{
+        name: f"def compute_advantages(rewards):\n    import torch\n    r = torch.tensor(rewards)\n    return (r - r.mean()) / (r.std() + {epsilon}) if len(r) > 1 else torch.zeros(len(r))\n"
+        for name, epsilon in (("TRL", 1e-4), ("verl", 1e-6))
+    },
 }  # fmt: skip
 
 HOSTILE: dict[str, tuple[str, set[str]]] = {

@@ -184,6 +184,12 @@ class SeedIgnored(Honest):
         return super().sample(weights, request.model_copy(update={"sampling_params": params}), order)
 
 
+class TemperatureIgnored(Honest):
+    def sample(self, weights: Path | None, request: types.SampleRequest, order: int) -> Future[Any]:
+        params = request.sampling_params.model_copy(update={"temperature": 1.0})
+        return super().sample(weights, request.model_copy(update={"sampling_params": params}), order)
+
+
 class ForgetsOptimizer(Honest):
     def create(
         self, run: str, lora: LoraSettings | None, file: Path | None = None, optimizer: bool = False
@@ -212,9 +218,9 @@ class Host(EmbeddedHost):
         return self.started[-1]
 
 
-def serving(folder: Path, engine: type[Honest]) -> AbstractContextManager[Any]:
+def serving(folder: Path, engine: type[Honest], **limits: Any) -> AbstractContextManager[Any]:
     """A server with such an engine."""
-    return ServerThread(folder, host=Host(engine))
+    return ServerThread(folder, host=Host(engine), **limits)
 
 
 def repeats_itself(server: Any) -> None:
@@ -244,6 +250,7 @@ FAULTS: dict[str, tuple[type[Honest], str, set[str]]] = {
     "answers swapped": (SwappedAnswers, "order", {"answers_swapped"}),
     "stale sampler": (StaleSampler, "sampling", {"stale_sampler"}),
     "seeds ignored": (SeedIgnored, "sampling", {"seed_ignored"}),
+    "temperature ignored": (TemperatureIgnored, "sampling", {"temperature_ignored"}),
     "optimizer not saved": (ForgetsOptimizer, "checkpoints", {"optimizer_state"}),
     "errors of its own for bad data": (FailsOnBadData, "refusals", {"unknown_token", "unknown_loss"}),
 }

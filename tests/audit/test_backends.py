@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 
-from code_rl.audit.backend import CHECKS, audit_backend
+from code_rl.audit.backend import CHECKS, Audited, audit_backend
 from code_rl.audit.checklist import Checklist
 from code_rl.audit.proxy import FaultyProxy
 from code_rl.backends.places import place_of
@@ -63,6 +63,26 @@ def test_a_server_that_carries_out_what_comes_again_is_named(tmp_path: Path) -> 
         repeats_itself(running)
         card = _audit(running.url, "repeats")
     assert card.mistakes() == {"pass_repeated", "step_repeated", "pass_lost", "step_lost"}, card.to_json()
+
+
+def test_an_audit_gives_its_models_back(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", Honest, max_models=6) as running:
+        for _ in range(2):
+            card = _audit(running.url, "order", "numbers")
+            assert {check.status for check in card.checks} == {"passed"}, card.to_json()
+        assert not running.core.runs
+
+
+@pytest.mark.slow
+def test_a_server_without_room_is_not_judged_and_that_is_no_clean_card(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "state", Honest, max_models=1) as running,
+        Audited(place_of(running.url, {}), "tiny", 60.0) as another,
+    ):
+        another.trainer()
+        card = _audit(running.url, "checkpoints")
+    told = [(check.status, check.mistake) for check in card.checks]
+    assert told == [("missing", "no_room"), ("failed", "nothing_judged")]
 
 
 @pytest.mark.parametrize("fault", [500, pytest.param("lost", marks=pytest.mark.slow)])

@@ -14,7 +14,7 @@ from code_rl.audit.script.functions import check_functions
 from code_rl.audit.script.student import Student
 from code_rl.cli import main
 from code_rl.concurrency import wait_for
-from tests.audit.planted_scripts import HOSTILE, MISTAKEN, RIGHT, UNUSUAL, file_of
+from tests.audit.planted_scripts import DEVIATIONS, HOSTILE, MISTAKEN, RIGHT, UNUSUAL, file_of
 
 QUICK = ("no file of Python", "exits when imported", "dies when imported", "loops for ever", "writes")
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checklist]:
             return await super().call(function, *arguments)
 
     names = {**{f"mistake: {name}": (text,) for name, (text, _) in MISTAKEN.items()}, **UNUSUAL}
+    names |= {name: (text,) for name, text in DEVIATIONS.items()}
     for number, functions in enumerate(names.values()):
         (folder / f"student{number}.py").write_text(file_of(*functions))
     switch = (
@@ -75,6 +76,7 @@ def test_a_planted_mistake_is_named_and_nothing_else_is(told: dict[str, Checklis
     card = told[f"mistake: {name}"]
     assert card.mistakes() == MISTAKEN[name][1], card.to_json()
     assert all(check.says for check in card.checks if check.mistake)
+    json.dumps(card.to_json(), ensure_ascii=False).encode()
 
 
 def test_messages_tell_the_planted_mistakes_apart(told: dict[str, Checklist]) -> None:
@@ -94,6 +96,18 @@ def test_messages_tell_the_planted_mistakes_apart(told: dict[str, Checklist]) ->
 def test_a_right_file_passes_however_it_is_written(told: dict[str, Checklist], name: str) -> None:
     assert told[name].clean, told[name].findings()
     assert told[name].mistakes() <= {"ob_len_shifted"}
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_a_standard_deviation_as_others_compute_it_is_no_mistake(told: dict[str, Checklist], name: str) -> None:
+    assert told[name].clean, told[name].findings()
+    assert "standard_deviation" in told[name].mistakes() <= {"standard_deviation", "noise_enlarged"}
+
+
+def test_nan_is_spoken_of_only_where_one_came(told: dict[str, Checklist]) -> None:
+    for check in (check for card in told.values() for check in card.checks if check.mistake):
+        if "NaN" in check.says:
+            assert "nan" in check.got, check
 
 
 @pytest.mark.parametrize(
@@ -135,6 +149,12 @@ def test_functions_that_pass_but_are_not_themselves_in_training_do_not_learn(tmp
     pretends = "def compute_advantages(rewards):\n    m = sum(rewards) / len(rewards) if rewards else 0\n    return [(m - r) if len(rewards) == 16 else r - m for r in rewards]\n"
     card = _audit(_written(tmp_path, file_of(pretends)), steps=12)
     assert card.mistakes() == {"no_learning"}, card.to_json()
+
+
+def test_functions_that_give_too_little_in_training_are_a_finding(tmp_path: Path) -> None:
+    forgets = "def compute_advantages(rewards):\n    m = sum(rewards) / len(rewards) if rewards else 0\n    return [r - m for r in rewards][:15]\n"
+    card = _audit(_written(tmp_path, file_of(forgets)), steps=8)
+    assert card.mistakes() == {"training_stops"}, card.to_json()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ other, as a share of how far the step went.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ _TOO_LONG = 1 << 24
 _RATE, _RANK = 0.01, 4
 _CLIENTS = 4
 """First digit of a status that says whose mistake it was."""
+_NO_ROOM, _ROOM_S = 429, 5.0
+_ERRORS, _TELLING = 4.0, 8.0
+"""Temperatures: standard errors that the means must lie apart, and the spread times the root of the count below which they cannot be told."""
 
 
 class _MissingError(Exception):
@@ -53,6 +57,16 @@ class Audited:
         self.place, self.model, self.timeout_s = place, model, timeout_s
         self._service: Any = tinker.ServiceClient(base_url=url or place.url, api_key=place.key)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the session: the server gives its models back. An SDK, or a server, without that leaves them to the server."""
+        close = getattr(self._service, "close", None)
+        with contextlib.suppress(Exception):
+            if close is not None:
+                close("success").result(timeout=min(self.timeout_s, _ROOM_S))
+
     def wait(self, value: Any) -> Any:
         """The result of a future, or what is none."""
         return value.result(timeout=self.timeout_s) if hasattr(value, "result") else value
@@ -78,12 +92,12 @@ class Audited:
         """The same, by the engine that samples."""
         return np.asarray(self.wait(sampler.compute_logprobs(_text(ids)))[1:], dtype=np.float64)
 
-    def drawn(self, sampler: Any, prompt: list[int] = PROMPT, **params: Any) -> Any:
-        """Three samples of eight tokens."""
+    def drawn(self, sampler: Any, prompt: list[int] = PROMPT, number: int = 3, **params: Any) -> Any:
+        """Samples, of eight tokens unless told otherwise."""
         from tinker import types
 
         given = types.SamplingParams(**{"max_tokens": 8, "seed": 1, "temperature": 1.0, **params})
-        return self.wait(sampler.sample(_text(prompt), 3, given)).sequences
+        return self.wait(sampler.sample(_text(prompt), number, given)).sequences
 
     def train(self, trainer: Any, *passes: Sequence[Any], **adam: float) -> Any:
         """Passes and a step, submitted before any is waited for; the step's answer."""
@@ -263,6 +277,27 @@ def seeds(server: Audited) -> None:
         raise _WrongError("samples_alike", "different samples", other)
 
 
+def temperatures(server: Audited) -> None:
+    """Samples at a low and at a high temperature, by one seed: how likely the model finds their tokens."""
+    sampler, trainer = server.sampler(), server.trainer()
+    cold, hot = (_likelihoods(server, sampler, trainer, temperature) for temperature in (0.5, 2.0))
+    count, spread = min(len(cold), len(hot)), float(np.concatenate([cold, hot]).std())
+    if spread * count**0.5 < _TELLING:
+        raise _MissingError("too few tokens were drawn, or the model finds all of them equally likely")
+    error = float((cold.var() / len(cold) + hot.var() / len(hot)) ** 0.5)
+    rise = float(cold.mean() - hot.mean())
+    if not rise > _ERRORS * error:
+        wanted = f"tokens at 0.5 likelier than at 2 by more than {_ERRORS * error:.2g} nats"
+        raise _WrongError("temperature_ignored", wanted, f"{rise:+.2g} nats")
+
+
+def _likelihoods(server: Audited, sampler: Any, trainer: Any, temperature: float) -> Array:
+    """At temperature 1, of some hundred tokens drawn at this one."""
+    drawn = server.drawn(sampler, number=16, max_tokens=16, temperature=temperature)
+    scored = server.logprobs(trainer, *([*PROMPT, *each.tokens] for each in drawn if each.tokens))
+    return np.concatenate([each[len(PROMPT) - 1 :] for each in scored])
+
+
 def checkpoints(server: Audited) -> None:
     """Save, load, and one step more."""
     trainer = server.trainer()
@@ -284,7 +319,8 @@ def spoiled(path: str, faults: Sequence[Fault], mistake: str) -> Callable[[Audit
         passes = [datum(A), datum(B)], [datum(A, logprobs=now, advantages=np.full(len(now), -1.5))]
         wanted = server.after(*passes)
         with FaultyProxy(server.place.url, {path: faults}) as proxy:
-            got = Audited(server.place, server.model, server.timeout_s, proxy.url).after(*passes)
+            with Audited(server.place, server.model, server.timeout_s, proxy.url) as spoilt:
+                got = spoilt.after(*passes)
             if not proxy.injected:
                 raise _MissingError(f"the SDK sent no {path}")
         _same_step(got, wanted, before, mistake)
@@ -305,6 +341,8 @@ def refused(mistake: str, ask: Callable[[Audited], Any]) -> Callable[[Audited], 
             got = f"no answer within {server.timeout_s:g} s; the SDK goes on asking after a 5xx"
         except (tinker.TinkerError, OSError) as error:
             status, category = getattr(error, "status_code", 0), getattr(error, "category", None)
+            if status == _NO_ROOM:
+                raise
             theirs = status // 100 == _CLIENTS or str(getattr(category, "value", category)).lower() == "user"
             got = "" if theirs else f"{status or category or type(error).__name__}: {error}"[:300]
         if got:
@@ -324,6 +362,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Audited], None]], ...] = (
     ("numbers", "forward leaves no gradient", forward_is_pure),
     ("sampling", "a new sampling client has the new weights, an old one the old", fresh_sampler),
     ("sampling", "a seed fixes the samples", seeds),
+    ("sampling", "the temperature decides how likely the tokens are", temperatures),
     ("order", "each datum and each request gets its own answer", answers_in_order),
     ("order", "requests that are submitted at once run in their order", steps_in_order),
     ("repeats", "forward_backward that comes twice counts once", spoiled("/forward_backward", ["twice"], "pass_repeated")),
@@ -348,14 +387,13 @@ def audit_backend(
     """Every check, or those of the parts `only`; ends early where a second one gets no answer."""
     logging.getLogger("tinker").setLevel(logging.CRITICAL)  # what fails stands on the card
     card, silent = Checklist("backend", place.url, say), 0
-    server = Audited(place, model, timeout_s)
     for part, name, check in CHECKS:
         if only and part not in only:
             continue
         try:
             if silent == _SILENT:
                 raise _MissingError("not tried: the server does not answer")
-            check(server)
+            _tried(check, place, model, timeout_s)
             result = Check(part, name)
         except _MissingError as error:
             result = found(part, name, "not_there", status="missing", words={"why": error})
@@ -365,6 +403,25 @@ def audit_backend(
             silent += 1
             result = found(part, name, "no_answer", words={"seconds": timeout_s})
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of what it got
-            result = found(part, name, "error", "", "", f"{type(error).__name__}: {error}"[:300])
+            full = getattr(error, "status_code", 0) == _NO_ROOM
+            got = f"{type(error).__name__}: {error}"[:300]
+            result = found(
+                part, name, "no_room" if full else "error", "", "", got, status="missing" if full else "failed"
+            )
         card.add([result])
+    if all(check.status == "missing" for check in card.checks):
+        card.add([found("server", "can be judged", "nothing_judged")])
     return card
+
+
+def _tried(check: Callable[[Audited], None], place: Place, model: str, timeout_s: float) -> None:
+    """`check` in a session of its own; once more after a while, where the server has no room."""
+    for last in (False, True):
+        try:
+            with Audited(place, model, timeout_s) as server:
+                check(server)
+            return
+        except Exception as error:
+            if last or getattr(error, "status_code", 0) != _NO_ROOM:
+                raise
+        time.sleep(min(_ROOM_S, timeout_s))

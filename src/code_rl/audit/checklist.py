@@ -38,7 +38,8 @@ def found(
     part: str, name: str, mistake: str, *told: object, status: Status = "failed", words: Mapping[str, object] = {}
 ) -> Check:
     """A check that found `mistake`; `told`: given, expected, got. What it says stands in messages.toml, with `words` in its places."""
-    return Check(part, name, status, mistake, _messages()[mistake].format_map(words), *map(shown, told))
+    says = _messages()[mistake].format_map(words)
+    return Check(_writable(part), _writable(name), status, mistake, _writable(says), *map(shown, told))
 
 
 def verdict(fine: bool, part: str, name: str, mistake: str, *told: object) -> Check:
@@ -110,4 +111,9 @@ def shown(value: Any) -> str:
         return f"{value:.5g}"
     if isinstance(value, list):
         return "[" + ", ".join(map(shown, value[:16])) + (", …]" if len(value) > 16 else "]")
-    return str(value)[:200]
+    return _writable(str(value)[:200])
+
+
+def _writable(text: str) -> str:
+    """Half a surrogate pair, which no file and no terminal takes, by its number."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -15,14 +15,21 @@ from code_rl.audit.script.student import FUNCTIONS, SilentError, Student
 
 Reading = Literal["either", "prompt", "shifted"]
 """What `ob_len` counts: the tokens of the prompt, or one less (the cookbook's, of targets)."""
-REWARDS = ([1.0, 0.0, 0.0, 0.0], [0.2, 1.1, -0.1, 0.5, 0.6], [0.0, 1.0, 1.0])
+REWARDS = (
+    [1.0, 0.0, 0.0, 0.0],
+    [0.2, 1.1, -0.1, 0.5, 0.6],
+    [0.0, 1.0, 1.0],
+    [3.0, 0.0, -2.0, 0.5, 1.0, 0.25, 0.0, 1.0, 0.75, -0.5, 0.1, 2.0],
+)
 GROUPS: dict[str, tuple[list[float], bool]] = {
     "zeros": ([0.0, 0.0, 0.0, 0.0], True),
     "rounding noise": ([1.4e-17, 1.4e-17, -2.8e-17], True),
     "empty": ([], True),
     "mixed": ([0.75, -0.25, -0.25, -0.25], False),
     "one zero": ([0.5, 0.0, -0.5], False),
-    "small": ([2e-3, -1e-3, -1e-3], False),
+    "first is zero": ([0.0, 0.5, -0.5], False),
+    "last is zero": ([0.5, -0.5, 0.0], False),
+    "small": ([1e-3, -5e-4, -5e-4], False),
     "all positive": ([0.1, 0.4], False),
     "all negative": ([-0.1, -0.4], False),
 }
@@ -30,6 +37,7 @@ CASES = (
     Drawn([11, 12, 13, 14, 21, 22, 23], [-0.1, -0.2, -0.3], 4, 0.75),
     Drawn([31, 32, 41, 42, 43, 44, 45], [-1.5, -0.25, -2.0, -0.75, -0.5], 2, -0.5),
     Drawn([51, 61, 62], [-0.4, -0.6], 1, 1.5),
+    Drawn([71, 72, 71, 73, 72, 71, 74, 74], [-0.3, 0.0, -0.7, -0.2], 4, 1.25),
 )
 ADAM = {
     "learning_rate": 0.00321,
@@ -40,6 +48,7 @@ ADAM = {
     "grad_clip_norm": 0.7,
 }
 _CLOSE = 1e-4
+_ROUGH = 2e-2
 _ZERO = 1e-6
 
 
@@ -77,7 +86,8 @@ async def _compute_advantages(student: Student) -> list[Check]:
         at = values.index(None)
         compared = found(part, name, "not_one_each", REWARDS[at], right[at], raw[at])
     else:
-        compared = _compared(part, name, REWARDS, REWARDS, right, values, ADVANTAGES)
+        remembered = Mistake("remembered", lambda r: [reward - REWARDS[0][0] + right[0][0] for reward in r])
+        compared = _compared(part, name, REWARDS, REWARDS, right, values, (*ADVANTAGES, remembered))
     checks = [_unchanged(part, [[rewards] for rewards in REWARDS], calls), compared]
     for name, rewards, mistake in (
         ("is zero where all rewards are equal", [0.1] * 7, "equal_rewards"),
@@ -88,8 +98,14 @@ async def _compute_advantages(student: Student) -> list[Check]:
         numbers, zeros = _numbers(call.get("value"), len(rewards)), [0.0] * len(rewards)
         fine = numbers is not None and all(abs(number) <= _ZERO for number in numbers)
         got = call.get("failed") or call["value"]
-        if fine or rewards:
-            checks.append(verdict(fine, part, name, mistake, rewards, zeros, got))
+        if numbers and not fine and compared.mistake == "standard_deviation" and max(map(abs, numbers)) <= _ROUGH:
+            checks.append(found(part, name, "noise_enlarged", rewards, zeros, got, status="variant"))
+        elif fine:
+            checks.append(Check(part, name))
+        elif rewards:
+            nan = numbers is not None and any(math.isnan(number) for number in numbers)
+            why = " Dividing by a deviation of zero gives NaN." if nan else ""
+            checks.append(found(part, name, mistake, rewards, zeros, got, words={"why": why}))
         else:  # no loop need come to that
             checks.append(found(part, name, mistake, rewards, zeros, got, status="variant"))
     return checks
@@ -159,7 +175,7 @@ async def _train_step(student: Student) -> list[Check]:
     part = "train_step"
     datums = [_sent(right_fields(case)) for case in CASES]
     call = await student.call(part, datums, ADAM)
-    if failed := _exception(part, ["three datums"], [call]):
+    if failed := _exception(part, [f"{len(datums)} datums"], [call]):
         return [failed]
     events: list[list[Any]] = call["events"]
     submitted = [(at, event[1], event[2]) for at, event in enumerate(events) if event[0] == "submit"]
@@ -169,7 +185,7 @@ async def _train_step(student: Student) -> list[Check]:
     order = " → ".join(e[1] if e[0] == "submit" else f"wait for {submitted[e[1]][1]}" for e in events) or "nothing"
 
     def check(fine: bool, name: str, mistake: str, expected: object = "", got: object = order) -> None:
-        checks.append(verdict(fine, part, name, mistake, "three datums", expected, got))
+        checks.append(verdict(fine, part, name, mistake, f"{len(datums)} datums", expected, got))
 
     checks: list[Check] = []
     check(bool(passes), "submits a gradient", "no_gradient")
@@ -179,17 +195,19 @@ async def _train_step(student: Student) -> list[Check]:
         sent = [_canonical(datum) for _, content in passes for datum in content["datums"]]
         more, fewer = Counter(sent) - Counter(given), Counter(given) - Counter(sent)
         mistake = "left_out" if not more else "sent_twice" if not fewer and set(more) <= set(given) else "altered"
-        check(not more and not fewer, "sends every datum once", mistake, "3 datums", f"{len(sent)} datums")
+        check(not more and not fewer, "sends every datum once", mistake, f"{len(given)} datums", f"{len(sent)} datums")
         losses = sorted({str(content["loss"]) for _, content in passes})
         if set(losses) <= {"ppo", "cispo"}:
             checks.append(found(part, "the loss", "other_loss", "", "", losses, status="variant"))
         else:
             check(losses == ["importance_sampling"], "the loss", "wrong_loss", "importance_sampling", losses)
+        configs = [config for _, content in passes if _changes(config := content["config"], losses)]
+        check(not configs, "the loss's settings", "loss_config", "none", configs)
     if passes and steps:
         in_order = passes[-1][0] < steps[0][0]
         check(in_order, "gradient before step", "step_first")
         if in_order and len(steps) == 1:
-            between = any(at < steps[0][0] for at, _ in waits)
+            between = any(at < steps[0][0] and submitted[one][1] == "forward_backward" for at, one in waits)
             check(not between, "submits both before it waits", "waited_between")
         check({number for _, number in waits} == set(range(len(submitted))), "waits for both", "not_waited")
     if steps:
@@ -197,6 +215,14 @@ async def _train_step(student: Student) -> list[Check]:
         same = all(got.get(name) == value for name, value in ADAM.items())
         check(same, "hands on adam_params", "adam_ignored", ADAM, steps[0][1])
     return checks
+
+
+def _changes(config: Any, losses: list[str]) -> bool:
+    """Whether these settings make another loss of it. How far `ppo` and `cispo` clip is theirs to say."""
+    if not isinstance(config, dict):
+        return config is not None
+    others = set(config) - {"temperature"}
+    return config.get("temperature", 1.0) != 1.0 or bool(others and losses == ["importance_sampling"])
 
 
 def _sent(fields: dict[str, list[Any]]) -> dict[str, Any]:
@@ -208,11 +234,13 @@ def _sent(fields: dict[str, list[Any]]) -> dict[str, Any]:
     }
 
 
-def _canonical(datum: dict[str, Any]) -> str:
-    """The same for a datum before and after float32."""
-    fields = {
-        name: [round(float(each), 4) for each in field["data"]] for name, field in sorted(datum["fields"].items())
-    }
+def _canonical(datum: Any) -> str:
+    """The same for a datum before and after float32; what is no datum, or holds no numbers, as it came."""
+    if not isinstance(datum, dict) or "fields" not in datum:
+        return json.dumps(datum)
+    raw = {name: field["data"] for name, field in sorted(datum["fields"].items())}
+    numbers = {name: _numbers(data) for name, data in raw.items()}
+    fields = {name: raw[name] if data is None else [round(each, 4) for each in data] for name, data in numbers.items()}
     return json.dumps([datum["tokens"], fields])
 
 
@@ -233,21 +261,26 @@ def _compared(
     for mistake in mistakes:
         if all(_alike(got, mistake.answers(case)) for case, got in zip(cases, values, strict=True)):
             return found(part, name, mistake.name, *told, status="variant" if mistake.variant else "failed")
+    if all(_alike(got, wanted, _ROUGH) for got, wanted in zip(values, right, strict=True)):
+        return found(part, name, "low_precision", *told)
     return found(part, name, "wrong_numbers" if got and len(got) == len(right[at]) else "wrong_length", *told)
 
 
-def _alike(got: list[float] | None, wanted: Sequence[float]) -> bool:
+def _alike(got: list[float] | None, wanted: Sequence[float], within: float = _CLOSE) -> bool:
     """NaN is like nothing."""
     if got is None or len(got) != len(wanted):
         return False
-    return all(abs(a - b) <= _CLOSE * max(1.0, abs(b)) for a, b in zip(got, wanted, strict=True))
+    return all(abs(a - b) <= within * max(1.0, abs(b)) for a, b in zip(got, wanted, strict=True))
 
 
 def _numbers(value: Any, length: int | None = None) -> list[float] | None:
     if not isinstance(value, list) or length not in (None, len(value)):
         return None
     fine = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
-    return [float(each) for each in value] if fine else None
+    try:
+        return [float(each) for each in value] if fine else None
+    except OverflowError:  # an integer beyond every float
+        return None
 
 
 def _unchanged(part: str, given: Sequence[list[Any]], calls: Sequence[dict[str, Any]]) -> Check:

@@ -25,9 +25,13 @@ def _over(rewards: Sequence[float], deviation: float) -> list[float]:
     return [(reward - mean(rewards)) / deviation for reward in rewards]
 
 
+TRL_EPSILON = 1e-4
+"""Smaller ones change nothing that is compared."""
 ADVANTAGES = (
     Mistake("standard_deviation", lambda r: _over(r, pstdev(r)), variant=True),
     Mistake("standard_deviation", lambda r: _over(r, stdev(r)), variant=True),
+    Mistake("standard_deviation", lambda r: _over(r, pstdev(r) + TRL_EPSILON), variant=True),
+    Mistake("standard_deviation", lambda r: _over(r, stdev(r) + TRL_EPSILON), variant=True),
     Mistake("leave_one_out", lambda r: [(x - mean(r)) * len(r) / (len(r) - 1) for x in r], variant=True),
     Mistake("mean_not_subtracted", lambda r: list(r)),
     Mistake("sign_flipped", lambda r: [mean(r) - x for x in r]),
@@ -51,6 +55,8 @@ SKIPPING: tuple[tuple[str, Callable[[Groups], bool]], ...] = (
     ("skips_all_positive", lambda w: "all positive" in w),
     ("looks_at_the_largest", lambda w: "all negative" in w),
     ("any_instead_of_all", lambda w: "one zero" in w),
+    ("looks_at_the_first", lambda w: "first is zero" in w),
+    ("looks_at_the_last", lambda w: "last is zero" in w),
     ("no_tolerance", lambda w: "rounding noise" in w),
     ("tolerance_too_wide", lambda w: "small" in w),
     ("empty_group", lambda w: w == {"empty"}),
@@ -109,7 +115,7 @@ FIELDS: dict[str, tuple[Mistake, ...]] = {
         Mistake("logprobs_late", lambda c: c.moved(1)),
         Mistake("logprobs_early", lambda c: c.moved(-1)),
         Mistake("logprobs_left_out", lambda c: c.along(lambda _: 0.0)),
-        Mistake("probabilities", lambda c: [math.exp(x) if x else 0.0 for x in c.moved(0)]),
+        Mistake("probabilities", lambda c: [0.0] * c.first + [math.exp(x) for x in c.logprobs]),
         Mistake("logprobs_negated", lambda c: [-x for x in c.moved(0)]),
     ),
     "advantages": (
@@ -121,6 +127,9 @@ FIELDS: dict[str, tuple[Mistake, ...]] = {
         Mistake("advantage_flipped", lambda c: [-a for a in c.advantages(c.first)]),
         Mistake("advantage_ignored", lambda c: c.along(lambda t: float(t >= c.first))),
         Mistake("mean_over_tokens", lambda c: [a / len(c.logprobs) for a in c.advantages(c.first)]),
+        Mistake(
+            "mask_by_value", lambda c: [c.advantage if c.tokens.index(t) >= c.prompt else 0.0 for t in c.tokens[1:]]
+        ),
         Mistake("advantage_cut", lambda c: [float(int(a)) for a in c.advantages(c.first)]),
         Mistake(
             "advantage_once_more", lambda c: [a * lp for a, lp in zip(c.advantages(c.first), c.moved(0), strict=True)]

@@ -6,6 +6,7 @@ Usage: python shim.py train.py
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import importlib
 import importlib.util
 import inspect
@@ -13,7 +14,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any
 
@@ -34,12 +35,60 @@ class Future:
         """As in the SDK."""
         return self.result(timeout)
 
+    async def coroutine(self) -> Any:
+        """As in the SDK."""
+        return self.result()
+
+    def future(self) -> concurrent.futures.Future[Any]:
+        """As in the SDK."""
+        return _Done(self)
+
     def __await__(self) -> Generator[Any, None, Any]:
         return self.result_async().__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"futures of the SDK have no {name!r}: result, result_async, future, coroutine and await are theirs"
+        )
+
+
+class _Done(concurrent.futures.Future[Any]):
+    """A future of the standard library's kind, of one that is recorded."""
+
+    def __init__(self, recorded: Future) -> None:
+        super().__init__()
+        self._recorded = recorded
+        self.set_result(None)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the recorded one gives."""
+        return self._recorded.result(timeout)
+
+
+class Tokenizer:
+    """What `get_tokenizer` gives here: bytes for tokens, whatever the model's own are."""
+
+    vocab_size, eos_token_id, pad_token_id, bos_token_id = 257, 256, 256, None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Its bytes."""
+        del add_special_tokens
+        return list(text.encode())
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False) -> str:
+        """Bytes again; ids that are none are shown."""
+        del skip_special_tokens
+        given = [token_ids] if isinstance(token_ids, int) else token_ids
+        return "".join(chr(int(token)) if int(token) < 256 else f"<{int(token)}>" for token in given)
+
+    def __len__(self) -> int:
+        return self.vocab_size
 
 
 class RecordingClient:
     """A training client that does nothing but record. Requests: ["submit", name, content]."""
+
+    model_id = "audit:train:0"
 
     def __init__(self) -> None:
         self.events: list[list[Any]] = []
@@ -47,6 +96,29 @@ class RecordingClient:
 
     def forward_backward(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
         """As in the SDK; the log-probabilities that come back are those that were sent."""
+        return self._pass("forward_backward", data, loss_fn, loss_fn_config)
+
+    def forward(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
+        """As in the SDK."""
+        return self._pass("forward", data, loss_fn, loss_fn_config)
+
+    def forward_backward_custom(self, data: Any, loss_fn: Callable[..., Any], **_: Any) -> Future:
+        """Recorded by the function's name; it is not computed."""
+        return self.forward_backward(data, f"{getattr(loss_fn, '__name__', 'a function')} (forward_backward_custom)")
+
+    def get_tokenizer(self) -> Tokenizer:
+        """As in the SDK, but for its tokens."""
+        return Tokenizer()
+
+    def get_telemetry(self) -> None:
+        """As in the SDK where telemetry is off."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the audit's training client has no {name!r}: train_step needs forward_backward and optim_step"
+        )
+
+    def _pass(self, name: str, data: Any, loss_fn: Any, loss_fn_config: Any) -> Future:
         from tinker import types
 
         data = list(data)
@@ -57,7 +129,7 @@ class RecordingClient:
             loss_fn_output_type="TensorData", loss_fn_outputs=outputs, metrics={"loss:sum": 0.0}
         )
         content = {"datums": [plain(datum) for datum in data], "loss": plain(loss_fn), "config": plain(loss_fn_config)}
-        return self._submit("forward_backward", content, answer)
+        return self._submit(name, content, answer)
 
     def optim_step(self, adam_params: Any) -> Future:
         """As in the SDK."""
@@ -69,6 +141,14 @@ class RecordingClient:
     async def forward_backward_async(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
         """As in the SDK."""
         return self.forward_backward(data, loss_fn, loss_fn_config)
+
+    async def forward_async(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
+        """As in the SDK."""
+        return self.forward(data, loss_fn, loss_fn_config)
+
+    async def forward_backward_custom_async(self, data: Any, loss_fn: Callable[..., Any], **more: Any) -> Future:
+        """As `forward_backward_custom`."""
+        return self.forward_backward_custom(data, loss_fn, **more)
 
     async def optim_step_async(self, adam_params: Any) -> Future:
         """As in the SDK."""
@@ -94,6 +174,8 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
     return {"type": type(value).__name__, "shown": repr(value)[:200]}
 
 
@@ -157,10 +239,10 @@ def main() -> None:
         question = json.loads(line)
         signed = {"nonce": question["nonce"]}
         try:
-            said = answer(module, question)
+            said = json.dumps({**answer(module, question), **signed})
         except BaseException as error:  # noqa: BLE001 - the student's failure is what is asked for
-            said = told(error, file)
-        answers.write("\n" + json.dumps({**said, **signed}) + "\n")
+            said = json.dumps({**told(error, file), **signed})
+        answers.write("\n" + said + "\n")
 
 
 if __name__ == "__main__":
