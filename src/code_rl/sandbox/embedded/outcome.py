@@ -29,9 +29,11 @@ class Streams:
         self.value = self._memory("value") if call else -1
         self.fetched = self._memory("fetched") if fetch else -1
         stdin, stdout = talk if talk is not None else (self.input, self.stdout)
-        self.descriptors = [self.input, stdout, self.stderr, self.value] if call else [stdin, stdout, self.stderr]
+        self.descriptors = [stdin, stdout, self.stderr]
+        if call:
+            self.descriptors.append(self.value)
         if call and talk is not None:
-            self.descriptors.append(stdin)
+            self.descriptors.append(self.input)
 
     def sent(self) -> None:
         """The test has its descriptors: close here what only it may keep open."""

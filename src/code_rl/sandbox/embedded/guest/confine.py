@@ -58,12 +58,12 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
     At `full` it is PID 1 of its own PID namespace, root in a user namespace of its own, with its own network, IPC and host name.
     """
     if wanted.level != FULL:
-        pid = os.fork()
+        pid = kernel.fork()
         if pid == 0 and wanted.level == LANDLOCK:
             _become(uid, wanted)
         return pid
     reader, writer = os.pipe()
-    between = os.fork()
+    between = kernel.fork()
     if between:
         os.close(writer)
         answer = os.read(reader, 4096)
@@ -172,7 +172,7 @@ def _may_unshare_mounts() -> bool:
 
 def _may_change_user() -> bool:
     """Whether this process, root by name, may take an unused user id."""
-    pid = os.fork()
+    pid = kernel.fork()
     if pid == 0:
         try:
             _take_user(FIRST_UID)

@@ -25,7 +25,6 @@ Step = tuple[Any, ...]
 """(whether its result lets the round go on, function, arguments...)."""
 
 _c = ctypes.PyDLL(None)
-_c.PyOS_BeforeFork.restype = _c.PyOS_AfterFork_Parent.restype = _c.PyOS_AfterFork_Child.restype = None
 _c.memset.restype = _c.send.restype = None
 _c.memcmp.restype = ctypes.c_bool
 _clone3 = ctypes.PyDLL(None)["syscall"]
@@ -42,7 +41,6 @@ _born = ctypes.create_string_buffer(4)
 _AT_FDCWD, _NO_FOLLOW = -100, 0x100
 _MNT_DETACH = 2
 _RIGHTS = struct.Struct("=qii")
-_STANDARD = 2
 _STAT_BYTES = 256
 """More than the kernel's structure has."""
 
@@ -92,7 +90,7 @@ def _calls(steps: tuple[Step, ...]) -> list[Iterator[Any]]:
 
 def fork(number: int) -> Step:
     """The child's round ends here; it has to be the process of this small number."""
-    return gives(number), os.fork
+    return gives(number), kernel.fork
 
 
 def clone(namespaces: int) -> tuple[Step, ...]:
@@ -103,19 +101,14 @@ def clone(namespaces: int) -> tuple[Step, ...]:
     flags = namespaces | _SETTID
     arguments = kernel.CloneArgs(flags=flags, child_tid=ctypes.addressof(_born), exit_signal=int(signal.SIGCHLD))
     return (
-        (zero, _c.PyOS_BeforeFork),
         (zero, _clone3, kernel.CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)),
         equal(_born, bytes(len(_born)), len(_born)),
-        (zero, _c.PyOS_AfterFork_Parent),
     )
 
 
 def cloned() -> bool:
-    """Whether this is a process that `clone` made; the interpreter learns of it here."""
-    if not any(_born.raw):
-        return False
-    _c.PyOS_AfterFork_Child()
-    return True
+    """Whether this is a process that `clone` made."""
+    return any(_born.raw)
 
 
 def waitid(kind: int, number: int, options: int, info: Any, usage: Any, goes_on: Callable[[Any], bool] = zero) -> Step:
@@ -161,12 +154,10 @@ class _Message(ctypes.Structure):
 
 
 class Descriptors:
-    """Those that come with a datagram, and where they are put: made ready once, for numbers that are known later."""
+    """Those that come with a datagram: made ready once, for numbers that are known later."""
 
-    def __init__(self, datagram: bytes, places: tuple[int, ...]) -> None:
-        """`places`: where each belongs, those that have none last; only standard streams are for children of the process, too."""
-        count = len(places)
-        self._channel, self._numbers = ctypes.c_int(), [ctypes.c_int() for _ in places]
+    def __init__(self, datagram: bytes, count: int) -> None:
+        self._channel = ctypes.c_int()
         self._wanted = ctypes.create_string_buffer(_RIGHTS.size + 4 * count)
         _RIGHTS.pack_into(self._wanted, 0, len(self._wanted), socket.SOL_SOCKET, socket.SCM_RIGHTS)
         data, room = (
@@ -182,22 +173,15 @@ class Descriptors:
         )
         self._kept = (data, room, part, message)
         self.taking: tuple[Step, ...] = (
-            (gives(len(datagram)), _c.recvmsg, self._channel, ctypes.byref(message), socket.MSG_CMSG_CLOEXEC),
+            (gives(len(datagram)), _c.recvmsg, self._channel, ctypes.byref(message), 0),
             equal(data, datagram, len(datagram)),
             equal(room, self._wanted, len(self._wanted)),
-        )
-        self.placing: tuple[Step, ...] = tuple(
-            (gives(at), _c.dup2, fd, at) if at <= _STANDARD else (gives(at), _c.dup3, fd, at, os.O_CLOEXEC)
-            for fd, at in zip(self._numbers, places, strict=True)
-            if at >= 0
         )
 
     def expect(self, channel: int, numbers: list[int]) -> None:
         """They will come on this channel, and have these numbers."""
         self._channel.value = channel
-        for at, (place, number) in enumerate(zip(self._numbers, numbers, strict=True)):
-            place.value = number
-            struct.pack_into("=i", self._wanted, _RIGHTS.size + 4 * at, number)
+        struct.pack_into(f"={len(numbers)}i", self._wanted, _RIGHTS.size, *numbers)
 
 
 def close_from(first: int) -> Step:
@@ -223,11 +207,6 @@ def limit(kind: int, soft_and_hard: Any) -> Step:
 def two_numbers() -> Any:
     """A place for the limits of `limit`."""
     return (ctypes.c_uint64 * 2)()
-
-
-def call(function: Callable[..., None], **arguments: Any) -> Step:
-    """A builtin function that returns nothing."""
-    return zero, functools.partial(function, **arguments)
 
 
 def write(fd: int, data: bytes) -> Step:

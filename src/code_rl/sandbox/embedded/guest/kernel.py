@@ -27,7 +27,11 @@ _MONOTONIC = 1
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_python = ctypes.PyDLL(None, use_errno=True)
+_held = ctypes.PyDLL(None, use_errno=True)
+"""Calls during which no other thread may run: those that return twice."""
+
+fork = _held.fork
+"""fork(2). The interpreter is not told: it has one thread, and what the standard modules want done at forks is for a program's own forks."""
 
 
 class KernelError(OSError):
@@ -88,16 +92,8 @@ def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:
     pidfd = ctypes.c_int(-1)
     end = 0 if flags & CLONE_PARENT else end
     arguments = CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end))
-    _python.PyOS_BeforeFork()
-    pid = _python.syscall(CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
-    if pid == 0:
-        _python.PyOS_AfterFork_Child()
-        return 0, -1
-    number = ctypes.get_errno()
-    _python.PyOS_AfterFork_Parent()
-    if pid < 0:
-        raise KernelError(f"clone3(flags={flags:#x})", number)
-    return pid, pidfd.value
+    pid = _check(_held.syscall(CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)), f"clone3(flags={flags:#x})")
+    return (pid, pidfd.value) if pid else (0, -1)
 
 
 def unshare(flags: int, step: str) -> None:

@@ -97,11 +97,9 @@ def _act(stdin: int, stdout: int, channel: int) -> None:
     os.lseek(stdin, 0, os.SEEK_SET)
     os.ftruncate(stdout, 0)
     os.close(os.dup(stdin))
-    first = testrun.First(False, False, (cycle.drop_capabilities(kernel.NOBODYS_HEADER),), [])
+    first = testrun.First(False, False, (cycle.drop_capabilities(kernel.NOBODYS_HEADER),))
     given = first.expect(channel, resource.getrlimit(resource.RLIMIT_CPU))
     first.steps.take()
-    with contextlib.suppress(TypeError):
-        os.register_at_fork(before=None)
     for fd in given:
         os.close(fd)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, "r", closefd=False)), "utf-8")

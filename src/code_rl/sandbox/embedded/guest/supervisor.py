@@ -89,7 +89,7 @@ class Supervisor:
         self._job = wire.receive_job(channel)
         channel.recv(1, socket.MSG_PEEK)
         self._account.begin()
-        pid = os.fork()
+        pid = kernel.fork()
         if pid == 0:
             run.child()
         self._end(run, pid, _REHEARSAL_S)
@@ -101,7 +101,7 @@ class Supervisor:
         if counter >= 0:
             os.pwrite(counter, b"1", 0)
         self._account.begin()
-        return os.fork()
+        return kernel.fork()
 
     def _repeat(self, rounds: cycle.Rounds, counter: int) -> int:
         """Run test after test. Returns 0 in a test; or the number of a test's process that needs to be looked after."""

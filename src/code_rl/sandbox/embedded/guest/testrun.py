@@ -21,9 +21,6 @@ _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
 """Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address space, for the room that
 the C library reserves for each thread. What is touched is judged by peak memory."""
 
-fork_hooks: list[dict[str, Any]] = []
-"""What the standard modules asked to have done at forks; programs get it back."""
-
 
 class TestRun:
     """How each test of a submission starts.
@@ -72,7 +69,12 @@ class TestRun:
     def make_ready(self, first: First) -> None:
         """In the supervisor, when it opens no descriptors any more: see to it that the process just forked finds `first` as it has to be."""
         self._first = first
-        self._given, *_ = first.expect(self._channel.fileno(), self._cpu)
+        for fd in first.places:
+            os.close(fd)
+        given = first.expect(self._channel.fileno(), self._cpu)
+        if given[: len(first.places)] != list(first.places):
+            raise RuntimeError(f"a test's descriptors would be {given}")
+        self._arguments = given[-1] if self._job.talks else 0
 
     def close(self, account: kernel.Account) -> None:
         """In the supervisor, when the test is over: read files back.
@@ -112,39 +114,36 @@ class TestRun:
         if self._job.fn_name is None:
             os.closerange(VALUE_FD, 1 << 20)
             return b""
+        arguments = files.read_from_start(self._arguments, os.fstat(self._arguments).st_size)
         if not self._job.talks:
             place(os.open("/dev/null", os.O_RDONLY), 0)
-        arguments = files.read_from_start(self._given, os.fstat(self._given).st_size)
+        os.set_inheritable(VALUE_FD, False)
         os.closerange(_FAULT_FD, 1 << 20)
         return arguments
 
 
 class First:
-    """What every test of a kind does first: hear signals, take its descriptors, be limited, give the modules their hooks, drop what is ours."""
+    """What every test of a kind does first: hear signals, take its descriptors, be limited, drop what is ours."""
 
-    def __init__(
-        self, call: bool, talks: bool, dropping: tuple[cycle.Step, ...], hooks: list[dict[str, Any]] | None = None
-    ) -> None:
+    def __init__(self, call: bool, talks: bool, dropping: tuple[cycle.Step, ...]) -> None:
         """Made in the worker, so that no supervisor has to. `dropping`: how capabilities are given up; where that takes more, it is left to be done."""
-        self._count = 3 + call + (call and talks)
-        self._descriptors = cycle.Descriptors(
-            wire.CASE_DATAGRAM, (-1, 1, 2, VALUE_FD, 0)[: self._count] if call else (0, 1, 2)
-        )
+        self.places = (0, 1, 2, VALUE_FD) if call else (0, 1, 2)
+        """What is to be free before the fork: the kernel gives the lowest numbers that are, so that nothing has to be moved."""
+        self._count = len(self.places) + (call and talks)
+        self._descriptors = cycle.Descriptors(wire.CASE_DATAGRAM, self._count)
         self._cpu = cycle.two_numbers()
         self.closes = bool(dropping) and not call
         self.steps = cycle.Once(
             cycle.block_no_signal(),
             *self._descriptors.taking,
             cycle.limit(resource.RLIMIT_CPU, self._cpu),
-            *(cycle.call(os.register_at_fork, **hook) for hook in (fork_hooks if hooks is None else hooks)),
             *dropping,
-            *self._descriptors.placing,
             *((cycle.close_from(VALUE_FD),) if self.closes else ()),
         )
 
     def expect(self, channel: int, cpu: tuple[int, int]) -> list[int]:
         """Before the fork. Returns the numbers that the descriptors will have."""
-        numbers = [os.dup(2) for _ in range(self._count)]
+        numbers = [os.dup(channel) for _ in range(self._count)]
         for fd in numbers:
             os.close(fd)
         self._descriptors.expect(channel, numbers)

@@ -83,7 +83,7 @@ class Worker:
         """
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         directory = files.make_directory(self._directory)
-        pid = os.fork()
+        pid = kernel.fork()
         if pid == 0:
             self._control.close()
             self._supervise(channel, directory)
