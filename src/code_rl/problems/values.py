@@ -19,7 +19,6 @@ import json
 import sys
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MemberDescriptorType
 from typing import Any
 
@@ -37,25 +36,42 @@ class ValueCodecError(ValueError):
     """The value or its encoding is outside what the codec carries."""
 
 
-@dataclass(frozen=True, slots=True)
 class Encoded:
     """A value that travels as the text of its encoding and is first read where it arrives."""
 
-    text: str
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedList:
+class _Nodes:
+    """What a structure of linked nodes holds. Not a dataclass: that module brings a megabyte, which every test's process would inherit."""
+
+    __slots__ = ("items",)
+    items: tuple[Any, ...]
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self.items = items
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.items == other.items
+
+    def __hash__(self) -> int:
+        return hash(self.items)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.items!r})"
+
+
+class LinkedList(_Nodes):
     """The values of a singly linked list, head first; at least one."""
 
-    items: tuple[Any, ...]
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BinaryTree:
+class BinaryTree(_Nodes):
     """The values of a binary tree in level order, None for an absent child of a present node; the first and the last are not None."""
 
-    items: tuple[Any, ...]
+    __slots__ = ()
 
 
 def encode(value: Any, depth: int = 0) -> Any:

@@ -15,7 +15,6 @@ STANDARD_MODULES = (
     "collections.abc",
     "contextlib",
     "copy",
-    "dataclasses",
     "enum",
     "functools",
     "heapq",

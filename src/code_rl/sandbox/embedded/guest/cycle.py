@@ -158,24 +158,22 @@ class Descriptors:
 
     def __init__(self, datagram: bytes, count: int) -> None:
         self._channel = ctypes.c_int()
-        self._wanted = ctypes.create_string_buffer(_RIGHTS.size + 4 * count)
-        _RIGHTS.pack_into(self._wanted, 0, len(self._wanted), socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        data, room = (
-            ctypes.create_string_buffer(len(datagram)),
-            ctypes.create_string_buffer(socket.CMSG_SPACE(4 * count)),
-        )
-        part = (ctypes.c_size_t * 2)(ctypes.addressof(data), len(data))
+        rights, room = _RIGHTS.size + 4 * count, socket.CMSG_SPACE(4 * count)
+        self._wanted = ctypes.create_string_buffer(room + len(datagram))
+        _RIGHTS.pack_into(self._wanted, 0, rights, socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        self._wanted[room:] = datagram
+        found = ctypes.create_string_buffer(len(self._wanted))
+        part = (ctypes.c_size_t * 2)(ctypes.addressof(found) + room, len(datagram))
         message = _Message(
             parts=ctypes.addressof(part),
             number_of_parts=1,
-            control=ctypes.addressof(room),
-            control_bytes=len(room),
+            control=ctypes.addressof(found),
+            control_bytes=room,
         )
-        self._kept = (data, room, part, message)
+        self._kept = (part, message)
         self.taking: tuple[Step, ...] = (
             (gives(len(datagram)), _c.recvmsg, self._channel, ctypes.byref(message), 0),
-            equal(data, datagram, len(datagram)),
-            equal(room, self._wanted, len(self._wanted)),
+            equal(found, self._wanted, len(self._wanted)),
         )
 
     def expect(self, channel: int, numbers: list[int]) -> None:

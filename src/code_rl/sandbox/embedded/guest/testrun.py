@@ -35,18 +35,13 @@ class TestRun:
         confinement: confine.TestConfinement,
         program: runner.Program,
         base_bytes: int,
-        rehearses: bool,
     ) -> None:
-        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be done that they forbid.
-
-        `rehearses`: the first test ends at once.
-        """
+        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be done that they forbid."""
         self._job, self._channel, self._confinement, self._program = job, channel, confinement, program
         self._fault_seen, fault = os.pipe()
         os.set_blocking(self._fault_seen, False)
         place(fault, _FAULT_FD)
         self._fetched = -1
-        self._rehearsal = one_byte() if rehearses else -1
         largest = max(job.file_bytes, job.output_bytes + 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
         # A backstop: the watch stops a test at its limit, the kernel's own counts in whole seconds.
@@ -91,11 +86,11 @@ class TestRun:
 
     def child(self) -> NoReturn:
         """In the process just forked: drop all that is ours, become the program."""
-        if self._rehearsal >= 0 and os.read(self._rehearsal, 1):
-            os._exit(0)
         arguments = b""
         try:
             if not self._first.steps.take():
+                if self._first.only_rehearses():
+                    os._exit(0)
                 raise ConnectionError("the descriptors of a test cannot be had")
             if not self._first.closes:
                 arguments = self._enter()
@@ -125,8 +120,12 @@ class TestRun:
 class First:
     """What every test of a kind does first: hear signals, take its descriptors, be limited, drop what is ours."""
 
-    def __init__(self, call: bool, talks: bool, dropping: tuple[cycle.Step, ...]) -> None:
-        """Made in the worker, so that no supervisor has to. `dropping`: how capabilities are given up; where that takes more, it is left to be done."""
+    def __init__(self, call: bool, talks: bool, dropping: tuple[cycle.Step, ...], account: kernel.Account) -> None:
+        """Made in the worker, so that no supervisor has to. `dropping`: how capabilities are given up; where that takes more, it is left to be done.
+
+        Where `account` says that this is a rehearsal, nothing is done.
+        """
+        self._account = account
         self.places = (0, 1, 2, VALUE_FD) if call else (0, 1, 2)
         """What is to be free before the fork: the kernel gives the lowest numbers that are, so that nothing has to be moved."""
         self._count = len(self.places) + (call and talks)
@@ -134,12 +133,17 @@ class First:
         self._cpu = cycle.two_numbers()
         self.closes = bool(dropping) and not call
         self.steps = cycle.Once(
+            cycle.equal(account.cause, bytes([wire.RAN]), 1),
             cycle.block_no_signal(),
             *self._descriptors.taking,
             cycle.limit(resource.RLIMIT_CPU, self._cpu),
             *dropping,
             *((cycle.close_from(VALUE_FD),) if self.closes else ()),
         )
+
+    def only_rehearses(self) -> bool:
+        """Whether the test is to end at once."""
+        return self._account.view[wire.CAUSE_AT] != wire.RAN
 
     def expect(self, channel: int, cpu: tuple[int, int]) -> list[int]:
         """Before the fork. Returns the numbers that the descriptors will have."""
