@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from code_rl.sandbox import runner
 from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, wire
