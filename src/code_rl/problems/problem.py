@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from code_rl.errors import DataError
+from code_rl.problems import syntax
 
 DEFAULT_TIME_LIMIT_S = 6.0
 DEFAULT_MEMORY_LIMIT_MB = 1024
@@ -225,12 +226,12 @@ class _Parsed:
 def _parsed(source: str) -> _Parsed | str:
     """What a source defines and runs, or why it does not compile."""
     try:
+        tree = syntax.parse(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
             compile(tree, "<source>", "exec", dont_inherit=True)
     except SyntaxError as error:
-        return f"{error.msg} (its line {error.lineno})"
+        return f"{error.msg} (its line {error.lineno})" if error.lineno else error.msg
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error) or type(error).__name__
     defined = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}  # the last of a name counts

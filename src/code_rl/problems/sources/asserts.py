@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from code_rl.problems import syntax
 from code_rl.problems.problem import CallTest, Compare, Problem
 from code_rl.problems.sources.records import Draft, RowError
 
@@ -268,8 +269,8 @@ class AssertReader:
 def read_statements(source: str) -> list[ast.stmt]:
     """The statements of a test's source. Raises AssertFormError when it is not Python."""
     try:
-        return ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return syntax.parse(source).body
+    except SyntaxError as error:
         raise AssertFormError("test_is_not_python", str(error)) from error
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from code_rl.problems import syntax
 from code_rl.problems.files import parse_json, short
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.sources.records import Reading, RowError, Unsettled, from_json
@@ -343,8 +344,8 @@ def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...])
 def _header(code: str, fn_name: str) -> str | None:
     """The line of `code` that defines `fn_name` (in its class, if it is a method), without its body."""
     try:
-        body = ast.parse(code).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        body = syntax.parse(code).body
+    except SyntaxError:
         return None
     for part in body:
         if isinstance(part, ast.FunctionDef) and part.name == fn_name:
