@@ -240,6 +240,7 @@ def encoded(result: object, accept: str) -> tuple[bytes, str]:
                 {"stop_reason": s.stop_reason, "tokens": s.tokens, "logprobs": s.logprobs} for s in result.sequences
             ],
             "prompt_logprobs": None if scored is None else [None if math.isnan(v) else v for v in scored.tolist()],
+            "topk_prompt_logprobs": result.topk_prompt_logprobs,
         }
     else:
         assert isinstance(result, types.ForwardBackwardOutput)
@@ -260,6 +261,7 @@ def size_of(result: object) -> int:
     """About how many bytes a result holds in memory."""
     if isinstance(result, types.SampleResponse):
         prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
+        prompt += 2 * result.topk_prompt_logprobs_np.logprobs.size if result.topk_prompt_logprobs_np is not None else 0
         return 512 + 4 * prompt + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
     if isinstance(result, types.ForwardBackwardOutput):
         return 512 + sum(256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values())
@@ -274,6 +276,16 @@ def _sample(result: types.SampleResponse) -> pb.SampleResponse:
         into.logprobs = np.asarray(sequence.logprobs_np, dtype="<f4").tobytes()
     if result.prompt_logprobs_np is not None:
         message.prompt_logprobs = np.asarray(result.prompt_logprobs_np, dtype="<f4").tobytes()
+    if (best := result.topk_prompt_logprobs_np) is not None:
+        length, k = best.token_ids.shape
+        message.topk_prompt_logprobs.CopyFrom(
+            pb.TopkLogprobs(
+                token_ids=best.token_ids.astype("<i4").tobytes(),
+                logprobs=best.logprobs.astype("<f4").tobytes(),
+                k=k,
+                length=length,
+            )
+        )
     return message
 
 
@@ -284,6 +296,7 @@ def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
         parts = [np.asarray(output[name].to_numpy(), dtype="<f4") for output in result.loss_fn_outputs]
         field = record.fields[name]
         field.dtype = pb.DTYPE_FLOAT32
+        field.trailing_shape.extend(parts[0].shape[1:])
         field.data = b"".join(part.tobytes() for part in parts)
         field.offsets = np.cumsum([0, *(part.nbytes for part in parts)], dtype="<i8").tobytes()
     for name, value in result.metrics.items():
