@@ -94,11 +94,15 @@ IMAGE = {"model_input": {"chunks": [{"type": "image_asset_pointer", "location": 
     ("refused", "named"),
     [
         ({"data": [json_datum([5, 10**6, 7])], "loss": "cross_entropy"}, "vocabulary"),
-        ({"data": [json_datum(TOKENS)], "loss": "gspo"}, "gspo.*cross_entropy, importance_sampling, ppo, cispo"),
+        (
+            {"data": [json_datum(TOKENS)], "loss": "stable_reinforce"},
+            "stable_reinforce.*cross_entropy, importance_sampling, ppo, cispo, dro, gspo",
+        ),
+        ({"data": [json_datum(TOKENS)], "loss": "dro"}, "beta"),
         ({"data": [json_datum(TOKENS, **IMAGE)], "loss": "cross_entropy"}, ""),
         ({"data": [{"nonsense": 1}], "loss": "cross_entropy"}, "loss_fn_inputs"),
     ],
-    ids=["data", "loss", "image", "shape"],
+    ids=["data", "loss", "setting", "image", "shape"],
 )
 def test_a_refused_pass_takes_its_turn_and_the_step_behind_it_is_not_taken(raw, model, refused, named):
     before = loss(raw, model, 1)
