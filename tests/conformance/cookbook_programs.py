@@ -3,7 +3,7 @@
     python cookbook_programs.py TOKENIZER_FOLDER MODULE WORDS…     # as: python -m MODULE WORDS…
     python cookbook_programs.py TOKENIZER_FOLDER quickstart
 
-TINKER_BASE_URL names the server, whose `models=` file maps MODEL to the built-in model. What stands in for the hub, which these
+TINKER_BASE_URL names the server, whose `models=` file maps MODEL and ANSWERER to the built-in model. What stands in for the hub, which these
 programs want and which is not at hand: a tokenizer under MODEL's name (through the cookbook's own register_tokenizer) and some
 rows of each data set. VARIED=1 gives `rl_loop` a reward that varies.
 """
@@ -14,6 +14,7 @@ import runpy
 import sys
 
 MODEL = "Qwen/Qwen3-8B"
+ANSWERER = "Qwen/Qwen3.5-9B"  # whom one recipe names in its source
 ROWS = 1100
 CODE = "```python\ndef solve(xs):\n    return sum(xs[:2])\n```"
 
@@ -65,7 +66,8 @@ def stand_in_for_the_hub(tokenizer_folder):
     from tinker_cookbook.tokenizer_utils import register_tokenizer
     from transformers import AutoTokenizer
 
-    register_tokenizer(MODEL, lambda: AutoTokenizer.from_pretrained(tokenizer_folder))
+    for name in (MODEL, ANSWERER):
+        register_tokenizer(name, lambda: AutoTokenizer.from_pretrained(tokenizer_folder))
     datasets.load_dataset = load_dataset
     datasets.get_dataset_config_names = lambda _: ["algebra"]
 
@@ -129,5 +131,5 @@ if __name__ == "__main__":
         if os.environ.get("VARIED"):
             vary_the_reward()
         sys.argv = [program, *words]
-        runpy.run_module(program, run_name="__main__")
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
     print("completed", program)

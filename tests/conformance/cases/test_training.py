@@ -117,6 +117,24 @@ def test_soft_targets_train_as_their_weights_on_one_target_do(backend):
     assert np.allclose(logprobs(forward(halves, probe))[0], logprobs(forward(whole, probe))[0], atol=1e-4)
 
 
+def test_a_custom_loss_of_soft_targets_trains_though_most_of_its_weights_are_zero(backend):
+    """The SDK sends such weights as compressed rows."""
+    torch = pytest.importorskip("torch")
+    targets, weights = np.tile(np.array(A[1:])[:, None], (1, 4)), np.zeros((23, 4))
+    weights[7:, 2] = 1.0
+    data = [soft(A, targets, weights)]
+
+    def loss(_, logprobs_list):
+        return -(logprobs_list[0] * torch.tensor(weights, dtype=torch.float32)).sum(), {}
+
+    custom, plain = backend.trainer(), backend.trainer()
+    custom.forward_backward_custom(data, loss).result()
+    custom.optim_step(ADAM).result()
+    train(plain, [supervised(A, weights[:, 2].tolist())])
+    probe = [supervised(B)]
+    assert np.allclose(logprobs(forward(custom, probe))[0], logprobs(forward(plain, probe))[0], atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("data", "named"),
     [
