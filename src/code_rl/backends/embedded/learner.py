@@ -191,7 +191,7 @@ class Learner:
         branch = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
         losses = _losses(how, branch, batch)
         if backward:
-            losses.sum().backward()
+            losses.sum().backward()  # type: ignore[no-untyped-call]
         return [stem, branch.detach(), losses.detach()]
 
 
