@@ -35,6 +35,7 @@ RECIPES = {
     "rl_loop gspo": "rl_loop batch_size=4 group_size=4 max_tokens=24 loss_fn=gspo",
     "math_rl": f"math_rl.train {RL} env=gsm8k loss_fn=importance_sampling",
     "math_rl dro": f'math_rl.train {RL} env=math loss_fn=dro loss_fn_config={{"beta":0.05}}',
+    "math_rl async": f"math_rl.train {RL} env=gsm8k max_steps_off_policy=1 loss_fn=ppo",
     "shorter": "preference.shorter.train renderer_name=qwen3 batch_size=4 group_size=4 max_tokens=24 eval_every=0",
     "on_policy": f"distillation.on_policy_distillation {RL} teacher_model={MODEL}",
     "off_policy": f"distillation.off_policy_reasoning renderer_name=qwen3 {SL} buffer_size=64 max_prompts=64 eval_every=0",
