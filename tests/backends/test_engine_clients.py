@@ -347,7 +347,7 @@ def test_saving_is_refused_where_it_cannot_be_honoured(tmp_path):
         blocked.save_state("s").result()
 
 
-@pytest.mark.parametrize("name", ["dro", "gspo", "stable_reinforce", "custom", "PPO", ""])
+@pytest.mark.parametrize("name", ["stable_reinforce", "custom", "PPO", ""])
 def test_unknown_losses_are_refused_by_name(name):
     _, trainer = client()
     with pytest.raises(ConfigError, match="loss_fn"):
@@ -436,6 +436,8 @@ def test_services_refuse_what_they_cannot_honour(tmp_path):
     ("config", "word"),
     [
         ({"model_type": "gpt2"}, "gpt2"),
+        ({"model_type": "qwen3_5"}, "qwen3_5"),
+        ({"model_type": "gemma3_text"}, "gemma3_text"),
         ({"model_type": "qwen3", "hidden_act": "gelu"}, "gelu"),
         ({"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 0}, "sliding"),
         ({"model_type": "llama", "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic"),

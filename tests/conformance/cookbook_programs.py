@@ -1,30 +1,64 @@
-"""Programs of tinker-cookbook 0.5.8, unmodified, run in an environment that has the cookbook and not this project.
+"""Programs of tinker-cookbook 0.6.1, unmodified, run in an environment that has the cookbook and not this project.
 
-    python cookbook_programs.py (sl_loop|rl_loop|rl_train|quickstart) LOG_FOLDER TOKENIZER_FOLDER
+    python cookbook_programs.py TOKENIZER_FOLDER MODULE WORDS…     # as: python -m MODULE WORDS…
+    python cookbook_programs.py TOKENIZER_FOLDER quickstart
 
-TINKER_BASE_URL names the server, whose `models=` file maps MODEL to the built-in model. What stands in for the hub, which these
-programs want and which is not at hand: a tokenizer under MODEL's name (through the cookbook's own register_tokenizer) and the
-recipes' data sets, a few rows each.
+TINKER_BASE_URL names the server, whose `models=` file maps MODEL and ANSWERER to the built-in model. What stands in for the hub, which these
+programs want and which is not at hand: a tokenizer under MODEL's name (through the cookbook's own register_tokenizer) and some
+rows of each data set. VARIED=1 gives `rl_loop` a reward that varies.
 """
 
-import asyncio
+import json
+import os
+import runpy
 import sys
 
 MODEL = "Qwen/Qwen3-8B"
+ANSWERER = "Qwen/Qwen3.5-9B"  # whom one recipe names in its source
+ROWS = 1100
+CODE = "```python\ndef solve(xs):\n    return sum(xs[:2])\n```"
 
 
-def rows(kind):
+def row(kind, n):
+    """Row n of a data set, in the columns that the recipes read."""
+    question = f"Return the sum of the first {n % 32 + 2} numbers of the list."
+    tests = [{"type": "stdin_stdout", "input": f"{n} 1\n", "output": f"{n + 1}\n", "testtype": "stdin_stdout"}] * 2
+    talk = f"\n\nHuman: {question}\n\nAssistant: "
+    return {
+        "no_robots": lambda: {"messages": [said("user", question), said("assistant", CODE)]},
+        "tulu-3-sft-mixture": lambda: {"messages": [said("user", question), said("assistant", CODE)]},
+        "gsm8k": lambda: {"question": question, "answer": f"#### {n}"},
+        "MATH-500": lambda: {"problem": f"Held out: {question}", "solution": f"\\boxed{{{n}}}", "answer": str(n)},
+        "hendrycks_math": lambda: {"problem": f"{n}: {question}", "solution": f"\\boxed{{{n}}}"},
+        "DeepMath-103K": lambda: {"question": question, "final_answer": str(n)},
+        "DeepCoder-Preview-Dataset": lambda: {"problem": question, "tests": json.dumps(tests), "metadata": "{}"},
+        "hh-rlhf": lambda: {"chosen": talk + CODE, "rejected": talk + "no"},
+        "OpenThoughts3-1.2M": lambda: {
+            "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": CODE}]
+        },
+        "SciKnowEval": lambda: {
+            "domain": "Chemistry",
+            "details": {"level": "L3"},
+            "type": "mcq-4-choices",
+            "question": question,
+            "choices": {"label": ["A", "B"], "text": [str(n), str(n + 1)]},
+            "answerKey": "A",
+        },
+        "wikitext": lambda: {"text": f"{question} After that, the list and the sum are one.\n"},
+    }[kind]()
+
+
+def said(role, content):
+    return {"role": role, "content": content}
+
+
+def load_dataset(path, *_, split=None, streaming=False, **__):
     import datasets
 
-    questions = [f"Return the sum of the first {n} numbers of the list." for n in range(2, 34)]
-    if kind == "HuggingFaceH4/no_robots":
-        answer = "```python\ndef solve(xs):\n    return sum(xs[:2])\n```"
-        table = [
-            {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": answer}]} for q in questions
-        ]
-    else:
-        table = [{"question": q, "answer": f"#### {n}"} for n, q in enumerate(questions)]
-    return datasets.DatasetDict({"train": datasets.Dataset.from_list(table)})
+    table = datasets.Dataset.from_list([row(path.rpartition("/")[2], n) for n in range(ROWS)])
+    if streaming:
+        return table.to_iterable_dataset()
+    return table if split else datasets.DatasetDict({"train": table, "test": table})
 
 
 def stand_in_for_the_hub(tokenizer_folder):
@@ -32,84 +66,24 @@ def stand_in_for_the_hub(tokenizer_folder):
     from tinker_cookbook.tokenizer_utils import register_tokenizer
     from transformers import AutoTokenizer
 
-    register_tokenizer(MODEL, lambda: AutoTokenizer.from_pretrained(tokenizer_folder))
-    datasets.load_dataset = lambda name, *_: rows(name)
+    for name in (MODEL, ANSWERER):
+        register_tokenizer(name, lambda: AutoTokenizer.from_pretrained(tokenizer_folder))
+    datasets.load_dataset = load_dataset
+    datasets.get_dataset_config_names = lambda _: ["algebra"]
 
 
-def sl_loop(log):
-    from tinker_cookbook.recipes import sl_loop as recipe
+def vary_the_reward():
+    """The built-in model boxes no number: with the recipe's own reward every advantage is zero, and it takes no step."""
+    from tinker_cookbook.recipes.math_rl import math_env, math_grading
 
-    small = {"batch_size": 4, "max_steps": 5, "save_every": 2, "learning_rate": 2e-3, "max_length": 256}
-    recipe.main(recipe.Config(log_path=log, model_name=MODEL, **small))
+    def graded(given, _):
+        return len(given) % 2 == 1
 
-
-def rl_loop(log):
-    from tinker_cookbook.recipes import rl_loop as recipe
-
-    # The built-in model boxes no number: with the recipe's own reward every advantage is zero, and no step is taken.
-    recipe.get_reward = lambda response, answer: float(len(response) % 2)
-    small = {"batch_size": 4, "group_size": 4, "max_steps": 2, "save_every": 1, "max_tokens": 32}
-    recipe.main(recipe.Config(log_path=log, model_name=MODEL, **small))
+    math_grading.extract_boxed = math_env.extract_boxed = lambda text: text
+    math_grading.grade_answer = math_env.grade_answer = graded
 
 
-def rl_train(log):
-    """The cookbook's trainer, on an environment of ours: the answer counts when it has a fenced block."""
-    import chz
-    from tinker_cookbook import renderers
-    from tinker_cookbook.rl import train
-    from tinker_cookbook.rl.problem_env import ProblemEnv, ProblemGroupBuilder
-    from tinker_cookbook.rl.types import RLDataset, RLDatasetBuilder
-    from tinker_cookbook.tokenizer_utils import get_tokenizer
-
-    class Fenced(ProblemEnv):
-        def __init__(self, renderer, question):
-            super().__init__(renderer)
-            self.question = question
-
-        def get_question(self):
-            return self.question
-
-        def check_answer(self, sample_str):
-            return sample_str.count("x") % 2 == 0
-
-        def check_format(self, sample_str):
-            return "```" in sample_str
-
-        def get_reference_answer(self):
-            return ""
-
-    class Questions(RLDataset):
-        def __init__(self, renderer):
-            self.renderer = renderer
-
-        def get_batch(self, index):
-            texts = [f"Write a function that adds {index + i} to x." for i in range(4)]
-            return [ProblemGroupBuilder(env_thunk=lambda t=t: Fenced(self.renderer, t), num_envs=8) for t in texts]
-
-        def __len__(self):
-            return 3
-
-    @chz.chz
-    class Builder(RLDatasetBuilder):
-        async def __call__(self):
-            return Questions(renderers.get_renderer("qwen3", get_tokenizer(MODEL))), None
-
-    config = train.Config(
-        learning_rate=1e-3,
-        dataset_builder=Builder(),
-        model_name=MODEL,
-        recipe_name="ours",
-        renderer_name="qwen3",
-        max_tokens=48,
-        log_path=log,
-        eval_every=0,
-        save_every=2,
-        lora_rank=8,
-    )
-    asyncio.run(train.main(config))
-
-
-def quickstart(log):
+def quickstart():
     """The flow of the SDK's own quickstart: a model, cross-entropy on a few examples, then samples."""
     import numpy as np
     import tinker
@@ -149,8 +123,13 @@ def quickstart(log):
 
 
 if __name__ == "__main__":
-    program, log_folder, tokenizer = sys.argv[1:]
-    if program != "quickstart":
-        stand_in_for_the_hub(tokenizer)
-    globals()[program](log_folder)
+    folder, program, *words = sys.argv[1:]
+    if program == "quickstart":
+        quickstart()
+    else:
+        stand_in_for_the_hub(folder)
+        if os.environ.get("VARIED"):
+            vary_the_reward()
+        sys.argv = [program, *words]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
     print("completed", program)

@@ -143,16 +143,30 @@ def test_server_of_another_kind(capsys, tmp_path):
     assert "does not speak Tinker's protocol" in line
 
 
-def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(capsys, tmp_path):
-    async def older(request: web.Request) -> web.Response:
-        if request.path.endswith("client/config"):
-            return web.json_response({"pjwt_auth_enabled": False})
-        return web.json_response({"detail": "Not Found"}, status=404)
+async def of_an_older_generation(request: web.Request) -> web.Response:
+    if request.path.endswith("client/config"):
+        return web.json_response({"pjwt_auth_enabled": False})
+    return web.json_response({"detail": "Not Found"}, status=404)
 
-    with OtherServer(older) as other:
+
+def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(capsys, tmp_path):
+    with OtherServer(of_an_older_generation) as other:
         line = refusal(capsys, tmp_path / "run", backend=other.url, model_name="tiny")
     assert "older generation of the protocol" in line
     assert "pip install tinker==0.24.1" in line
+
+
+def test_export_from_a_server_of_an_older_generation_is_refused_before_the_sdk_meets_it(capsys, tmp_path):
+    """One SDK cannot speak to it and the other cannot fetch: neither is to be installed."""
+    words = ["export", "checkpoint=tinker://r/weights/1", f"out={tmp_path / 'out'}"]
+    with OtherServer(of_an_older_generation) as other:
+        assert main([*words, f"backend={other.url}"]) == 2
+        line = capsys.readouterr().err
+    assert len(line.splitlines()) == 1
+    assert "cannot be exported" in line
+    assert "pip install" not in line
+    assert main([*words, f"backend={other.url}"]) == 2
+    assert "cannot be reached" in capsys.readouterr().err
 
 
 def test_sdk_too_old_for_the_embedded_engine_is_refused_with_what_to_install(tmp_path):

@@ -132,7 +132,7 @@ class Fuzzer:
                 ("asample", {**sample, "sampling_params": {**params, "stop": self.random.choice(([[1]], [""], {"a": 1}))}}),
                 ("asample", {**sample, "sampling_params": {**params, "seed": self.random.choice((0.5, "x", [1]))}}),
                 ("asample", {**sample, "sampling_params": {**params, "no_such": 1}}),
-                ("asample", {**sample, "topk_prompt_logprobs": 5}),
+                ("asample", {**sample, "topk_prompt_logprobs": self.random.choice((-1, 1025, 10**9))}),
                 ("asample", {**sample, "no_such_field": absurd}),
                 ("asample", {**sample, "seq_id": self.random.choice((-1, 2**63, 10**30))}),
                 ("create_model", {"session_id": self.session, "model_seq_id": 9, "base_model": self.random.choice(("../x", "", "\0", "a/b/c", "/etc"))}),

@@ -94,11 +94,15 @@ IMAGE = {"model_input": {"chunks": [{"type": "image_asset_pointer", "location": 
     ("refused", "named"),
     [
         ({"data": [json_datum([5, 10**6, 7])], "loss": "cross_entropy"}, "vocabulary"),
-        ({"data": [json_datum(TOKENS)], "loss": "gspo"}, "gspo.*cross_entropy, importance_sampling, ppo, cispo"),
+        (
+            {"data": [json_datum(TOKENS)], "loss": "stable_reinforce"},
+            "stable_reinforce.*cross_entropy, importance_sampling, ppo, cispo, dro, gspo",
+        ),
+        ({"data": [json_datum(TOKENS)], "loss": "dro"}, "beta"),
         ({"data": [json_datum(TOKENS, **IMAGE)], "loss": "cross_entropy"}, ""),
         ({"data": [{"nonsense": 1}], "loss": "cross_entropy"}, "loss_fn_inputs"),
     ],
-    ids=["data", "loss", "image", "shape"],
+    ids=["data", "loss", "setting", "image", "shape"],
 )
 def test_a_refused_pass_takes_its_turn_and_the_step_behind_it_is_not_taken(raw, model, refused, named):
     before = loss(raw, model, 1)
@@ -131,3 +135,26 @@ def test_stability_info_is_refused_with_its_loss_and_what_to_choose(raw):
     status, answer = raw.post("asample", {**asked, "sampling_params": {"max_tokens": 1}})
     assert status == 400
     assert re.search("record_stability_info.*stable_reinforce.*importance_sampling", answer["detail"])
+
+
+@pytest.mark.parametrize(
+    ("starts", "columns", "shape", "named"),
+    [
+        ([0, 1], [5], [1, 3], "column"),
+        ([0, 1], [-1], [1, 3], "column"),
+        ([0, 2], [0], [1, 3], "compressed rows"),
+        ([1, 1], [0], [1, 3], "compressed rows"),
+        ([0, 1], [0], [10**9, 10**9], "compressed rows"),
+        ([0, 1], [0], [1, 10**9], "compressed rows"),
+        ([], [], [1, 3], "compressed rows"),
+        ([0, 1], [0], None, "compressed rows"),
+    ],
+)
+def test_compressed_rows_that_are_none_are_refused_and_cost_no_memory(raw, model, starts, columns, shape, named):
+    weights = {"data": [1.0], "dtype": "float32", "shape": shape}
+    weights |= {"sparse_crow_indices": starts, "sparse_col_indices": columns}
+    datum = json_datum(TOKENS)
+    datum["loss_fn_inputs"]["weights"] = weights
+    status, answer = raw.post("forward_backward", json_pass(model, 1, [datum]))
+    assert status == 400
+    assert re.search(named, answer["detail"])

@@ -9,9 +9,14 @@ r = exp(p − q), the loss of a token is
 | `ppo` | −min(r · A, clip(r, low, high) · A) | low 0.8, high 1.2 | Schulman et al. 2017, arXiv 1707.06347 |
 | `cispo` | −stop_gradient(clip(r, low, high)) · A · p | low 0, high 4 | MiniMax 2025, arXiv 2506.13585 |
 | `cross_entropy` | −w · p | | |
+| `dro` | −(p · A − ½ · beta · (p − q)²) | beta, which has no default | Richemond et al. 2024, arXiv 2405.19107 |
+| `gspo` | −min(s · A, clip(s, low, high) · A) | low 1 − 3e-4, high 1 + 4e-4 | Zheng et al. 2025, arXiv 2507.18071 |
+
+s has the value of exp(mean of p − q over the tokens that `sequence_ratio_mask` marks) and, times r / stop_gradient(r), the gradient of the token's own p. The last
+two are for servers: a run's `loss=` is one of the first three.
 
 Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position whose advantage (or weight) is zero contributes
-nothing, whatever the loss.
+nothing, whatever the loss; to `dro` it does where it was sampled: where q is not 0.
 """
 
 from __future__ import annotations
@@ -38,16 +43,18 @@ LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 class Loss:
     """A loss: `formula(ops, logprobs_T, inputs, settings)` gives one number per token, where `ops` is the module numpy or torch.
 
-    `inputs` are the fields of a datum that it reads beside `target_tokens`; the zeros of `signal` switch a position off. `defaults`
-    are its settings, in Tinker's `loss_fn_config`. `held_back(ratio_T, advantages_T, settings)` says which tokens it clips.
+    `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal` are zero a position does not count. `defaults`
+    are its settings, in Tinker's `loss_fn_config`; None: it must be given. `held_back(ratio_T, advantages_T, settings)` says which tokens
+    it clips. A formula for a `whole` sequence is given one at a time, any other all tokens of several.
     """
 
     name: str
     formula: Callable[[ModuleType, Tokens, Inputs, Settings], Tokens]
-    defaults: Settings
+    defaults: Mapping[str, float | None]
     inputs: tuple[str, ...] = ("logprobs", "advantages")
-    signal: str = "advantages"
+    signal: tuple[str, ...] = ("advantages",)
     held_back: Callable[[ModuleType, Tokens, Tokens, Settings], Tokens] | None = None
+    whole: bool = False
 
 
 def _importance_sampling(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
@@ -66,8 +73,7 @@ def _ppo_holds_back(ops: ModuleType, ratio: Tokens, advantages: Tokens, settings
 
 
 def _cispo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    constant = logprobs.detach() if hasattr(logprobs, "detach") else logprobs
-    clipped = ops.clip(_ratio(ops, constant, inputs), settings[LOW], settings[HIGH])
+    clipped = ops.clip(_ratio(ops, _constant(logprobs), inputs), settings[LOW], settings[HIGH])
     return -(clipped * inputs["advantages"] * logprobs)
 
 
@@ -79,6 +85,23 @@ def _cispo_holds_back(ops: ModuleType, ratio: Tokens, advantages: Tokens, settin
 def _cross_entropy(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
     del ops, settings
     return -(inputs["weights"] * logprobs)
+
+
+def _dro(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    sampled, advantages = inputs["logprobs"], inputs["advantages"]
+    losses = 0.5 * settings["beta"] * (logprobs - sampled) ** 2 - logprobs * advantages
+    return ops.where((sampled != 0) | (advantages != 0), losses, 0 * logprobs)
+
+
+def _gspo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    constant, mask = _constant(logprobs), inputs["sequence_ratio_mask"] != 0
+    gap = ops.where(mask, constant - inputs["logprobs"], 0 * constant).sum() / max(int(mask.sum()), 1)
+    ratio, advantages = ops.exp(gap + logprobs - constant), inputs["advantages"]
+    return -ops.minimum(ratio * advantages, ops.clip(ratio, settings[LOW], settings[HIGH]) * advantages)
+
+
+def _constant(logprobs: Tokens) -> Tokens:
+    return logprobs.detach() if hasattr(logprobs, "detach") else logprobs
 
 
 def _ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
@@ -94,8 +117,17 @@ POLICY_LOSSES: Mapping[str, Loss] = {
     )
 }
 LOSSES: Mapping[str, Loss] = {
-    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, inputs=("weights",), signal="weights"),
+    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, inputs=("weights",), signal=("weights",)),
     **POLICY_LOSSES,
+    "dro": Loss("dro", _dro, {"beta": None}, signal=("advantages", "logprobs")),
+    "gspo": Loss(
+        "gspo",
+        _gspo,
+        {LOW: 1 - 3e-4, HIGH: 1 + 4e-4},
+        inputs=("logprobs", "advantages", "sequence_ratio_mask"),
+        signal=("advantages", "sequence_ratio_mask"),
+        whole=True,
+    ),
 }
 
 
@@ -110,16 +142,18 @@ def get_loss(name: str) -> Loss:
 def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settings:
     """The complete settings of `loss`, its defaults where nothing is `given`.
 
-    Raises ConfigError for an unknown setting, a value that is not a finite number, or an interval that is none.
+    Raises ConfigError for an unknown setting, one that is missing, a value that is not a finite number, or an interval that is none.
     """
-    settings = dict(loss.defaults)
+    settings = {key: value for key, value in loss.defaults.items() if value is not None}
     for key, value in (given or {}).items():
-        if key not in settings:
-            known = ", ".join(settings) or "none"
+        if key not in loss.defaults:
+            known = ", ".join(loss.defaults) or "none"
             raise ConfigError(f"loss_fn_config key {key!r} is not a setting of {loss.name!r}; its settings: {known}")
         if isinstance(value, (bool, str)) or not math.isfinite(value):
             raise ConfigError(f"loss_fn_config {key}={value!r} must be a finite number")
         settings[key] = float(value)
+    for key in loss.defaults.keys() - settings.keys():
+        raise ConfigError(f"{loss.name!r} has no default of {key!r}: give it in loss_fn_config")
     low, high = settings.get(LOW), settings.get(HIGH)
     if low is not None and high is not None and low > high:
         raise ConfigError(f"{LOW}={low} is above {HIGH}={high}")

@@ -177,7 +177,7 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
     The service exports a restored copy (kept for an hour and deleted afterwards); sampler weights cannot be fetched.
 
     Raises:
-        ConfigError: the path is that of sampler weights, or the SDK is too old to fetch.
+        ConfigError: the path is that of sampler weights, or server or SDK are too old to fetch.
         BackendError: the service failed or refused.
     """
     if "/weights/" not in path:
@@ -186,6 +186,9 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
         )
     import tinker
 
+    from code_rl.backends.preflight import require_downloads
+
+    require_downloads(place)
     link = Link(place, _PATIENCE_S)
     rest_client: Any = getattr(tinker, "RestClient", None)
     if rest_client is None:

@@ -12,7 +12,7 @@ import importlib.metadata
 import importlib.util
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,22 +79,42 @@ def _listed(found: Survey) -> str:
     return ", ".join(sorted(found.models)) or "no models"
 
 
-def _survey(place: Place, model_name: str | None) -> Survey:
+def require_downloads(place: Place) -> None:
+    """Raise ConfigError, within seconds, for a server that cannot be reached or whose weights no SDK can fetch."""
+    with _asking(place) as asked:
+        if not asked.configure():
+            raise ConfigError(
+                f"{place.url} speaks the older generation of Tinker's protocol, which has no save_weights_external: "
+                "what it trained cannot be exported from here, with any SDK"
+            )
+
+
+@contextlib.contextmanager
+def _asking(place: Place) -> Iterator[_Asked]:
+    """Requests to a server, for which no connection is a ConfigError."""
     import httpx
 
-    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
     try:
-        with httpx.Client(timeout=timeout) as client:
-            asked = _Asked(client, place)
-            newer = asked.configure()
-            # A server that loads folders and hub ids lists this one too, if it could; others do not read the query.
-            wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
-            _, body, said = asked.ask("GET", f"get_server_capabilities{wanted}")
+        with httpx.Client(timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S)) as client:
+            yield _Asked(client, place)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = place.redacted(str(error)) or type(error).__name__
         raise ConfigError(
             f"{place.url} cannot be reached ({reason}); check the address and that the server runs, or use backend=embedded"
         ) from None
+
+
+def _survey(place: Place, model_name: str | None) -> Survey:
+    with _asking(place) as asked:
+        newer = asked.configure()
+        if sdk_is_newer() and not newer:
+            raise ConfigError(
+                f"{place.url} speaks an older generation of the protocol than SDK tinker=={_sdk_version()}; "
+                f"in an environment of its own, run: pip install tinker=={OLDER_SDK}"
+            )
+        # A server that loads folders and hub ids lists this one too, if it could; others do not read the query.
+        wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
+        _, body, said = asked.ask("GET", f"get_server_capabilities{wanted}")
     try:
         models = {
             str(model["model_name"]): None if (context := model.get("max_context_length")) is None else int(context)
@@ -136,7 +156,7 @@ class _Asked:
 
     def configure(self) -> bool:
         """Introduce the SDK, exchange the key where that is wanted; whether the protocol is of the newer generation."""
-        url, version = self._place.url, {"sdk_version": importlib.metadata.version("tinker")}
+        url, version = self._place.url, {"sdk_version": _sdk_version()}
         status, found, said = self.ask("POST", "client/config", version)
         if status == 404 or not isinstance(found, dict):
             raise ConfigError(f"{url} does not speak Tinker's protocol ({said}); check the address, path included")
@@ -146,13 +166,11 @@ class _Asked:
             status, exchanged, _ = self.ask("POST", "auth/token")
             if status == 200 and isinstance(exchanged, dict):
                 self._token = str(exchanged.get("jwt", self._token))
-        newer = self.ask("POST", "client/dynamic_config", version)[0] != 404
-        if sdk_is_newer() and not newer:
-            raise ConfigError(
-                f"{url} speaks an older generation of the protocol than SDK tinker=={version['sdk_version']}; "
-                f"in an environment of its own, run: pip install tinker=={OLDER_SDK}"
-            )
-        return newer
+        return self.ask("POST", "client/dynamic_config", version)[0] != 404
+
+
+def _sdk_version() -> str:
+    return importlib.metadata.version("tinker")
 
 
 def sdk_is_newer() -> bool:

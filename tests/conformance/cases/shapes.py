@@ -26,16 +26,19 @@ def supervised(ids, weights=None):
     )
 
 
-def policy(ids, logprobs, advantages):
+def soft(ids, targets, weights):
+    """Several weighted targets a position: [len(ids) - 1, K] each."""
+    inputs = {"target_tokens": np.asarray(targets, dtype=np.int64), "weights": np.asarray(weights, dtype=np.float32)}
+    inputs = {name: types.TensorData.from_numpy(values) for name, values in inputs.items()}
+    return types.Datum(model_input=text(ids[:-1]), loss_fn_inputs=inputs)
+
+
+def policy(ids, logprobs, advantages, **more):
     length = len(ids) - 1
-    return types.Datum(
-        model_input=text(ids[:-1]),
-        loss_fn_inputs={
-            "target_tokens": types.TensorData(data=ids[1:], dtype="int64", shape=[length]),
-            "logprobs": types.TensorData(data=list(logprobs), dtype="float32", shape=[length]),
-            "advantages": types.TensorData(data=list(advantages), dtype="float32", shape=[length]),
-        },
-    )
+    given = {"logprobs": logprobs, "advantages": advantages, **more}
+    inputs = {name: types.TensorData(data=list(v), dtype="float32", shape=[length]) for name, v in given.items()}
+    inputs["target_tokens"] = types.TensorData(data=ids[1:], dtype="int64", shape=[length])
+    return types.Datum(model_input=text(ids[:-1]), loss_fn_inputs=inputs)
 
 
 def logprobs(output):
@@ -43,11 +46,11 @@ def logprobs(output):
     return [np.asarray(o["logprobs"].data, dtype=np.float64) for o in output.loss_fn_outputs]
 
 
-def forward(trainer, data, loss="cross_entropy"):
-    return trainer.forward(data, loss).result()
+def forward(trainer, data, loss="cross_entropy", config=None):
+    return trainer.forward(data, loss, config).result()
 
 
-def train(trainer, data, loss="cross_entropy"):
+def train(trainer, data, loss="cross_entropy", config=None):
     """One step: passes and step are submitted before any result is waited for."""
-    passed, stepped = trainer.forward_backward(data, loss), trainer.optim_step(ADAM)
+    passed, stepped = trainer.forward_backward(data, loss, config), trainer.optim_step(ADAM)
     return passed.result(), stepped.result()

@@ -1,9 +1,11 @@
 """Sampling: seeds, stops, log-probabilities, snapshots."""
 
+import inspect
+
 import numpy as np
 import pytest
 from conftest import ready
-from shapes import forward, logprobs, supervised, text, tokens, train
+from shapes import forward, logprobs, soft, supervised, text, tokens, train
 from tinker import types
 
 PROMPT = tokens(0, 12)
@@ -79,6 +81,51 @@ def test_prompt_logprobs_come_with_a_sample_on_request(sampler):
     assert response.prompt_logprobs[0] is None
     assert np.allclose(response.prompt_logprobs[1:], ready(sampler.compute_logprobs(text(PROMPT)))[1:], atol=1e-4)
     assert not ready(sampler.sample(text(PROMPT), 1, params())).prompt_logprobs
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_likeliest_tokens_of_a_prompt_come_on_request(backend, temperature):
+    """Their log-probabilities are those that a pass at that temperature gives the same tokens, and no token has a greater one."""
+    drawn = ready(
+        backend.base_sampler().sample(
+            text(PROMPT), 1, params(max_tokens=1, temperature=temperature), True, topk_prompt_logprobs=5
+        )
+    )
+    rows = drawn.topk_prompt_logprobs
+    assert rows[0] is None
+    assert [len(row) for row in rows[1:]] == [5] * (len(PROMPT) - 1)
+    ids, found = (
+        np.array([[t for t, _ in row] for row in rows[1:]]),
+        np.array([[p for _, p in row] for row in rows[1:]]),
+    )
+    data, config = [soft(PROMPT, ids, np.ones(ids.shape))], {"temperature": temperature}
+    scored = logprobs(forward(backend.trainer(), data, config=config))[0].reshape(ids.shape)
+    assert np.allclose(found, scored, atol=2e-4)
+    assert (np.diff(found, axis=1) <= 0).all()
+    own = np.array(drawn.prompt_logprobs[1:])
+    listed = ids == np.array(PROMPT[1:])[:, None]
+    assert np.allclose(own[listed.any(axis=1)], found[listed], atol=1e-4)
+    assert (own[~listed.any(axis=1)] <= found[~listed.any(axis=1), -1] + 1e-4).all()
+
+
+def test_the_likeliest_tokens_of_the_end_of_a_prompt_are_those_of_the_whole(backend):
+    sampler = backend.base_sampler()
+    if "prompt_logprobs_last_n" not in inspect.signature(sampler.sample).parameters:
+        pytest.skip("this SDK asks for whole prompts only")
+    ask = {"include_prompt_logprobs": True, "topk_prompt_logprobs": 3}
+    whole = ready(sampler.sample(text(PROMPT), 1, params(max_tokens=1), **ask))
+    end = ready(sampler.sample(text(PROMPT), 1, params(max_tokens=1), prompt_logprobs_last_n=2, **ask))
+    assert end.topk_prompt_logprobs[:-2] == [None] * (len(PROMPT) - 2)
+    for mine, other in zip(end.topk_prompt_logprobs[-2:], whole.topk_prompt_logprobs[-2:], strict=True):
+        assert [t for t, _ in mine] == [t for t, _ in other]
+        assert np.allclose([p for _, p in mine], [p for _, p in other], atol=1e-5)
+    assert ready(sampler.sample(text(PROMPT), 1, params(max_tokens=1))).topk_prompt_logprobs is None
+
+
+@pytest.mark.parametrize("count", [-1, 10**6])
+def test_more_likeliest_tokens_than_there_are_are_refused_by_name(sampler, count):
+    with pytest.raises(Exception, match="topk_prompt_logprobs"):
+        ready(sampler.sample(text(PROMPT), 1, params(max_tokens=1), True, topk_prompt_logprobs=count))
 
 
 def test_a_snapshot_does_not_change_when_training_goes_on(backend):

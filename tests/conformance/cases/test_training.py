@@ -1,11 +1,15 @@
 """Forward passes, gradients and optimizer steps."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from conftest import ready
-from shapes import ADAM, forward, logprobs, policy, supervised, text, tokens, train
+from shapes import ADAM, forward, logprobs, policy, soft, supervised, text, tokens, train
+from tinker import types
 
 A, B = tokens(1, 24), tokens(2, 17)
+needs_gspo = pytest.mark.skipif("gspo" not in get_args(types.LossFnType), reason="this SDK has no loss gspo")
 
 
 def loss_of(output):
@@ -33,6 +37,118 @@ def test_policy_losses_follow_their_formulas(backend, loss):
         "cispo": -(ratio.clip(0, 4) * advantages * now),
     }[loss]
     assert loss_of(output) == pytest.approx(float(expected.sum()), rel=1e-4, abs=1e-3)
+
+
+def test_dro_is_its_formula_on_what_was_sampled_and_nothing_on_the_prompt(backend):
+    rng = np.random.default_rng(0)
+    trainer = backend.trainer()
+    now = logprobs(forward(trainer, [supervised(A)]))[0]
+    sampled, advantages = now + rng.normal(0, 0.4, len(now)), rng.normal(0, 1, len(now))
+    advantages[12] = 0.0  # sampled all the same
+    sampled[:5] = advantages[:5] = 0.0
+    output = forward(trainer, [policy(A, sampled, advantages)], "dro", {"beta": 0.3})
+    expected = (0.15 * (now - sampled) ** 2 - now * advantages)[5:]
+    assert loss_of(output) == pytest.approx(float(expected.sum()), rel=1e-4, abs=1e-3)
+
+
+def test_dro_without_its_beta_is_refused_by_name(backend):
+    with pytest.raises(Exception, match="beta"):
+        forward(backend.trainer(), [policy(A, [0.0] * 23, [1.0] * 23)], "dro")
+
+
+@needs_gspo
+def test_gspo_takes_one_ratio_a_sequence_and_the_gradient_of_each_token(backend):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(2)
+    fresh = backend.trainer()
+    data, masks = [], []
+    for ids in (A, B):
+        now = logprobs(forward(fresh, [supervised(ids)]))[0]
+        masks.append(np.arange(len(now)) >= 6)
+        advantages = np.where(masks[-1], rng.normal(0, 1, len(now)), 0.0)
+        advantages[8] = 0.0  # its ratio counts all the same
+        sampled = now + rng.normal(0.02, 0.4, len(now))
+        data.append(policy(ids, sampled, advantages, sequence_ratio_mask=masks[-1].astype(float)))
+    interval = {"clip_low_threshold": 0.5, "clip_high_threshold": 1.02}
+
+    def loss(given, logprobs_list):
+        total = 0.0
+        for datum, mask, now in zip(given, masks, logprobs_list, strict=True):
+            sampled, advantages = (torch.tensor(datum.loss_fn_inputs[n].data) for n in ("logprobs", "advantages"))
+            value = torch.exp((now.detach() - sampled)[torch.tensor(mask)].mean())
+            ratio = value * torch.exp(now - now.detach())
+            clipped = ratio.clamp(interval["clip_low_threshold"], interval["clip_high_threshold"])
+            total = total - torch.minimum(ratio * advantages, clipped * advantages).sum()
+        return total, {}
+
+    custom, built_in = backend.trainer(), backend.trainer()
+    expected = custom.forward_backward_custom(data, loss).result()
+    custom.optim_step(ADAM).result()
+    output, _ = train(built_in, data, "gspo", interval)
+    assert loss_of(output) == pytest.approx(loss_of(expected), rel=1e-4, abs=1e-3)
+    probe = [supervised(B)]
+    assert np.allclose(logprobs(forward(custom, probe))[0], logprobs(forward(built_in, probe))[0], atol=1e-4)
+    assert not np.allclose(logprobs(forward(fresh, probe))[0], logprobs(forward(built_in, probe))[0], atol=1e-3)
+
+
+def test_soft_targets_are_weighted_targets_side_by_side(backend):
+    rng = np.random.default_rng(3)
+    trainer = backend.trainer()
+    targets, weights = rng.integers(20, 600, (23, 3)), rng.uniform(0, 1, (23, 3))
+    weights[:4] = 0.0
+    output = forward(trainer, [soft(A, targets, weights), soft(B, targets[:16], weights[:16])])
+    assert [list(o["logprobs"].shape) for o in output.loss_fn_outputs] == [[23, 3], [16, 3]]
+    found = output.loss_fn_outputs[0]["logprobs"].to_numpy()
+    for k in range(3):
+        column = [*A[:1], *targets[:, k].tolist()]
+        alone = types.Datum(model_input=text(A[:-1]), loss_fn_inputs=supervised(column).loss_fn_inputs)
+        assert np.allclose(found[:, k], logprobs(forward(trainer, [alone]))[0], atol=1e-4)
+    both = [np.asarray(o["logprobs"].data).reshape(-1, 3) for o in output.loss_fn_outputs]
+    expected = -float((both[0] * weights).sum() + (both[1] * weights[:16]).sum())
+    assert loss_of(output) == pytest.approx(expected, rel=1e-5)
+
+
+def test_soft_targets_train_as_their_weights_on_one_target_do(backend):
+    halves, whole = backend.trainer(), backend.trainer()
+    twice = np.stack([A[1:], A[1:]], axis=1)
+    train(halves, [soft(A, twice, np.full((23, 2), 0.5))])
+    train(whole, [supervised(A)])
+    probe = [supervised(B)]
+    assert np.allclose(logprobs(forward(halves, probe))[0], logprobs(forward(whole, probe))[0], atol=1e-4)
+
+
+def test_a_custom_loss_of_soft_targets_trains_though_most_of_its_weights_are_zero(backend):
+    """The SDK sends such weights as compressed rows."""
+    torch = pytest.importorskip("torch")
+    targets, weights = np.tile(np.array(A[1:])[:, None], (1, 4)), np.zeros((23, 4))
+    weights[7:, 2] = 1.0
+    data = [soft(A, targets, weights)]
+
+    def loss(_, logprobs_list):
+        return -(logprobs_list[0] * torch.tensor(weights, dtype=torch.float32)).sum(), {}
+
+    custom, plain = backend.trainer(), backend.trainer()
+    custom.forward_backward_custom(data, loss).result()
+    custom.optim_step(ADAM).result()
+    train(plain, [supervised(A, weights[:, 2].tolist())])
+    probe = [supervised(B)]
+    assert np.allclose(logprobs(forward(custom, probe))[0], logprobs(forward(plain, probe))[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ([soft(A, np.ones((23, 2)), np.ones((23, 3)))], "weights"),
+        ([soft(A, np.ones((22, 2)), np.ones((22, 2)))], "target_tokens"),
+        ([soft(A, np.ones((23, 0)), np.ones((23, 0)))], "target_tokens"),
+        ([soft(A, np.ones((23, 2)), np.ones((23, 2))), soft(B, np.ones((16, 3)), np.ones((16, 3)))], "datum 1"),
+        ([soft(A, np.ones((23, 2)), np.ones((23, 2))), supervised(B)], "datum 1"),
+    ],
+    ids=["weights", "length", "none", "other number", "hard"],
+)
+def test_soft_targets_that_do_not_fit_are_refused_by_name(backend, data, named):
+    with pytest.raises(Exception, match=named):
+        forward(backend.trainer(), data)
 
 
 def test_a_fresh_adapter_changes_nothing(backend):

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import WIDTH, Prefilled, Prompt, decoder_layer, extended, prefill, rms_norm, weighted
+from .forward import WIDTH, Prefilled, Prompt, Scored, decoder_layer, extended, prefill, rms_norm, weighted
 from .picking import Choice, Picker
 from .weights import Weights, even_rows
 
@@ -57,13 +57,13 @@ class Draw:
 class Completion:
     """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false when it ran out of tokens.
 
-    `scored` are the prompt's log-probabilities, as `Prefilled` has them.
+    `scored` is what its prompt was scored.
     """
 
     tokens: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     stopped: bool
-    scored: npt.NDArray[np.float32]
+    scored: Scored
 
 
 @torch.inference_mode()
@@ -88,7 +88,7 @@ def decode(
             for draw in draws:
                 if not draw.max_tokens:
                     nothing = np.empty(0)
-                    scored = filled.logprobs[numbers[draw.prompt]]
+                    scored = filled.scored[numbers[draw.prompt]]
                     yield draw, Completion(nothing.astype(np.int32), nothing.astype(np.float32), False, scored)
             if any(draw.max_tokens for draw in draws):
                 cohorts.append(_Cohort(weights, [draw for draw in draws if draw.max_tokens], numbers, filled))
@@ -165,7 +165,7 @@ class _Cohort:
         self.weights, self.arch, self.device = weights, weights.arch, weights.device
         self.draws = sorted(draws, key=lambda draw: numbers[draw.prompt])
         self.prompt_of = [numbers[draw.prompt] for draw in self.draws]
-        self.scored = [prompts.logprobs[prompt] for prompt in self.prompt_of]
+        self.scored = [prompts.scored[prompt] for prompt in self.prompt_of]
         self.stem_keys, self.stem_values = prompts.keys, prompts.values
         self.stem_lengths = prompts.lengths
         self.logits = prompts.logits.index_select(0, torch.tensor(self.prompt_of, device=self.device))

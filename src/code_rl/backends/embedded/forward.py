@@ -25,6 +25,8 @@ from .weights import SMALL_HIDDEN, Architecture, Layer, Weights
 from .worker import safe_point
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 SUMMED = 128
 WIDTH = 16
 PREFILL_TOKENS = 8192
@@ -164,7 +166,7 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
 
 
 def target_logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the log-probability (fp32) of each target [n] given final states [n, hidden]: log-softmax of logits / temperature."""
+    """Return the log-probabilities (fp32) of targets [n] or [n, K] given final states [n, hidden]: log-softmax of logits / temperature."""
     rows = max(1, LOGIT_CHUNK // weights.arch.vocab)
     if len(targets) <= rows:
         return _logprobs(weights, states, targets, temperature)
@@ -177,7 +179,20 @@ def target_logprobs(weights: Weights, states: Tensor, targets: Tensor, temperatu
 
 def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: float) -> Tensor:
     logits = weights.head(states).float()
-    return -F.cross_entropy(logits if temperature == 1 else logits / temperature, targets, reduction="none")
+    logits = logits if temperature == 1 else logits / temperature
+    if targets.dim() == 1:
+        return -F.cross_entropy(logits, targets, reduction="none")
+    return torch.log_softmax(logits, dim=-1).gather(1, targets)
+
+
+def likeliest(weights: Weights, states: Tensor, k: int, temperature: float) -> tuple[Ints, Floats]:
+    """The k likeliest tokens after each of the states [n, hidden], the likeliest first, and their log-probabilities: [n, k] each."""
+    ids, logprobs = [], []
+    for part in torch.split(states, max(1, LOGIT_CHUNK // weights.arch.vocab)):
+        best = torch.log_softmax(weights.head(part).float() / temperature, dim=-1).topk(k)
+        ids.append(best.indices.cpu().numpy().astype(np.int32))
+        logprobs.append(best.values.cpu().numpy())
+    return np.concatenate(ids), np.concatenate(logprobs)
 
 
 def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
@@ -291,23 +306,33 @@ def _attend_branches(
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are wanted (None: not at all)."""
+    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are wanted (None: not at all),
+    and those of the `likeliest` so many tokens at each position."""
 
     tokens: tuple[int, ...]
     scored_at: float | None = None
+    likeliest: int = 0
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a prompt of n tokens was scored: log-probabilities [n], NaN first; ids and log-probabilities [n - 1, k] of the likeliest
+    tokens at its second position and those after it. All empty where they are not wanted."""
+
+    logprobs: Floats
+    ids: Ints
+    best: Floats
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d], lengths [P], last logits [P, vocab],
-    log-probabilities [n] of each (NaN first; empty where they are not wanted).
-    """
+    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d], lengths [P], last logits [P, vocab]."""
 
     keys: list[Tensor]
     values: list[Tensor]
     lengths: Tensor
     logits: Tensor
-    logprobs: list[npt.NDArray[np.float32]]
+    scored: list[Scored]
 
 
 @torch.inference_mode()
@@ -333,7 +358,7 @@ def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
         values=joined([part.values for part in done], 2),
         lengths=torch.cat([part.lengths for part in done]),
         logits=torch.cat([part.logits for part in done]),
-        logprobs=[scored for part in done for scored in part.logprobs],
+        scored=[scored for part in done for scored in part.scored],
     )
 
 
@@ -368,13 +393,15 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     ends = torch.from_numpy(offsets[1:] - 1).to(device)
     last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
     logits = weights.head(last).float()
-    found = [np.empty(0, dtype=np.float32) for _ in prompts]
+    nothing = np.empty(0, dtype=np.float32), np.empty((0, 0), dtype=np.int32), np.empty((0, 0), dtype=np.float32)
+    found = [Scored(*nothing) for _ in prompts]
     for temperature in {p.scored_at for p in prompts if p.scored_at is not None}:
         states = rms_norm(x, weights.norm, arch.norm_eps)
         following = torch.cat([tokens[1:], tokens[:1]])
         scored = target_logprobs(weights, states, following, temperature).cpu().numpy()
-        nothing = np.full(1, np.nan, dtype=np.float32)
         for i, (a, b) in enumerate(itertools.pairwise(offsets)):
             if prompts[i].scored_at == temperature:
-                found[i] = np.concatenate([nothing, scored[a : b - 1]])
+                k = prompts[i].likeliest
+                best = likeliest(weights, states[a : b - 1], k, temperature) if k and b - a > 1 else nothing[1:]
+                found[i] = Scored(np.concatenate([[np.float32(np.nan)], scored[a : b - 1]]), *best)
     return Prefilled(keys, values, grid.lengths, logits, found)

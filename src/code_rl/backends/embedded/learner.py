@@ -167,8 +167,8 @@ class Learner:
     def _run(
         self, examples: Sequence[Example], how: Pass, weights: Weights, backward: bool
     ) -> types.ForwardBackwardOutput:
-        logprobs = [np.empty(len(e.tokens), dtype=np.float32) for e in examples]
-        losses = [np.zeros(len(e.tokens), dtype=np.float32) for e in examples]
+        logprobs = [np.empty(e.targets.shape, dtype=np.float32) for e in examples]
+        losses = [np.zeros(e.targets.shape, dtype=np.float32) for e in examples]
         for units in plan(examples, self.budget):
             batch = pack(units, self.base.device)
             _spread(batch, self._micro_batch(batch, how, weights, backward), logprobs, losses)
@@ -186,12 +186,27 @@ class Learner:
         """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves gradients in the weights."""
         states, at = hidden_states(weights, batch, recompute=self.recompute and backward), batch.stem_tokens
         with torch.no_grad():
-            stem = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature) if at else torch.empty(0)
+            nothing = torch.empty(batch.targets[:0].shape)
+            stem = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature) if at else nothing
         branch = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
-        losses = how.loss.formula(torch, branch, batch.inputs, how.settings)
+        losses = _losses(how, branch, batch)
         if backward:
-            losses.sum().backward()
+            losses.sum().backward()  # type: ignore[no-untyped-call]
         return [stem, branch.detach(), losses.detach()]
+
+
+def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
+    """The loss of each of the branches' tokens."""
+    if not how.loss.whole:
+        return how.loss.formula(torch, logprobs, batch.inputs, how.settings)  # type: ignore[no-any-return]
+    lengths = [part.length for unit in batch.units for part in unit.branches]
+    cut = {name: torch.split(values, lengths) for name, values in batch.inputs.items()}
+    return torch.cat(
+        [
+            how.loss.formula(torch, part, {name: parts[i] for name, parts in cut.items()}, how.settings)
+            for i, part in enumerate(torch.split(logprobs, lengths))
+        ]
+    )
 
 
 def _spread(batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]) -> None:

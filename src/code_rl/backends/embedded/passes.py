@@ -25,6 +25,7 @@ from .weights import Architecture
 TEMPERATURE = "temperature"
 # Below it, logits divided by the temperature leave fp32.
 MIN_TEMPERATURE = 1e-5
+MAX_TARGETS = 1024
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, float]]]
@@ -69,7 +70,7 @@ def loss_settings() -> dict[str, frozenset[str]]:
 class Example:
     """One datum of N positions: `tokens` and `targets` [N], loss inputs [N] each, in fp32.
 
-    `context` counts the leading positions whose loss is switched off.
+    Of soft targets `targets` and the inputs are [N, K]. `context` counts the leading positions that do not count in the loss.
     """
 
     tokens: Ints
@@ -82,11 +83,20 @@ def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> 
     """Return the examples of a request.
 
     Raises DataError naming the datum and the field: missing or unknown fields, lengths that differ, tokens outside the
-    vocabulary, numbers that are not finite, sequences longer than the model's context.
+    vocabulary, numbers that are not finite, sequences longer than the model's context, another number of targets a position
+    than the first datum has.
     """
     if not data:
         raise DataError("no data: forward and forward_backward need at least one datum")
-    return [_read(i, datum, loss, arch) for i, datum in enumerate(data)]
+    examples = [_read(i, datum, loss, arch) for i, datum in enumerate(data)]
+    first = examples[0].targets.shape[1:]
+    for i, example in enumerate(examples):
+        if example.targets.shape[1:] != first:
+            raise DataError(
+                f"datum {i}, target_tokens: shape {example.targets.shape} where datum 0 has {examples[0].targets.shape}; "
+                "the datums of a request have the same number of targets a position"
+            )
+    return examples
 
 
 def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> list[int]:
@@ -111,22 +121,33 @@ def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Exa
     unknown = sorted(set(datum.loss_fn_inputs) - set(fields))
     if unknown:
         raise DataError(f"{where}: {loss.name} does not read {', '.join(unknown)}; its fields: {', '.join(fields)}")
-    arrays = {name: _field(where, name, datum, len(tokens), loss) for name in fields}
+    shape = _shape(datum, len(tokens), loss)
+    arrays = {name: _field(where, name, datum, shape, loss) for name in fields}
     targets = arrays.pop("target_tokens").astype(np.int64)
     if targets.min() < 0 or targets.max() >= arch.vocab:
         raise DataError(f"{where}, target_tokens: a token id is outside the vocabulary of {arch.vocab}")
     inputs = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
-    active = np.flatnonzero(inputs[loss.signal])
+    signal = np.any([inputs[name] != 0 for name in loss.signal], axis=0)
+    active = np.flatnonzero(signal.reshape(len(tokens), -1).any(axis=1))
     return Example(tokens, targets, inputs, int(active[0]) if len(active) else len(tokens))
 
 
-def _field(where: str, name: str, datum: types.Datum, length: int, loss: Loss) -> npt.NDArray[np.generic]:
+def _shape(datum: types.Datum, length: int, loss: Loss) -> tuple[int, ...]:
+    """The shape that all fields must have: one number a token, or those of K weighted targets."""
+    given = datum.loss_fn_inputs.get("target_tokens")
+    found = given.to_numpy().shape if given is not None else ()
+    soft = loss.name == "cross_entropy" and len(found) == 2 and 1 <= found[1] <= MAX_TARGETS
+    return (length, found[1]) if soft else (length,)
+
+
+def _field(where: str, name: str, datum: types.Datum, shape: tuple[int, ...], loss: Loss) -> npt.NDArray[np.generic]:
     data = datum.loss_fn_inputs.get(name)
     if data is None:
         raise DataError(f"{where}: {loss.name} needs {name}")
     array = data.to_numpy()
-    if array.shape != (length,):
-        raise DataError(f"{where}, {name}: shape {array.shape} where model_input has {length} tokens")
+    if array.shape != shape:
+        wanted = f"target_tokens have {shape}" if len(shape) > 1 else f"model_input has {shape[0]} tokens"
+        raise DataError(f"{where}, {name}: shape {array.shape} where {wanted}")
     if not np.isfinite(array).all():
         raise DataError(f"{where}, {name}: a value is not finite")
     return array

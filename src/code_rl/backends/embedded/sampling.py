@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from tinker import types
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
+from tinker.types.topk_logprobs import MASK_LOGPROB, TopkLogprobs
 
 from code_rl.errors import ConfigError
 
 from .decode import Completion, Draw, decode
-from .forward import Prompt
+from .forward import Prompt, Scored
 from .models import Model
 from .passes import check_temperature, prompt_tokens
 from .picking import Choice
@@ -29,6 +30,7 @@ from .worker import Worker, awaited, run_into
 
 LINGER_S = 0.002
 MAX_TOP_K = 1 << 30
+MAX_LIKELIEST = 1024
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Request:
-    """One `sample` call, checked. `last_n` limits how many prompt log-probabilities are returned (None: all)."""
+    """One `sample` call, checked. `last_n` limits how many prompt log-probabilities are returned (None: all), and how many of the
+    `topk` likeliest tokens."""
 
     snapshot: Snapshot
     prompt: list[int]
@@ -53,6 +56,7 @@ class Request:
     stopped: Callable[[list[int]], bool] | None
     prompt_logprobs: bool
     last_n: int | None
+    topk: int
     future: Future[types.SampleResponse]
 
 
@@ -109,7 +113,8 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
     def take(new: Sequence[Request]) -> None:
         for request in new:
             p = request.params
-            prompt = Prompt(tuple(request.prompt), (p.temperature or 1.0) if request.prompt_logprobs else None)
+            scored_at = (p.temperature or 1.0) if request.prompt_logprobs or request.topk else None
+            prompt = Prompt(tuple(request.prompt), scored_at, request.topk)
             prompt = prompts.setdefault(prompt, prompt)
             count = request.samples if request.max_tokens else 1
             for i in range(count):
@@ -142,10 +147,8 @@ def _memory(device: torch.device) -> int:
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
-    scored = completions[0].scored if request.prompt_logprobs else None
-    if scored is not None and request.last_n is not None:
-        scored = scored.copy()
-        scored[: len(scored) - request.last_n] = np.nan
+    scored, before = completions[0].scored, len(request.prompt) - (request.last_n or len(request.prompt))
+    logprobs = np.concatenate([np.full(before, np.nan, dtype=np.float32), scored.logprobs[before:]])
     return types.SampleResponse(
         sequences=[
             types.SampledSequence(
@@ -157,8 +160,18 @@ def _response(request: Request, completions: Sequence[Completion]) -> types.Samp
             for c in completions
             if request.max_tokens
         ],
-        prompt_logprobs_np=scored,
+        prompt_logprobs_np=logprobs if request.prompt_logprobs else None,
+        topk_prompt_logprobs_np=_likeliest(request, scored, max(before, 1)) if request.topk else None,
     )
+
+
+def _likeliest(request: Request, scored: Scored, start: int) -> TopkLogprobs:
+    """The likeliest tokens from position `start` of the prompt on; before it the SDK's marks of an empty cell."""
+    shape = len(request.prompt), request.topk
+    ids, logprobs = np.zeros(shape, dtype=np.int32), np.full(shape, MASK_LOGPROB, dtype=np.float32)
+    if len(scored.ids):
+        ids[start:], logprobs[start:] = scored.ids[start - 1 :], scored.best[start - 1 :]
+    return TopkLogprobs(token_ids=ids, logprobs=logprobs)
 
 
 class EmbeddedSamplingClient:
@@ -184,14 +197,13 @@ class EmbeddedSamplingClient:
 
         Token ids that end a completion are its last token. `stop` None stops at the model's end-of-sequence tokens, a list
         stops at its entries and at those, `[]` never stops. `max_tokens` None fills the context. The log-probabilities, the
-        prompt's too, are those of the temperature (greedy: 1) before top-k and top-p. With `seed`, sample i depends on the
+        prompt's and its likeliest tokens' too, are those of the temperature (greedy: 1) before top-k and top-p. With `seed`, sample i depends on the
         seed, i and the prompt only.
 
         Raises ConfigError for settings that cannot be honoured or a request longer than the context, DataError for a prompt
         that is not text or has ids outside the vocabulary.
         """
         refused = {
-            "topk_prompt_logprobs": topk_prompt_logprobs,
             "topk_sample_logprobs": topk_sample_logprobs,
             "target_prompt_logprobs": target_prompt_logprobs,
             "prompt_alt_tokens_k": prompt_alt_tokens_k,
@@ -199,8 +211,8 @@ class EmbeddedSamplingClient:
         for name, value in refused.items():
             if value:
                 raise ConfigError(f"{name} is not supported by the embedded engine")
-        request = self.request(prompt, num_samples, sampling_params, include_prompt_logprobs, prompt_logprobs_last_n)
-        return self._sampler.submit(request)
+        scored = include_prompt_logprobs, prompt_logprobs_last_n, topk_prompt_logprobs
+        return self._sampler.submit(self.request(prompt, num_samples, sampling_params, *scored))
 
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
@@ -232,7 +244,13 @@ class EmbeddedSamplingClient:
         return self._snapshot.weights.arch.max_context
 
     def request(
-        self, prompt: types.ModelInput, samples: int, params: types.SamplingParams, scored: bool, last_n: int | None
+        self,
+        prompt: types.ModelInput,
+        samples: int,
+        params: types.SamplingParams,
+        scored: bool,
+        last_n: int | None,
+        topk: int = 0,
     ) -> Request:
         """What `sample` queues: the call, checked; raises as `sample` does."""
         if samples < 1:
@@ -242,7 +260,7 @@ class EmbeddedSamplingClient:
         room = arch.max_context - len(tokens)
         limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
         # The SDK scores a text by drawing one token after it, which is never read: a text may fill the context.
-        if limit > (max(room, 1) if scored else room) or room < 0:
+        if limit > (max(room, 1) if scored or topk else room) or room < 0:
             raise ConfigError(
                 f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context of {arch.max_context}; "
                 f"max_tokens may be at most {max(room, 0)}"
@@ -252,10 +270,12 @@ class EmbeddedSamplingClient:
             raise ConfigError(
                 f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to {len(tokens) - 1} tokens"
             )
+        if not 0 <= topk <= min(MAX_LIKELIEST, arch.vocab):
+            raise ConfigError(f"topk_prompt_logprobs={topk} must be from 0 to {min(MAX_LIKELIEST, arch.vocab)}")
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         stop_tokens, stopped = self._stops(params.stop)
         return Request(
-            self._snapshot, tokens, samples, params, limit, seed, stop_tokens, stopped, scored, last_n, Future()
+            self._snapshot, tokens, samples, params, limit, seed, stop_tokens, stopped, scored, last_n, topk, Future()
         )
 
     def _stops(

@@ -171,6 +171,7 @@ class EmbeddedEngine:
             request.sampling_params,
             bool(request.prompt_logprobs),
             request.prompt_logprobs_last_n,
+            request.topk_prompt_logprobs,
         )
         sample = _Sample(weights, _key(weights) if weights is not None else None, checked, order)
         with self._changed:

@@ -158,7 +158,7 @@ class Promises:
         for promise in mine:
             if promise.cancel is not None:
                 promise.cancel()
-            self.end(promise, None, gone("the request was cancelled: its client showed no life"))
+            self.end(promise, None, gone("the request was cancelled: its session ended, or its client showed no life"))
         self._drop(mine)
 
     def drop_session(self, session_id: str) -> None:

@@ -20,11 +20,10 @@ from .wire import bad, checked_seq, gone, validated
 MAX_SAMPLES = 4096
 WAIT_S = 25.0
 _REFUSED = {
-    "topk_prompt_logprobs": "",
     "topk_sample_logprobs": "",
     "target_prompt_logprobs": "",
     "prompt_alt_tokens_k": "",
-    "record_stability_info": ", nor is loss stable_reinforce, which reads it; train with importance_sampling, ppo or cispo",
+    "record_stability_info": ", nor is loss stable_reinforce, which reads it; train with importance_sampling, ppo, cispo or gspo",
 }
 
 

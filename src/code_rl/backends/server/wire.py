@@ -27,6 +27,8 @@ USER = "user"
 SERVER = "server"
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SEQ_ID = 2**63 - 1
+MAX_DENSE = 1 << 24
+Array = np.ndarray[Any, np.dtype[Any]]
 _DTYPES: dict[int, tuple[Any, Any]] = {
     pb.DTYPE_FLOAT32: (np.dtype("<f4"), "float32"),
     pb.DTYPE_INT64: (np.dtype("<i8"), "int64"),
@@ -192,22 +194,43 @@ def _datum(index: int, message: pb.Datum) -> types.Datum:
 def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
     if message.dtype not in _DTYPES:
         raise bad(f"{where}: dtype {message.dtype} must be float32 or int64")
-    if message.HasField("sparse_csr"):
-        raise bad(f"{where}: sparse tensors are not supported by the embedded engine")
     dtype, name = _DTYPES[message.dtype]
-    if len(message.dense) % dtype.itemsize:
-        raise bad(f"{where}: {len(message.dense)} bytes are not whole {dtype.name} values")
-    data, shape = np.frombuffer(message.dense, dtype=dtype), list(message.shape)
-    _check_shape(where, shape or [len(data)], len(data))
+    sparse, shape = message.sparse_csr, list(message.shape)
+    raw = sparse.values if message.HasField("sparse_csr") else message.dense
+    if len(raw) % dtype.itemsize or len(sparse.crow_indices) % 8 or len(sparse.col_indices) % 8:
+        raise bad(f"{where}: {len(raw)} bytes are not whole {dtype.name} values")
+    data = np.frombuffer(raw, dtype=dtype)
+    if message.HasField("sparse_csr"):
+        starts, columns = (np.frombuffer(part, dtype="<i8") for part in (sparse.crow_indices, sparse.col_indices))
+        data = _dense(where, data, starts, columns, shape)
+    _check_shape(where, shape or [len(data)], data.size)
     return types.TensorData(data=data.reshape(shape or [len(data)]), dtype=name, shape=shape)
 
 
 def _tensor_from_json(name: str, tensor: Any) -> types.TensorData:
+    shape, data = tensor.shape if tensor.shape is not None else [len(tensor.data)], tensor.data
     if tensor.sparse_crow_indices is not None or tensor.sparse_col_indices is not None:
-        raise bad(f"{name}: sparse tensors are not supported by the embedded engine")
-    shape = tensor.shape if tensor.shape is not None else [len(tensor.data)]
-    _check_shape(name, shape, len(tensor.data))
-    return types.TensorData(data=tensor.data, dtype=tensor.dtype, shape=shape)
+        starts, columns = (
+            np.array(i or [], dtype="<i8") for i in (tensor.sparse_crow_indices, tensor.sparse_col_indices)
+        )
+        data = _dense(name, np.array(data, dtype=tensor.dtype), starts, columns, shape)
+    _check_shape(name, shape, np.size(data))
+    return types.TensorData(data=data, dtype=tensor.dtype, shape=shape)
+
+
+def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list[int]) -> Array:
+    """A matrix of which compressed rows (CSR) name some values, and the others are zero."""
+    fits = len(shape) == 2 and min(shape) >= 0 and math.prod(shape) <= MAX_DENSE and len(starts) == shape[0] + 1
+    counts = np.diff(starts)
+    if not (fits and starts[0] == 0 and starts[-1] == len(values) == len(columns) and (counts >= 0).all()):
+        raise bad(
+            f"{where}: these are no compressed rows of a matrix of shape {shape[:8]} with at most {MAX_DENSE} cells"
+        )
+    if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
+        raise bad(f"{where}: a column is outside the shape {shape}")
+    found = np.zeros(shape, dtype=values.dtype)
+    found[np.repeat(np.arange(shape[0]), counts), columns] = values
+    return found
 
 
 def _check_shape(where: str, shape: list[int], count: int) -> None:
@@ -240,6 +263,7 @@ def encoded(result: object, accept: str) -> tuple[bytes, str]:
                 {"stop_reason": s.stop_reason, "tokens": s.tokens, "logprobs": s.logprobs} for s in result.sequences
             ],
             "prompt_logprobs": None if scored is None else [None if math.isnan(v) else v for v in scored.tolist()],
+            "topk_prompt_logprobs": result.topk_prompt_logprobs,
         }
     else:
         assert isinstance(result, types.ForwardBackwardOutput)
@@ -260,6 +284,7 @@ def size_of(result: object) -> int:
     """About how many bytes a result holds in memory."""
     if isinstance(result, types.SampleResponse):
         prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
+        prompt += 2 * result.topk_prompt_logprobs_np.logprobs.size if result.topk_prompt_logprobs_np is not None else 0
         return 512 + 4 * prompt + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
     if isinstance(result, types.ForwardBackwardOutput):
         return 512 + sum(256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values())
@@ -274,6 +299,16 @@ def _sample(result: types.SampleResponse) -> pb.SampleResponse:
         into.logprobs = np.asarray(sequence.logprobs_np, dtype="<f4").tobytes()
     if result.prompt_logprobs_np is not None:
         message.prompt_logprobs = np.asarray(result.prompt_logprobs_np, dtype="<f4").tobytes()
+    if (best := result.topk_prompt_logprobs_np) is not None:
+        length, k = best.token_ids.shape
+        message.topk_prompt_logprobs.CopyFrom(
+            pb.TopkLogprobs(
+                token_ids=best.token_ids.astype("<i4").tobytes(),
+                logprobs=best.logprobs.astype("<f4").tobytes(),
+                k=k,
+                length=length,
+            )
+        )
     return message
 
 
@@ -284,6 +319,7 @@ def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
         parts = [np.asarray(output[name].to_numpy(), dtype="<f4") for output in result.loss_fn_outputs]
         field = record.fields[name]
         field.dtype = pb.DTYPE_FLOAT32
+        field.trailing_shape.extend(parts[0].shape[1:])
         field.data = b"".join(part.tobytes() for part in parts)
         field.offsets = np.cumsum([0, *(part.nbytes for part in parts)], dtype="<i8").tobytes()
     for name, value in result.metrics.items():
