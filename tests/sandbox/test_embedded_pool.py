@@ -13,6 +13,8 @@ from sandbox_boxes import LEVELS, collect, run_one, stdin_job
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.guest import confine, wire
+from code_rl.sandbox.embedded.guest.supervisor import Supervisor
 from code_rl.sandbox.executor import Execution, Status, retries_of
 from code_rl.sandbox.starvation import CEILING
 
@@ -292,3 +294,13 @@ def test_silence_is_counted_anew_for_each_result_and_not_while_nobody_waits(monk
             return outputs, retries_of(box)
 
     assert asyncio.run(go()) == ([b"1\n", b"2\n", b"3\n"], 0)
+
+
+def test_a_supervisor_that_can_fork_no_test_says_so_and_waits_for_none():
+    job = wire.JobMessage(False, "", "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 1 << 26, 1, 0)
+    supervisor = Supervisor(confine.Confinement(confine.NONE, (), "", False, -1), 0, sees_tests=True)
+    with contextlib.ExitStack() as ends:
+        ours, theirs = (ends.enter_context(end) for end in wire.pair())
+        supervisor._job, supervisor._channel, supervisor._keeper, supervisor._myself = job, ours, ours, theirs.fileno()
+        with pytest.raises(RuntimeError, match="no test could be forked"):
+            supervisor._wait(pid=1)  # no child of this process

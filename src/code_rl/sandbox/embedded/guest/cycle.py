@@ -90,7 +90,7 @@ def _calls(steps: tuple[Step, ...]) -> list[Iterator[Any]]:
 
 def fork(number: int) -> Step:
     """The child's round ends here; it has to be the process of this small number."""
-    return gives(number), kernel.fork
+    return gives(number), _c.fork
 
 
 def clone(namespaces: int) -> tuple[Step, ...]:

@@ -30,9 +30,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _held = ctypes.PyDLL(None, use_errno=True)
 """Calls during which no other thread may run: those that return twice."""
 
-fork = _held.fork
-"""fork(2). The interpreter is not told: it has one thread, and what the standard modules want done at forks is for a program's own forks."""
-
 
 class KernelError(OSError):
     """A step of the isolation that the kernel refused; `step` says which."""
@@ -82,6 +79,11 @@ def _check(result: int, step: str) -> int:
     if result < 0:
         raise KernelError(step, ctypes.get_errno())
     return result
+
+
+def fork() -> int:
+    """fork(2). The interpreter is not told: it has one thread, and what the standard modules want done at forks is for a program's own forks."""
+    return _check(_held.fork(), "fork")
 
 
 def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:

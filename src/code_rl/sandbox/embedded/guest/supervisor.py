@@ -156,7 +156,9 @@ class Supervisor:
         given = (limits, account.view[wire.BEGAN_AT : wire.ENDED_AT])
         socket.send_fds(self._keeper, given, [self._channel.fileno(), self._myself])
         cause, contained = wire.RAN, self._wanted.level == confine.FULL
-        while not account.wait(os.P_PID, pid, _LOOK):
+        while not (ended := account.wait(os.P_PID, pid, _LOOK)):
+            if ended is None:
+                raise RuntimeError("no test could be forked")
             said = signal.sigwaitinfo(_AWAITED)
             if said.si_signo in _CAUSES and (said.si_pid == said.si_code == 0 or not contained):
                 # From outside, where no test is: a sender in the namespace writes any si_pid, but then not SI_USER (0) for si_code.
