@@ -33,16 +33,19 @@ class Audited:
 
         self.place, self.model, self.timeout_s = place, model, timeout_s
         self._saved: list[str] = []
-        self._service: Any = tinker.ServiceClient(base_url=url or place.url, api_key=place.key)
+        self._where: dict[str, Any] = {"base_url": url or place.url, "api_key": place.key}
+        self._service: Any = tinker.ServiceClient(**self._where)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Delete what was saved and end the session: the server gives its models back. What an SDK, or a server, has no word for stays there."""
+        import tinker
+
         for path in self._saved:
             with contextlib.suppress(Exception):
-                self._done(self._service.create_rest_client().delete_checkpoint_from_tinker_path(path))
+                self._done(tinker.RestClient(**self._where).delete_checkpoint_from_tinker_path(path))
         with contextlib.suppress(Exception):
             self._done(self._service.close("success"))
 
