@@ -39,7 +39,7 @@ def found(
 ) -> Check:
     """A check that found `mistake`; `told`: given, expected, got. What it says stands in messages.toml, with `words` in its places."""
     says = _messages()[mistake].format_map(words)
-    return Check(*map(one_line, (part, name)), status, mistake, one_line(says), *map(shown, told))
+    return Check(one_line(part), one_line(name), status, mistake, one_line(says), *map(shown, told))
 
 
 def verdict(fine: bool, part: str, name: str, mistake: str, *told: object) -> Check:
