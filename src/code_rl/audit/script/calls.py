@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import importlib
 import inspect
 import os
@@ -60,6 +61,9 @@ class _Done(concurrent.futures.Future[Any]):
         return self._recorded.result(timeout)
 
 
+_REQUESTS = ("forward_backward", "forward", "forward_backward_custom", "optim_step")
+
+
 class Tokenizer:
     """What `get_tokenizer` gives here: bytes for tokens, whatever the model's own are."""
 
@@ -78,6 +82,10 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self.vocab_size
+
+
+async def _later(request: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    return request(*given, **named)
 
 
 class RecordingClient:
@@ -109,6 +117,10 @@ class RecordingClient:
         """As in the SDK where telemetry is off."""
 
     def __getattr__(self, name: str) -> Any:
+        """`…_async` of each request, as in the SDK."""
+        request = name.removesuffix("_async")
+        if request != name and request in _REQUESTS:
+            return functools.partial(_later, getattr(self, request))
         raise AttributeError(
             f"the audit's training client has no {name!r}: train_step needs forward_backward and optim_step"
         )
@@ -132,22 +144,6 @@ class RecordingClient:
 
         content = adam_params.model_dump() if hasattr(adam_params, "model_dump") else plain(adam_params)
         return self._submit("optim_step", content, types.OptimStepResponse(metrics={}))
-
-    async def forward_backward_async(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
-        """As in the SDK."""
-        return self.forward_backward(data, loss_fn, loss_fn_config)
-
-    async def forward_async(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
-        """As in the SDK."""
-        return self.forward(data, loss_fn, loss_fn_config)
-
-    async def forward_backward_custom_async(self, data: Any, loss_fn: Callable[..., Any], **more: Any) -> Future:
-        """As `forward_backward_custom`."""
-        return self.forward_backward_custom(data, loss_fn, **more)
-
-    async def optim_step_async(self, adam_params: Any) -> Future:
-        """As in the SDK."""
-        return self.optim_step(adam_params)
 
     def _submit(self, name: str, content: Any, answer: Any) -> Future:
         self._submitted += 1
