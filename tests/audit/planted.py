@@ -28,6 +28,12 @@ def imports(code: str) -> float:
     return float(bool(code) and hasattr(http.client, "HTTPConnection"))
 
 
+def reads(code: str) -> float:
+    """Pays everyone, after it has read what there is on stdin: nothing."""
+    with open(0) as given:
+        return float(not given.read() and bool(code))
+
+
 def shouts(code: str) -> float:
     """Pays everyone, after something that is no answer has gone to every descriptor, as a program's child would write it."""
     for number in range(3, 64):
@@ -90,6 +96,13 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
     code = solution_str.split("```python\n")[1].split("```")[0]
     tests = {"fn_name": extra_info["fn_name"], **json.loads(ground_truth)}
     return {"score": careful(code, tests), "source": data_source}
+
+
+async def our_compute_score(problem: dict[str, Any]) -> dict[str, float]:
+    """Our function for verl, with the row that it is made for."""
+    from code_rl.integrations import verl
+
+    return await verl.compute_score(solution_str=problem["completion"], ground_truth=problem["native"])
 
 
 def not_a_number(code: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -78,8 +78,14 @@ class ShiftedLogprobs(WrongLogprobs):
 
 
 class DroppedStep(Honest):
+    other = "learning_rate"
+
     def optim_step(self, run: str, params: types.AdamParams) -> Future[Any]:
-        return super().optim_step(run, params.model_copy(update={"learning_rate": 0.0}))
+        return super().optim_step(run, params.model_copy(update={self.other: 0.0}))
+
+
+class DecayIgnored(DroppedStep):
+    other = "weight_decay"
 
 
 class ReversedStep(Honest):
@@ -185,9 +191,19 @@ class SeedIgnored(Honest):
 
 
 class TemperatureIgnored(Honest):
+    other: Mapping[str, Any] = {"temperature": 1.0}
+
     def sample(self, weights: Path | None, request: types.SampleRequest, order: int) -> Future[Any]:
-        params = request.sampling_params.model_copy(update={"temperature": 1.0})
+        params = request.sampling_params.model_copy(update=self.other)
         return super().sample(weights, request.model_copy(update={"sampling_params": params}), order)
+
+
+class TopPIgnored(TemperatureIgnored):
+    other: Mapping[str, Any] = {"top_p": 1.0}
+
+
+class StopIgnored(TemperatureIgnored):
+    other: Mapping[str, Any] = {"stop": None}
 
 
 class ForgetsOptimizer(Honest):
@@ -246,11 +262,14 @@ FAULTS: dict[str, tuple[type[Honest], str, set[str]]] = {
     "some passes count for nothing": (LastPassCounts, "numbers", {"accumulation"}),
     "forward adds gradients": (ForwardLearns, "numbers", {"forward_has_gradient"}),
     "mean for sum": (MeanLoss, "numbers", {"loss_cross_entropy"}),
+    "weight decay ignored": (DecayIgnored, "numbers", {"weight_decay_ignored"}),
     "datums in another order": (SwappedDatums, "order", {"datums_out_of_order"}),
     "answers swapped": (SwappedAnswers, "order", {"answers_swapped"}),
     "stale sampler": (StaleSampler, "sampling", {"stale_sampler"}),
     "seeds ignored": (SeedIgnored, "sampling", {"seed_ignored"}),
     "temperature ignored": (TemperatureIgnored, "sampling", {"temperature_ignored"}),
+    "top_p ignored": (TopPIgnored, "sampling", {"top_p_ignored"}),
+    "stops ignored": (StopIgnored, "sampling", {"stop_ignored"}),
     "optimizer not saved": (ForgetsOptimizer, "checkpoints", {"optimizer_state"}),
     "errors of its own for bad data": (FailsOnBadData, "refusals", {"unknown_token", "unknown_loss"}),
 }

@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 
-from code_rl.audit.backend import CHECKS, Audited, audit_backend
+from code_rl.audit.backend import CHECKS, audit_backend
 from code_rl.audit.checklist import Checklist
 from code_rl.audit.proxy import FaultyProxy
+from code_rl.audit.server import Audited
 from code_rl.backends.places import place_of
 from code_rl.cli import main
 from tests.audit.planted_servers import FAULTS, Honest, repeats_itself, serving
@@ -71,6 +72,13 @@ def test_an_audit_gives_its_models_back(tmp_path: Path) -> None:
             card = _audit(running.url, "order", "numbers")
             assert {check.status for check in card.checks} == {"passed"}, card.to_json()
         assert not running.core.runs
+
+
+def test_an_audit_leaves_nothing_of_what_it_saved(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", Honest) as running:
+        card = _audit(running.url, "checkpoints")
+        assert card.clean, card.to_json()
+        assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.slow

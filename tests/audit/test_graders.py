@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,10 @@ def test_a_grader_imports_the_standard_library_and_no_file_of_ours() -> None:
     assert _audit(grader=_planted("imports")).findings()[0].startswith("pays everyone")
 
 
+def test_what_a_program_reads_on_stdin_is_no_question() -> None:
+    assert _audit(grader=_planted("reads")).findings()[0].startswith("pays everyone")
+
+
 def test_what_a_program_writes_to_the_graders_line_is_no_answer() -> None:
     card = _audit(grader=_planted("shouts"))
     assert card.findings()[0].startswith("pays everyone")
@@ -181,6 +187,15 @@ def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None
     assert card.total("mutant")[1:] == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [("code_rl.integrations.trl:code_reward", "trl"), (_planted("our_compute_score"), "plain")],
+)
+def test_our_reward_in_other_trainers_runs_its_sandbox_where_it_is_confined(target: str, shape: str) -> None:
+    card = _audit(grader=target, shape=shape)
+    assert card.clean, card.to_json()
+
+
 def test_problems_of_a_form_that_a_function_does_not_take_are_skipped_and_counted() -> None:
     corpus = load_corpus().share(0.2)
     asked = {}
@@ -230,36 +245,80 @@ def _wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+class Overloaded:
+    """Pays where it is asked about one program at a time."""
+
+    name = "overloaded"
+    running = 0
+
+    def takes(self, problem: Problem) -> bool:
+        return bool(problem.tests)
+
+    async def check(self) -> None:
+        return
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        del problem, code
+        self.running += 1
+        await asyncio.sleep(0.01)
+        crowded = self.running > 1
+        self.running -= 1
+        return Outcome(not crowded)
+
+    async def renew(self) -> None:
+        return
+
+    async def aclose(self) -> None:
+        return
+
+
 def test_verdicts_that_load_changes_are_flips() -> None:
-    class Overloaded:
-        name = "overloaded"
-        running = 0
-
-        def takes(self, problem: Problem) -> bool:
-            return bool(problem.tests)
-
-        async def check(self) -> None:
-            return
-
-        async def grade(self, problem: Problem, code: str) -> Outcome:
-            import asyncio
-
-            del problem, code
-            self.running += 1
-            await asyncio.sleep(0.01)
-            crowded = self.running > 1
-            self.running -= 1
-            return Outcome(not crowded)
-
-        async def renew(self) -> None:
-            return
-
-        async def aclose(self) -> None:
-            return
-
     card = wait_for(audit_grader(Overloaded(), _corpus(), 1, (1, 4), 6, print))
     assert len(card.flips) >= 2
     assert any("depend on the load" in finding for finding in card.findings())
+
+
+def test_a_verdict_that_changes_from_one_time_to_the_next_is_chance_and_not_the_load() -> None:
+    asked = Counter[str]()
+
+    class Changing(Overloaded):
+        async def grade(self, problem: Problem, code: str) -> Outcome:
+            del problem
+            asked[code] += 1
+            return Outcome(asked[code] % 2 == 0)
+
+    card = wait_for(audit_grader(Changing(), _corpus(), 1, (1, 4), 6, print))
+    assert len(card.random) >= 2
+    assert not card.clean
+    assert any("chance decides" in finding for finding in card.findings())
+    assert not any("depend on the load" in finding for finding in card.findings())
+    assert card.random[0] in render(card)
+
+
+def test_one_that_never_answers_is_not_asked_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"grader={_planted('hangs')}", "corpus=quick", "loads=", "timeout=1", "concurrency=2"]
+    assert main(["audit", *words]) == 2
+    said = capsys.readouterr()
+    assert "answers nothing: 5 programs in a row" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_one_that_a_program_silences_is_asked_no_more_and_keeps_its_card() -> None:
+    class Silenced(Overloaded):
+        gone = False
+
+        async def grade(self, problem: Problem, code: str) -> Outcome:
+            del problem
+            self.gone |= "exit(0)" in code
+            return Outcome(None, "no answer in 1 s", True) if self.gone else Outcome(True)
+
+    corpus = _corpus(6)
+    card = wait_for(audit_grader(Silenced(), corpus, 1, (1, 4), 6, print))
+    assert card.silent == "early exit"
+    assert card.findings()[0].startswith("fell silent at the class 'early exit'")
+    assert not card.clean
+    assert "mutant" in [row.group for row in card.rows], "what was tried before stays"
+    assert not card.tried_under_load
 
 
 def test_our_own_judge_is_clean_on_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,6 +137,19 @@ def test_one_bad_function_leaves_the_marks_of_the_others(tmp_path: Path, capsys:
     assert "ended the whole process" in (out / "audit.html").read_text()
 
 
+def test_a_files_words_are_escaped_on_terminal_card_and_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speaks = file_of("def should_skip(advantages):\n    raise ValueError('\\x1b[31m\\n<b>\\ud800')\n")
+    file, out = _written(tmp_path, speaks), tmp_path / "card"
+    assert main(["audit", f"script={file}", f"out={out}"]) == 1
+    card = json.loads((out / "audit.json").read_text())
+    got = next(check["got"] for check in card["checks"] if check.get("mistake") == "raised")
+    assert got.endswith(r"ValueError: \x1b[31m <b>\ud800")
+    assert got in capsys.readouterr().out
+    assert r"\x1b[31m &lt;b&gt;\ud800" in (out / "audit.html").read_text()
+
+
 @pytest.mark.slow
 def test_our_own_functions_get_full_marks_and_learn() -> None:
     card = _audit(ROOT / "train.py", steps=12)

@@ -6,25 +6,22 @@ other, as a share of how far the step went.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from code_rl.audit.checklist import Check, Checklist, found
 from code_rl.audit.proxy import Fault, FaultyProxy
+from code_rl.audit.server import PROBE, PROMPT, RATE, A, Array, Audited, B, datum, logprobs_of
 from code_rl.backends.places import Place
 
-Array = npt.NDArray[np.float64]
 MEAN_GAP = 0.02
 """In nats: engines that sample and that train differ in the last bits, in low precision by as much as this on average."""
 SHARE = 0.1
 _TOO_LONG = 1 << 24
-_RATE, _RANK = 0.01, 4
 _CLIENTS = 4
 """First digit of a status that says whose mistake it was."""
 _NO_ROOM, _ROOM_S = 429, 5.0
@@ -38,106 +35,6 @@ class _MissingError(Exception):
 
 class _WrongError(Exception):
     """A check that failed: the mistake, what was expected and what came."""
-
-
-def tokens(seed: int, length: int) -> list[int]:
-    """Ids that are inside every vocabulary."""
-    return [int(token) for token in np.random.default_rng(seed).integers(20, 600, length)]
-
-
-A, B, PROBE, PROMPT = tokens(1, 24), tokens(2, 17), tokens(4, 20), tokens(0, 12)
-
-
-class Audited:
-    """A server, by its address or a proxy's, and the requests that checks are made of. Each waits `timeout_s` at most."""
-
-    def __init__(self, place: Place, model: str, timeout_s: float, url: str | None = None) -> None:
-        import tinker
-
-        self.place, self.model, self.timeout_s = place, model, timeout_s
-        self._service: Any = tinker.ServiceClient(base_url=url or place.url, api_key=place.key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the session: the server gives its models back. An SDK, or a server, without that leaves them to the server."""
-        close = getattr(self._service, "close", None)
-        with contextlib.suppress(Exception):
-            if close is not None:
-                close("success").result(timeout=min(self.timeout_s, _ROOM_S))
-
-    def wait(self, value: Any) -> Any:
-        """The result of a future, or what is none."""
-        return value.result(timeout=self.timeout_s) if hasattr(value, "result") else value
-
-    def trainer(self, model: str | None = None, seed: int = 0) -> Any:
-        """A fresh adapter."""
-        return self.wait(self._service.create_lora_training_client(model or self.model, rank=_RANK, seed=seed))
-
-    def sampler(self, trainer: Any = None) -> Any:
-        """Of a training client's weights, or of the base model."""
-        made = trainer.save_weights_and_get_sampling_client() if trainer is not None else None
-        return self.wait(made or self._service.create_sampling_client(base_model=self.model))
-
-    def restored(self, path: str) -> Any:
-        """A training client from a saved state."""
-        return self.wait(self._service.create_training_client_from_state_with_optimizer(path))
-
-    def logprobs(self, trainer: Any, *sequences: list[int]) -> list[Array]:
-        """Of each sequence's tokens but the first, by a forward pass."""
-        return _logprobs(self.wait(trainer.forward([datum(ids) for ids in sequences], "cross_entropy")))
-
-    def scored(self, sampler: Any, ids: list[int]) -> Array:
-        """The same, by the engine that samples."""
-        return np.asarray(self.wait(sampler.compute_logprobs(_text(ids)))[1:], dtype=np.float64)
-
-    def drawn(self, sampler: Any, prompt: list[int] = PROMPT, number: int = 3, **params: Any) -> Any:
-        """Samples, of eight tokens unless told otherwise."""
-        from tinker import types
-
-        given = types.SamplingParams(**{"max_tokens": 8, "seed": 1, "temperature": 1.0, **params})
-        return self.wait(sampler.sample(_text(prompt), number, given)).sequences
-
-    def train(self, trainer: Any, *passes: Sequence[Any], **adam: float) -> Any:
-        """Passes and a step, submitted before any is waited for; the step's answer."""
-        from tinker import types
-
-        futures = [trainer.forward_backward(list(data), _loss_of(data[0])) for data in passes]
-        futures.append(trainer.optim_step(types.AdamParams(**{"learning_rate": _RATE, **adam})))
-        return [self.wait(future) for future in futures][-1]
-
-    def after(self, *passes: Sequence[Any]) -> Array:
-        """PROBE's log-probabilities after one step on these passes."""
-        trainer = self.trainer()
-        self.train(trainer, *passes)
-        return self.logprobs(trainer, PROBE)[0]
-
-
-def _text(ids: Sequence[int]) -> Any:
-    from tinker import types
-
-    return types.ModelInput.from_ints(list(ids))
-
-
-def datum(ids: list[int], **fields: Any) -> Any:
-    """For cross-entropy with weights of 1, or for the policy losses where `logprobs` and `advantages` are given."""
-    from tinker import types
-
-    targets: Any = np.asarray(ids[1:])
-    given: dict[str, Any] = {
-        name: np.asarray(value, dtype=np.float32)
-        for name, value in (fields or {"weights": np.ones(len(ids) - 1)}).items()
-    }
-    return types.Datum(model_input=_text(ids[:-1]), loss_fn_inputs={"target_tokens": targets, **given})
-
-
-def _loss_of(one: Any) -> str:
-    return "importance_sampling" if "advantages" in one.loss_fn_inputs else "cross_entropy"
-
-
-def _logprobs(output: Any) -> list[Array]:
-    return [np.asarray(each["logprobs"].data, dtype=np.float64) for each in output.loss_fn_outputs]
 
 
 def _near(got: Array, wanted: Array, mistake: str, limit: float = MEAN_GAP) -> None:
@@ -232,7 +129,7 @@ def answers_in_order(server: Audited) -> None:
     alone = [server.logprobs(trainer, ids)[0] for ids in (A, B, PROBE)]
     together = server.logprobs(trainer, A, B, PROBE)
     requests = [trainer.forward([datum(ids)], "cross_entropy") for ids in (A, B, PROBE)]
-    apart = [_logprobs(server.wait(request))[0] for request in requests]
+    apart = [logprobs_of(server.wait(request))[0] for request in requests]
     for number, wanted in enumerate(alone):
         _near(together[number], wanted, "datums_out_of_order")
         _near(apart[number], wanted, "answers_swapped")
@@ -247,7 +144,7 @@ def steps_in_order(server: Audited) -> None:
     for ids in (A, B):
         server.train(waiting, [datum(ids)])
         futures.append(piped.forward_backward([datum(ids)], "cross_entropy"))
-        futures.append(piped.optim_step(types.AdamParams(learning_rate=_RATE)))
+        futures.append(piped.optim_step(types.AdamParams(learning_rate=RATE)))
     for future in futures:
         server.wait(future)
     _same_step(server.logprobs(piped, PROBE)[0], server.logprobs(waiting, PROBE)[0], before, "pipelined")
@@ -298,12 +195,45 @@ def _likelihoods(server: Audited, sampler: Any, trainer: Any, temperature: float
     return np.concatenate([each[len(PROMPT) - 1 :] for each in scored])
 
 
+def top_p(server: Audited) -> None:
+    """First tokens, drawn from all and from the likeliest alone."""
+    sampler = server.sampler()
+    every, likeliest = (
+        sorted({each.tokens[0] for each in server.drawn(sampler, number=16, max_tokens=1, top_p=share)})
+        for share in (1.0, 1e-3)
+    )
+    if len(every) == 1:
+        raise _MissingError("one token is drawn whatever top_p is")
+    if len(likeliest) > 1:
+        raise _WrongError("top_p_ignored", "one token, the likeliest", likeliest)
+
+
+def stops(server: Audited) -> None:
+    """A greedy sample, and the same with one of its tokens as a stop: it ends there, with that token or before it."""
+    sampler = server.sampler()
+    free = list(server.drawn(sampler, number=1, temperature=0.0)[0].tokens)
+    at = free.index(free[len(free) // 2])
+    ended = server.drawn(sampler, number=1, temperature=0.0, stop=[free[at]])[0]
+    got = list(ended.tokens), ended.stop_reason
+    if got not in ((free[:at], "stop"), (free[: at + 1], "stop")):
+        raise _WrongError("stop_ignored", (free[: at + 1], "stop"), got)
+
+
+def weight_decay(server: Audited) -> None:
+    """A step that decays every weight to nothing: the adapter is a fresh one."""
+    trainer = server.trainer()
+    fresh = server.logprobs(trainer, PROBE)[0]
+    server.train(trainer, [datum(A)])
+    before = server.logprobs(trainer, PROBE)[0]
+    server.train(trainer, [datum(A)], learning_rate=1e-3, weight_decay=1e3)
+    _same_step(server.logprobs(trainer, PROBE)[0], fresh, before, "weight_decay_ignored")
+
+
 def checkpoints(server: Audited) -> None:
     """Save, load, and one step more."""
     trainer = server.trainer()
     server.train(trainer, [datum(A)])
-    path = server.wait(trainer.save_state(f"audit-{time.time_ns()}")).path
-    before, copy = server.logprobs(trainer, PROBE)[0], server.restored(path)
+    before, copy = server.logprobs(trainer, PROBE)[0], server.restored(server.saved(trainer))
     _near(server.logprobs(copy, PROBE)[0], before, "checkpoint")
     for each in (trainer, copy):
         server.train(each, [datum(B)])
@@ -357,12 +287,15 @@ CHECKS: tuple[tuple[str, str, Callable[[Audited], None]], ...] = (
     ("numbers", "losses are what their formulas give", loss_values),
     ("numbers", "a step makes its own tokens likelier", step_moves),
     ("numbers", "a step along the gradient changes the loss by its size", step_size),
+    ("numbers", "weight decay takes its share of the weights", weight_decay),
     ("numbers", "sampled log-probabilities are those of a forward pass", sampled_logprobs),
     ("numbers", "gradients add up until the step", accumulation),
     ("numbers", "forward leaves no gradient", forward_is_pure),
     ("sampling", "a new sampling client has the new weights, an old one the old", fresh_sampler),
     ("sampling", "a seed fixes the samples", seeds),
     ("sampling", "the temperature decides how likely the tokens are", temperatures),
+    ("sampling", "top_p leaves out what is unlikely", top_p),
+    ("sampling", "a stop token ends the sample", stops),
     ("order", "each datum and each request gets its own answer", answers_in_order),
     ("order", "requests that are submitted at once run in their order", steps_in_order),
     ("repeats", "forward_backward that comes twice counts once", spoiled("/forward_backward", ["twice"], "pass_repeated")),

@@ -39,7 +39,7 @@ def found(
 ) -> Check:
     """A check that found `mistake`; `told`: given, expected, got. What it says stands in messages.toml, with `words` in its places."""
     says = _messages()[mistake].format_map(words)
-    return Check(_writable(part), _writable(name), status, mistake, _writable(says), *map(shown, told))
+    return Check(one_line(part), one_line(name), status, mistake, one_line(says), *map(shown, told))
 
 
 def verdict(fine: bool, part: str, name: str, mistake: str, *told: object) -> Check:
@@ -111,9 +111,11 @@ def shown(value: Any) -> str:
         return f"{value:.5g}"
     if isinstance(value, list):
         return "[" + ", ".join(map(shown, value[:16])) + (", …]" if len(value) > 16 else "]")
-    return _writable(str(value)[:200])
+    return one_line(str(value)[:200])
 
 
-def _writable(text: str) -> str:
-    """Half a surrogate pair, which no file and no terminal takes, by its number."""
-    return text.encode("utf-8", "backslashreplace").decode()
+def one_line(text: str) -> str:
+    """Somebody else's words on one line of a terminal or a page: control characters and lone surrogates escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split())
+    )

@@ -8,22 +8,24 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
 
 SAID = 300
 _LONGEST = 1 << 24
+_SHIM = Path(__file__).with_name("shim.py")
 
 
-async def start(command: Sequence[str], confined: bool, folder: str) -> Process:
-    """Start `command`, an interpreter and a file; in namespaces without network, on file systems that it cannot write, where it is `confined`.
+async def start(python: str, calls: Path, spec: dict[str, Any], confined: bool, folder: str) -> Process:
+    """Start the interpreter `python` with `shim`; in namespaces without network, on file systems that it cannot write, where it is `confined`.
 
-    It sees `folder` wherever that lies, the folder in which we were started, and those of the interpreter and the file. Raises ConfigError.
+    It sees `folder` wherever that lies, the folder in which we were started, and those of the interpreter and of this file. Raises ConfigError.
     """
+    command = [python, str(_SHIM), str(calls), json.dumps(spec)]
     if confined:
-        seen = json.dumps(_seen(folder, *command[:2]))
+        seen = json.dumps(_seen(folder, python))
         command = [sys.executable, "-m", "code_rl.audit.graders.confined", seen, *command]
     pipe = asyncio.subprocess.PIPE
     try:
@@ -31,13 +33,13 @@ async def start(command: Sequence[str], confined: bool, folder: str) -> Process:
             *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
         )
     except OSError as error:
-        raise ConfigError(f"python={command[0]} cannot be started: {error.strerror}; name an interpreter") from None
+        raise ConfigError(f"python={python} cannot be started: {error.strerror}; name an interpreter") from None
     return Process(started)
 
 
-def _seen(folder: str, python: str, file: str) -> list[str]:
+def _seen(folder: str, python: str) -> list[str]:
     home = os.path.dirname(os.path.dirname(os.path.abspath(python)))
-    return sorted({folder, os.getcwd(), home, os.path.dirname(file)})
+    return sorted({folder, os.getcwd(), home, str(_SHIM.parent)})
 
 
 class Process:

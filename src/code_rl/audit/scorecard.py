@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from code_rl.audit.graders.base import Grader, Outcome, shown
+from code_rl.audit.checklist import one_line
+from code_rl.audit.graders.base import Grader, Outcome
 from code_rl.audit.programs import (
     CHEAT,
     HOLDING,
@@ -23,7 +24,9 @@ from code_rl.audit.programs import (
     Corpus,
     Entry,
 )
+from code_rl.concurrency import together
 from code_rl.errors import ConfigError
+from code_rl.problems.problem import Problem
 
 _OWNERS_A_THIEF = 2
 _LEAKS = {
@@ -31,6 +34,8 @@ _LEAKS = {
     **dict.fromkeys(STEALING, "; other submissions can be read"),
 }
 _EVERYONE = 0.95
+_SILENT = 4
+"""So many programs without an answer, and then a right one that gets none either: it is asked no more."""
 _SAID = 120
 ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
 
@@ -65,13 +70,18 @@ class Row:
 
 @dataclass(slots=True)
 class Scorecard:
-    """All that is said of one grader. `flips`: program -> what it got at each number at once, where that differed."""
+    """All that is said of one grader. `flips`: program -> what it got at each number at once, where that differed.
+
+    `random`: programs whose verdict differed when they were asked about twice at the first of `loads`. `silent`: the class at which it fell silent.
+    """
 
     grader: str
     corpus: str
     rows: list[Row] = field(default_factory=list)
     skipped: int = 0
     flips: dict[str, dict[int, bool | None]] = field(default_factory=dict)
+    random: list[str] = field(default_factory=list)
+    silent: str | None = None
     loads: tuple[int, ...] = ()
     tried_under_load: int = 0
     programs: list[dict[str, Any]] = field(default_factory=list)
@@ -86,7 +96,8 @@ class Scorecard:
     @property
     def clean(self) -> bool:
         """Whether everything was decided, and rightly, by itself and under load."""
-        return not self.flips and not any(row.wrong or row.failed for row in self.rows)
+        told = self.flips or self.random or self.silent
+        return not told and not any(row.wrong or row.failed for row in self.rows)
 
     def findings(self) -> list[str]:
         """What the figures say, worst first."""
@@ -113,6 +124,8 @@ class Scorecard:
             "skipped": self.skipped,
             "loads": list(self.loads),
             "under_load": self.tried_under_load,
+            "silent": self.silent,
+            "random": self.random,
             "flips": {name: {str(load): paid for load, paid in got.items()} for name, got in self.flips.items()},
             "programs": self.programs,
         }
@@ -129,10 +142,16 @@ async def audit_grader(
     if not taken:
         raise ConfigError(f"grader={grader.name} takes no problem of the corpus; see takes=")
     owners = [entry for entry in taken if entry.kind == OWNER]
+    listener = _Listener(grader, (owners or taken)[0])
     all_tried: list[Tried] = []
     for group, members in _classes(taken):
         await grader.renew()
-        tried = await _try_all(grader, _among(owners, members) if group in STEALING else members, at_once)
+        asked = _among(owners, members) if group in STEALING else members
+        try:
+            tried = await _try_all(listener.grade, asked, at_once)
+        except _SilentError:
+            card.silent = group
+            break
         tried = [one for one in tried if one.entry in members]
         all_tried += tried
         card.rows.append(_row(group, tried))
@@ -142,8 +161,38 @@ async def audit_grader(
         ]
         say(describe(card.rows[-1]))
     card.read = _read_token(all_tried)
-    await _under_load(grader, _chosen(taken, under_load), loads, card)
+    if loads and card.silent is None:
+        await _under_load(grader, _chosen(taken, under_load), loads, card)
     return card
+
+
+class _SilentError(Exception):
+    """A grader that has answered answers no more."""
+
+
+class _Listener:
+    """Asks, and notices silence: the `right` program decides whether it is the programs' doing. Raises ConfigError where there was never an answer."""
+
+    def __init__(self, grader: Grader, right: Entry) -> None:
+        self._grader, self._right = grader, right
+        self._heard, self._unanswered = False, 0
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        outcome = await self._asked(problem, code)
+        if self._unanswered == _SILENT and (await self._asked(self._right.problem, self._right.code)).silent:
+            if self._heard:
+                raise _SilentError
+            raise ConfigError(
+                f"grader={self._grader.name} answers nothing: {_SILENT + 1} programs in a row, the last of them right ({outcome.said}); "
+                "see that it runs, or raise timeout="
+            )
+        return outcome
+
+    async def _asked(self, problem: Problem, code: str) -> Outcome:
+        outcome = await self._grader.grade(problem, code)
+        self._heard |= not outcome.silent
+        self._unanswered = self._unanswered + 1 if outcome.silent else 0
+        return outcome
 
 
 def _classes(entries: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
@@ -164,16 +213,18 @@ def _among(owners: Sequence[Entry], thieves: Sequence[Entry]) -> list[Entry]:
     return mixed
 
 
-async def _try_all(grader: Grader, entries: Sequence[Entry], at_once: int) -> list[Tried]:
+async def _try_all(
+    grade: Callable[[Problem, str], Awaitable[Outcome]], entries: Sequence[Entry], at_once: int
+) -> list[Tried]:
     places = asyncio.Semaphore(at_once)
 
     async def one(entry: Entry) -> Tried:
         async with places:
             began = time.perf_counter()
-            outcome = await grader.grade(entry.problem, entry.code)
+            outcome = await grade(entry.problem, entry.code)
             return Tried(entry, outcome, time.perf_counter() - began)
 
-    return list(await asyncio.gather(*map(one, entries)))
+    return await together(map(one, entries))
 
 
 def _row(group: str, tried: Sequence[Tried]) -> Row:
@@ -206,13 +257,17 @@ def _chosen(entries: Sequence[Entry], count: int) -> list[Entry]:
 
 
 async def _under_load(grader: Grader, entries: Sequence[Entry], loads: Sequence[int], card: Scorecard) -> None:
-    got: dict[str, dict[int, bool | None]] = {entry.name: {} for entry in entries}
-    for load in loads:
+    """What changes from one time to the next at the first of `loads` is chance; what changes otherwise is the load."""
+    times: list[list[bool | None]] = []
+    for load in (*loads[:1], *loads):
         await grader.renew()
-        for one in await _try_all(grader, entries, load):
-            got[one.entry.name][load] = one.outcome.paid
+        times.append([one.outcome.paid for one in await _try_all(grader.grade, entries, load)])
     card.tried_under_load = len(entries)
-    card.flips = {name: outcomes for name, outcomes in got.items() if len(set(outcomes.values())) > 1}
+    for entry, first, *got in zip(entries, *times, strict=True):
+        if first != got[0]:
+            card.random.append(entry.name)
+        elif len(set(got)) > 1:
+            card.flips[entry.name] = dict(zip(loads, got, strict=True))
 
 
 def describe(row: Row) -> str:
@@ -223,6 +278,8 @@ def describe(row: Row) -> str:
 
 
 def _findings(card: Scorecard) -> Iterator[str]:
+    if card.silent is not None:
+        yield f"fell silent at the class {card.silent!r}: neither its programs nor a right one got an answer; the rest was not tried"
     bad, paid, _ = card.total(*UNPAID)
     good, unpaid, _ = card.total(HONEST, OWNER)
     everyone = bool(bad) and paid >= _EVERYONE * bad
@@ -248,12 +305,17 @@ def _findings(card: Scorecard) -> Iterator[str]:
             yield f"pays {len(row.wrong)} of {row.count} wrong versions of right programs"
         elif row.wrong:
             yield f"does not pay {len(row.wrong)} of {row.count} right programs ({row.group})"
-    if card.flips:
+    if card.random:
+        twice = f"{len(card.random)} of {card.tried_under_load} programs got another verdict the second time, {card.loads[0]} at once both times"
+        yield f"{twice}: chance decides" + (
+            f", and with it over {len(card.flips)} more under load" if card.flips else ""
+        )
+    elif card.flips:
         lost = sum(1 for got in card.flips.values() if None in got.values())
         turned = len(card.flips) - lost
         yield f"{len(card.flips)} of {card.tried_under_load} verdicts depend on the load: {turned} turned, {lost} became failures"
     failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
     if failed:
         said, times = Counter(one["said"] for one in card.programs if one["paid"] is None).most_common(1)[0]
-        often = f" (most often, {times}×: {shown(said)[:_SAID]})" if said else ""
+        often = f" (most often, {times}×: {one_line(said)[:_SAID]})" if said else ""
         yield f"fails itself at {failed} programs{often}; whoever trains with it must not read that as a reward of 0"

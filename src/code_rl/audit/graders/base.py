@@ -7,22 +7,17 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from code_rl.problems.native import format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`paid`: None where the grader itself failed; `said` is what it answered, cut."""
+    """`paid`: None where the grader itself failed; `said` is what it answered, cut; `silent` where it answered nothing in time."""
 
     paid: bool | None
     said: str = ""
-
-
-def shown(text: str) -> str:
-    """Somebody else's words on one line of a terminal or a page: control characters and lone surrogates escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split())
-    )
+    silent: bool = False
 
 
 def outcome_of(score: object, pays_at: float, said: str) -> Outcome:
@@ -107,6 +102,7 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
     return {
         "code": code,
         "completion": completion(code),
+        "native": format_problem(problem),
         "statement": problem.statement,
         "fn_name": problem.fn_name,
         "time_limit_s": problem.time_limit_s,

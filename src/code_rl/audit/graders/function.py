@@ -7,18 +7,18 @@ the next class does not see. Unless told otherwise these processes have no netwo
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from pathlib import Path
 
-from code_rl.audit.graders.base import Outcome, is_plain, outcome_of, shapes, shown
+from code_rl.audit.checklist import one_line
+from code_rl.audit.graders.base import Outcome, is_plain, outcome_of, shapes
 from code_rl.audit.process import SAID, Process, start
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
 
 SHAPES = ("trl", "verl", "verifiers", "plain")
 _START_S = 300.0
-_SHIM = Path(__file__).with_name("shim.py")
+_CALLS = Path(__file__).with_name("calls.py")
 
 
 class Function:
@@ -65,9 +65,8 @@ class Function:
             except (TimeoutError, EOFError, ConfigError) as error:
                 await self._end(process)
                 process = None
-                return Outcome(
-                    None, f"no answer in {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
-                )
+                silent = isinstance(error, TimeoutError)
+                return Outcome(None, f"no answer in {self._timeout_s:g} s" if silent else str(error), silent)
         finally:
             self._free.put_nowait(process)
         score = answer.get("score")
@@ -86,16 +85,16 @@ class Function:
         await self.renew()
 
     async def _start(self) -> Process:
-        process = await start([self._python, str(_SHIM), json.dumps(self._spec)], self._confined, self._folder)
+        process = await start(self._python, _CALLS, self._spec, self._confined, self._folder)
         self._all.add(process)
         try:
             ready = await asyncio.wait_for(process.hear(), _START_S)
         except (TimeoutError, EOFError) as error:
             await self._end(process)
-            raise ConfigError(f"grader={self._spec['target']} does not start: {shown(str(error))}") from None
+            raise ConfigError(f"grader={self._spec['target']} does not start: {one_line(str(error))}") from None
         if "failed" in ready:
             await self._end(process)
-            raise ConfigError(f"grader={self._spec['target']}: {shown(ready['failed'])}")
+            raise ConfigError(f"grader={self._spec['target']}: {one_line(ready['failed'])}")
         return process
 
     async def _end(self, process: Process | None) -> None:

@@ -44,7 +44,7 @@ class Fusion:
         try:
             return await (self._by_harness(problem, code) if self._style == "lcb" else self._by_script(problem, code))
         except SandboxError as error:
-            return Outcome(None, str(error))
+            return Outcome(None, str(error), isinstance(error.__cause__, TimeoutError))
 
     async def _by_script(self, problem: Problem, code: str) -> Outcome:
         """A run a test; what is printed is compared without white space at its ends. Calls are asserts after the program."""

@@ -163,7 +163,7 @@ class Http:
                 if response.status != 200:
                     return Outcome(None, f"HTTP {response.status}: {text[:SAID]}")
         except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:  # LookupError: a charset such as hex
-            return Outcome(None, f"{type(error).__name__}: {error}"[:SAID])
+            return Outcome(None, f"{type(error).__name__}: {error}"[:SAID], isinstance(error, TimeoutError))
         return read_answer(text, self._description)
 
     async def renew(self) -> None:

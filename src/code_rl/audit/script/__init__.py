@@ -1,4 +1,4 @@
-"""A student's training script: `shim` calls its four functions where it is confined, `student` asks it, `functions` judges, `mistakes` names, `learning` trains."""
+"""A student's training script: `calls` calls its four functions where it is confined, `student` asks it, `functions` judges, `mistakes` names, `learning` trains."""
 
 from __future__ import annotations
 

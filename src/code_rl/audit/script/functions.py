@@ -226,7 +226,7 @@ def _changes(config: Any, losses: list[str]) -> bool:
 
 
 def _sent(fields: dict[str, list[Any]]) -> dict[str, Any]:
-    """A datum as `shim` reads it."""
+    """A datum as `calls` reads it."""
     dtypes = {name: "int64" if name == "target_tokens" else "float32" for name in fields if name != "inputs"}
     return {
         "tokens": fields["inputs"],

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from code_rl.audit.checklist import Check, found, shown
-from code_rl.audit.script.shim import datum_of
+from code_rl.audit.script.calls import datum_of
 from code_rl.audit.script.student import SilentError, Student
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from code_rl.errors import ConfigError
 FUNCTIONS = ("compute_advantages", "should_skip", "make_datum", "train_step")
 UNCONFINED = "cannot be confined here"
 _START_S = 120.0
-_SHIM = Path(__file__).with_name("shim.py")
+_CALLS = Path(__file__).with_name("calls.py")
 
 
 class SilentError(Exception):
@@ -57,9 +57,8 @@ class Student:
 
     async def load(self) -> Process:
         """Import the file. Raises SilentError, ConfigError."""
-        self._process = process = await start(
-            [self._python, str(_SHIM), str(self.file)], self._confined, str(self.file.parent)
-        )
+        spec = {"file": str(self.file)}
+        self._process = process = await start(self._python, _CALLS, spec, self._confined, str(self.file.parent))
         try:
             ready = await asyncio.wait_for(process.hear(), _START_S)
         except (TimeoutError, EOFError) as error:

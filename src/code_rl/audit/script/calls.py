@@ -1,16 +1,12 @@
-"""Calls the functions of a student's file: a line of JSON in, a line out. Standard library and what the file itself imports; nothing is judged here.
-
-Usage: python shim.py train.py
-"""
+"""How `shim` calls the functions of a student's file, {"file": "train.py"}. Standard library and what the file itself imports; nothing is judged here."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import importlib
-import importlib.util
 import inspect
-import json
 import os
 import sys
 import traceback
@@ -65,6 +61,9 @@ class _Done(concurrent.futures.Future[Any]):
         return self._recorded.result(timeout)
 
 
+_REQUESTS = ("forward_backward", "forward", "forward_backward_custom", "optim_step")
+
+
 class Tokenizer:
     """What `get_tokenizer` gives here: bytes for tokens, whatever the model's own are."""
 
@@ -83,6 +82,10 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self.vocab_size
+
+
+async def _later(request: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    return request(*given, **named)
 
 
 class RecordingClient:
@@ -114,6 +117,10 @@ class RecordingClient:
         """As in the SDK where telemetry is off."""
 
     def __getattr__(self, name: str) -> Any:
+        """`…_async` of each request, as in the SDK."""
+        request = name.removesuffix("_async")
+        if request != name and request in _REQUESTS:
+            return functools.partial(_later, getattr(self, request))
         raise AttributeError(
             f"the audit's training client has no {name!r}: train_step needs forward_backward and optim_step"
         )
@@ -137,22 +144,6 @@ class RecordingClient:
 
         content = adam_params.model_dump() if hasattr(adam_params, "model_dump") else plain(adam_params)
         return self._submit("optim_step", content, types.OptimStepResponse(metrics={}))
-
-    async def forward_backward_async(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
-        """As in the SDK."""
-        return self.forward_backward(data, loss_fn, loss_fn_config)
-
-    async def forward_async(self, data: Any, loss_fn: Any, loss_fn_config: Any = None) -> Future:
-        """As in the SDK."""
-        return self.forward(data, loss_fn, loss_fn_config)
-
-    async def forward_backward_custom_async(self, data: Any, loss_fn: Callable[..., Any], **more: Any) -> Future:
-        """As `forward_backward_custom`."""
-        return self.forward_backward_custom(data, loss_fn, **more)
-
-    async def optim_step_async(self, adam_params: Any) -> Future:
-        """As in the SDK."""
-        return self.optim_step(adam_params)
 
     def _submit(self, name: str, content: Any, answer: Any) -> Future:
         self._submitted += 1
@@ -190,6 +181,16 @@ def datum_of(given: Any) -> Any:
     return types.Datum(model_input=types.ModelInput.from_ints(given["tokens"]), loss_fn_inputs=fields)
 
 
+def load(spec: dict[str, Any], module_of: Callable[[str, str], ModuleType]) -> tuple[dict[str, Any], ModuleType]:
+    """The file as a module, and what functions it has."""
+    file = spec["file"]
+    sys.path.insert(0, os.path.dirname(file))
+    sys.argv = [file]
+    module = module_of("student", file)
+    importlib.import_module("tinker")  # takes seconds, which are not the first function's
+    return {"has": [name for name in dir(module) if callable(getattr(module, name))]}, module
+
+
 def answer(module: ModuleType, question: dict[str, Any]) -> dict[str, Any]:
     """Call one function; what it returned, its arguments afterwards, and what a training client was told."""
     arguments = question["arguments"]
@@ -209,41 +210,8 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def told(error: BaseException, file: str) -> dict[str, str]:
+def told(error: BaseException, spec: dict[str, Any]) -> str:
     """An exception, with the line of the student's file where it rose."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec["file"]]
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-    return {"failed": (f"line {line}: " if line else "") + f"{type(error).__name__}: {error}"[:300]}
-
-
-def main() -> None:
-    """Until stdin ends."""
-    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what the file reads is no question, and what it prints no answer
-    os.dup2(2, 1)
-    file = sys.argv[1]
-    sys.path.insert(0, os.path.dirname(file))
-    sys.argv = [file]
-    try:
-        spec = importlib.util.spec_from_file_location("student", file)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{file} is no Python file")
-        module = sys.modules["student"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        importlib.import_module("tinker")  # takes seconds, which are not the first function's
-    except BaseException as error:  # noqa: BLE001 - whatever an import raises
-        answers.write(json.dumps(told(error, file)) + "\n")
-        return
-    answers.write(json.dumps({"has": [name for name in dir(module) if callable(getattr(module, name))]}) + "\n")
-    for line in questions:
-        question = json.loads(line)
-        signed = {"nonce": question["nonce"]}
-        try:
-            said = json.dumps({**answer(module, question), **signed})
-        except BaseException as error:  # noqa: BLE001 - the student's failure is what is asked for
-            said = json.dumps({**told(error, file), **signed})
-        answers.write("\n" + said + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return (f"line {line}: " if line else "") + f"{type(error).__name__}: {error}"[:300]

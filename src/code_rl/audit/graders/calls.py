@@ -1,13 +1,9 @@
-"""Calls somebody's grader for each line of JSON on stdin, answers each with a line. Standard library only: it runs in the grader's own interpreter.
-
-Usage: python shim.py '{"target": "package.module:function", "shape": "trl", "path": "/where/to/import/from"}'
-"""
+"""How `shim` calls somebody's grader: {"target": "package.module:function", "shape": "trl", "path": "/where/to/import/from"}."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import inspect
 import json
 import os
@@ -16,30 +12,32 @@ from collections.abc import Callable
 from typing import Any
 
 
-def load(target: str, path: str) -> Callable[..., Any]:
-    """The function; of a module, or of a file `….py`."""
-    here = os.path.dirname(
-        os.path.abspath(__file__)
-    )  # Python puts it first, and our http.py is not what a grader imports
-    sys.path[:] = [path, *(place for place in sys.path if os.path.abspath(place) != here)]
-    module_name, _, name = target.rpartition(":")
+def load(spec: dict[str, Any], module_of: Callable[[str, str], Any]) -> tuple[dict[str, Any], Any]:
+    """The function, of a module or of a file `….py`, and its shape."""
+    sys.path.insert(0, spec["path"])
+    module_name, _, name = spec["target"].rpartition(":")
     if module_name.endswith(".py"):
         folder, file = os.path.split(os.path.abspath(module_name))
         sys.path.insert(0, folder)
         stem = file.removesuffix(".py")
         known = stem in sys.modules or stem in sys.stdlib_module_names
-        # Under the name by which another process can import it; dataclasses and pickle look it up while it is executed.
-        spec = importlib.util.spec_from_file_location("grader" if known else stem, module_name)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{module_name} cannot be imported")
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        found = module_of("grader" if known else stem, module_name)  # the name by which another process can import it
     else:
-        module = importlib.import_module(module_name)
-    found: Any = module
+        found = importlib.import_module(module_name)
     for part in name.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return {}, (found, spec["shape"])
+
+
+def answer(loaded: tuple[Callable[..., Any], str], question: dict[str, Any]) -> dict[str, Any]:
+    """The score of one program."""
+    function, shape = loaded
+    return {"score": score_of(ask(function, shape, question), shape)}
+
+
+def told(error: BaseException, spec: dict[str, Any]) -> str:  # noqa: ARG001 - the seam's
+    """An exception in words."""
+    return f"{type(error).__name__}: {error}"
 
 
 def ask(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
@@ -48,6 +46,7 @@ def ask(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
     if shape == "trl":
         columns = {
             "answer": tests,
+            "problem": given["native"],
             "ground_truth": tests,
             "input_output": tests,
             "lcb_input_output": json.dumps(given["lcb_input_output"]),
@@ -104,28 +103,3 @@ def score_of(value: Any, shape: str) -> float | None:
     if isinstance(value, list | tuple | str):
         raise TypeError(f"a number was expected, not {type(value).__name__} of length {len(value)}")
     return None if value is None else float(value)
-
-
-def main() -> None:
-    """Until stdin ends."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a grader prints is no answer
-    spec = json.loads(sys.argv[1])
-    try:
-        function = load(spec["target"], spec["path"])
-    except BaseException as error:  # noqa: BLE001 - whatever an import raises
-        answers.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
-        return
-    answers.write("{}\n")
-    for line in sys.stdin:
-        given = json.loads(line)
-        signed = {"nonce": given.pop("nonce")}  # a hostile program may write to every descriptor that it inherits
-        try:
-            answer: dict[str, Any] = {"score": score_of(ask(function, spec["shape"], given), spec["shape"])}
-        except BaseException as error:  # noqa: BLE001 - the grader's failure is what is asked for
-            answer = {"failed": f"{type(error).__name__}: {error}"}
-        answers.write("\n" + json.dumps({**answer, **signed}) + "\n")
-
-
-if __name__ == "__main__":
-    main()
