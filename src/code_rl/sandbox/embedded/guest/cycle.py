@@ -161,7 +161,7 @@ class Descriptors:
         rights, room = _RIGHTS.size + 4 * count, socket.CMSG_SPACE(4 * count)
         self._wanted = ctypes.create_string_buffer(room + len(datagram))
         _RIGHTS.pack_into(self._wanted, 0, rights, socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        self._wanted[room:] = datagram
+        ctypes.memmove(ctypes.addressof(self._wanted) + room, datagram, len(datagram))
         found = ctypes.create_string_buffer(len(self._wanted))
         part = (ctypes.c_size_t * 2)(ctypes.addressof(found) + room, len(datagram))
         message = _Message(
