@@ -1,6 +1,7 @@
 """The evaluation sets to decontaminate against: statements, ids and function names of rows of any shape.
 
-An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields alone.
+An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields first, and by the readers of
+known shapes where those name no text.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ from code_rl.preparation.text import (
 from code_rl.problems.dataset import MANIFEST
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources.records import Skipped
+from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled
+from code_rl.problems.sources.shapes import read_row
 
-STATEMENT_FIELDS = (
-    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query",
+STATEMENT_FIELDS = (  # the longest counts: others may hold a title or "n/a"
+    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query", "messages",
 )  # fmt: skip
 ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "name", "slug", "title", "question_title", "url", "link")
+LEAST_CHARACTERS = 4
 _FUNCTION = re.compile(r"^\s*(?:async )?def (\w+)\s*\(", re.MULTILINE)
 
 
@@ -58,21 +61,30 @@ class Exam:
 def read_exams(name: str) -> Iterator[Exam]:
     """The problems of the set `name`: a file, a folder of files, or any `dataset=`.
 
-    Raises DataError when no row has a statement, ConfigError when there is no such set.
+    Raises DataError when a row has no statement, ConfigError when there is no such set.
     """
     files = _files(name)
     if files is None:
-        yield from _from_source(name)
+        for item in open_source(name, "test"):
+            if not isinstance(item, Skipped):
+                yield _exam_of(name, item)
         return
-    found = 0
+    unread, count = [], 0
     for file in files:
         for number, row in enumerate(stream_rows(file), start=1):
-            exam = _exam(name, row, f"{file.name}:{number}")
-            if exam is not None:
-                found += 1
+            count += 1
+            exam = _exam(name, row, file, number)
+            if exam is None:
+                unread.append(f"{file.name}, row {number}")
+            else:
                 yield exam
-    if not found:
-        raise DataError(f"decontaminate={name}: no row has a statement; looked for {', '.join(STATEMENT_FIELDS)}")
+    if unread or not count:
+        fields = (
+            f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads; repair or remove them"
+        )
+        raise DataError(
+            f"decontaminate={name}: {len(unread)} of {count} rows have no statement ({', '.join(unread[:3])}); {fields}"
+        )
 
 
 def exams_fingerprint(name: str) -> str:
@@ -86,34 +98,39 @@ def _files(name: str) -> list[Path] | None:
     path = Path(name)
     if not path.exists() or (path / MANIFEST).is_file():
         return None
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if is_data_file(file.name))
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if is_data_file(file.name))
     if not files or not all(is_data_file(file.name) for file in files):
         raise DataError(f"decontaminate={path}: no data file there ({', '.join(DATA_SUFFIXES)})")
     return files
 
 
-def _exam(set_name: str, row: Mapping[str, Any], place: str) -> Exam | None:
-    text = next(
-        (row[field] for field in STATEMENT_FIELDS if isinstance(row.get(field), str) and row[field].strip()), None
-    )
-    if text is None:
-        return None
+def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> Exam | None:
+    text = max((_text(row.get(field)) for field in STATEMENT_FIELDS), key=len)
+    if len(text.strip()) < LEAST_CHARACTERS:
+        item = read_row(row, Origin(file.stem, file.stem, number, f"{file.name}, row {number}"))
+        return None if isinstance(item, Skipped) else _exam_of(set_name, item)
     names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
     functions += _FUNCTION.findall(str(row.get("starter_code") or ""))
     functions += _FUNCTION.findall(text)
     plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
-    return Exam(set_name, names[0] if names else place, text, names, tuple(plain))
+    return Exam(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
 
 
-def _from_source(name: str) -> Iterator[Exam]:
-    for item in open_source(name, "test"):
-        if not isinstance(item, Skipped):
-            problem = item if isinstance(item, Problem) else item.problem
-            functions = (problem.fn_name,) if problem.fn_name else ()
-            text = "\n".join(filter(None, (problem.statement, problem.starter_code)))
-            named = [str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)]
-            yield Exam(name, problem.id, text, (problem.id, *named), functions)
+def _text(value: object) -> str:
+    """A text, or what the user says in a chat."""
+    if isinstance(value, list):
+        said = (turn.get("content") for turn in value if isinstance(turn, Mapping) and turn.get("role") == "user")
+        return "\n".join(text for text in said if isinstance(text, str))
+    return value if isinstance(value, str) else ""
+
+
+def _exam_of(set_name: str, item: Problem | Draft | Unsettled) -> Exam:
+    problem = item if isinstance(item, Problem) else item.problem
+    functions = (problem.fn_name,) if problem.fn_name else ()
+    text = "\n".join(filter(None, (problem.statement, problem.starter_code)))
+    named = [str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)]
+    return Exam(set_name, problem.id, text, (problem.id, *named), functions)
 
 
 GRAM = 13
@@ -165,23 +182,24 @@ class Decontaminator:
         order = np.argsort(every, kind="stable")
         self._every, self._owner = every[order], owner[order]
         self._named: dict[str, list[int]] = defaultdict(list)
-        self._short: dict[int, dict[int, int]] = defaultdict(dict)
+        short: dict[int, dict[int, int]] = defaultdict(dict)
         for number, (exam, text) in enumerate(zip(self._exams, texts, strict=True)):
             for name in _names(exam.names, exam.functions):
                 self._named[name].append(number)
             size = len(text.tokens)
             if size and not len(text.grams):
-                self._short[size].setdefault(int(runs(text.tokens, size)[0]), number)
-        self.unmatched = sum(not len(text.tokens) for text in texts)
+                short[size].setdefault(int(runs(text.tokens, size)[0]), number)
+        self._short = {size: (np.array(sorted(known), np.uint64), known) for size, known in short.items()}
 
     def find(self, entry: Entry) -> Pair | None:
         """The evaluation problem that `entry`, one of those given, overlaps with most, or None."""
         own = self._own[entry.digest]
-        for size, known in self._short.items():
+        for size, (every, known) in self._short.items():
             if size == len(own.tokens) or LEAST_RUN <= size < len(own.tokens):
-                same = next((known[run] for run in runs(own.tokens, size).tolist() if run in known), None)
-                if same is not None:
-                    return self._pair(entry, same, "shared text" if size < len(own.tokens) else "equal text", 1.0)
+                found = runs(own.tokens, size)
+                for run in found[among(found, every)][:1].tolist():
+                    why = "shared text" if size < len(own.tokens) else "equal text"
+                    return self._pair(entry, known[run], why, 1.0)
         shares = {number: self._share(own, number) for number in self._near(own)}
         best = max(shares, key=lambda number: shares[number], default=None)
         if best is not None and shares[best] >= self._containment:

@@ -60,6 +60,7 @@ _CAMEL = re.compile(r"\b[a-z]++(?:[A-Z][a-z0-9]*+)++\b")
 _QUOTED = re.compile(r"[`$]([A-Za-z_]\w*)[`$]")
 _DEFINED = re.compile(r"\bdef\s+(\w+)|(\w+)\s*:\s*(?:[A-Za-z])|(\w+)\s*=")
 _FUNCTION = re.compile(r"\bdef\s+(\w+)")
+_HEADER = re.compile(r"^[ \t]*(?:def \w+\(.*|class \w+.*:|from \S+ import .*|import \w+(?: as \w+)?)$", re.MULTILINE)
 _EXAMPLES = re.compile(
     r"^[\s#*_-]*(?:example|sample)s?\b(?:[\s#*_]*(?:input|output|case|test|explanation)s?)?[\s\d:#*_.()-]*$"
     r"|-{3,}\s*examples?\s*-{3,}|\bexample\s*1\s*:|(?:^|\n)\s*>>>",
@@ -133,9 +134,9 @@ def variable_names(statement: str, starter_code: str | None, extra: Iterable[str
 
 
 def pattern(text: str) -> list[str]:
-    """The tokens without what a copy changes first: numbers are `#`, names of variables and of functions that are defined the placeholder."""
+    """The tokens without what a copy changes first: numbers are `#`, names of variables and of functions that are defined the placeholder, headers of code are left out."""
     defined = frozenset(name.lower() for name in _FUNCTION.findall(text))
-    return ["#" if _NUMBER.match(token) else token for token in canonical(text, defined)]
+    return ["#" if _NUMBER.match(token) else token for token in canonical(_HEADER.sub("", text), defined)]
 
 
 def canonical(statement: str, names: frozenset[str]) -> list[str]:
