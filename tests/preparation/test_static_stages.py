@@ -287,7 +287,8 @@ def test_boilerplate_is_no_overlap() -> None:
         "The first line contains a single integer t, the number of test cases. Each test case consists of one line with a single integer n. "
         "For each test case print one line with the answer to the question asked above. {} 1 <= t <= 1000."
     )
-    others = [problem(f"o{index}", frame.format(f"Compute thing number {index} of n.")) for index in range(6)]
+    tasks = ("Count the ones of n.", "Print n backwards.", "Tell whether n is odd.", "Double what n gives.", "Find a root near n.", "Say n in words.")
+    others = [problem(f"o{index}", frame.format(task)) for index, task in enumerate(tasks)]
     assert (
         overlap(problem("a", frame.format("Reverse the digits.")), exam(frame.format("Add the divisors.")), *others)
         == ""
@@ -344,6 +345,10 @@ def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> N
 
 
 def test_a_long_slug_decides_alone_and_a_short_id_does_not() -> None:
-    made = problem("longest-walk-on-a-frozen-lake", "Something told in other words altogether, to be solved by you.")
-    assert overlap(made, exam("Quite another telling.", names=("Longest walk on a frozen lake",))).startswith("slug")
-    assert overlap(dataclasses.replace(made, id="17"), exam("Quite another telling.", names=("17",))) == ""
+    made = problem("longest-walk-on-a-frozen-lake", "Skaters cross the frozen lake; print how long their longest walk is.")
+    told = "On a lake that is frozen, how long can a walk be at most? Skaters start anywhere. Print the longest."
+    assert overlap(made, exam(told, names=("Longest walk on a frozen lake",))).startswith("slug")
+    assert overlap(dataclasses.replace(made, id="17"), exam(told, names=("17",))) == ""
+    unlike = "Queue at a bakery: each customer needs a time of her own; name whoever waits most."
+    assert overlap(made, exam(unlike, names=("Longest walk on a frozen lake",))) == ""
+    assert overlap(dataclasses.replace(made, id="mbpp/2"), exam(unlike, names=("mbpp/2",))) == ""

@@ -144,6 +144,8 @@ SKETCH = 16
 """The smallest 5-gram hashes of a text, by which its like are found: two texts just alike enough share about ten."""
 SHARED_SKETCH = 4
 MOST_ALIKE = 64
+FEW = 0.05
+"""So small a share of a text's tokens never weighs more than the rest, however rare: where a leak meets its frame, a line that every copy has otherwise."""
 MOST_EXAMS = 8
 """Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
@@ -294,7 +296,8 @@ def _rarity(texts: Sequence[Told]) -> Callable[[Told], Told]:
                 around = commonest[step : step + len(count_T)]
                 np.maximum(around, count_T, out=around)
         weights = np.where(commonest > 0, 1 / np.maximum(1, commonest - 1) ** 2, 0.0)
-        return replace(text, weights=weights)
+        most = np.quantile(weights[commonest > 0], 1 - FEW, method="lower") if commonest.any() else 0.0
+        return replace(text, weights=np.minimum(weights, most))
 
     return weigh
 
