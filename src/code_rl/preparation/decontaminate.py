@@ -40,7 +40,7 @@ from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled
 from code_rl.problems.sources.shapes import read_row
 
 STATEMENT_FIELDS = (  # the longest counts: others may hold a title or "n/a"
-    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query", "messages",
+    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query", "messages", "complete_prompt",
 )  # fmt: skip
 ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "name", "slug", "title", "question_title", "url", "link")
 LEAST_CHARACTERS = 4
