@@ -31,6 +31,7 @@ from code_rl.preparation.text import (
     problem_text,
     runs,
     token_hashes,
+    without_numbers,
     words,
 )
 from code_rl.problems.dataset import MANIFEST
@@ -146,6 +147,8 @@ SHARED_SKETCH = 4
 MOST_ALIKE = 64
 FEW = 0.05
 """So small a share of a text's tokens never weighs more than the rest, however rare: where a leak meets its frame, a line that every copy has otherwise."""
+WHOLE = 0.85
+"""So large a share is an overlap with other numbers too."""
 MOST_EXAMS = 8
 """Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
@@ -256,22 +259,25 @@ def _decide(pair: Pair | None) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A text's `tokens`, hashed; the `grams` of it that tell, in order and sorted, and the `places` where they begin; what each token weighs."""
+    """A text's `tokens`, hashed; the `grams` of it that tell, in order, sorted, and with their numbers, and the `places` where they begin; what each token weighs."""
 
     tokens: Hashes
     grams: Hashes
     sorted: Hashes
+    exact: Hashes
     places: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float64]
 
 
 def _told(text: str) -> Told:
     tokens = pattern(text)
+    exact = runs(token_hashes(tokens), GRAM)
+    tokens = without_numbers(tokens)
     hashes = token_hashes(tokens)
     every = runs(hashes, GRAM)
     named = np.cumsum([0, *(token not in (PLACEHOLDER, "#") for token in tokens)])
     places = np.flatnonzero(named[GRAM:] - named[:-GRAM] >= LEAST_WORDS) if len(every) else np.empty(0, dtype=np.int64)
-    return Told(hashes, every[places], np.unique(every[places]), places, np.zeros(len(tokens)))
+    return Told(hashes, every[places], np.unique(every[places]), exact[places], places, np.zeros(len(tokens)))
 
 
 def _rarity(texts: Sequence[Told]) -> Callable[[Told], Told]:
@@ -303,13 +309,17 @@ def _rarity(texts: Sequence[Told]) -> Callable[[Told], Told]:
 
 
 def _covered(one: Told, other: Told) -> float:
-    """The share of what tells in `one` that lies in 13-grams of `other`."""
-    places = one.places[among(one.grams, other.sorted)]
-    held = np.zeros(len(one.tokens), dtype=np.bool_)
-    for step in range(GRAM):
-        held[places + step] = True
+    """The share of what tells in `one` that lies in 13-grams of `other`; with the very numbers, unless nearly all of it does."""
     total = one.weights.sum()
-    return float(one.weights[held].sum() / total) if total else 0.0
+    share = 0.0
+    for found in (among(one.grams, other.sorted), among(one.exact, np.sort(other.exact))):
+        held = np.zeros(len(one.tokens), dtype=np.bool_)
+        for step in range(GRAM):
+            held[one.places[found] + step] = True
+        share = float(one.weights[held].sum() / total) if total else 0.0
+        if share >= WHOLE:
+            break
+    return share
 
 
 def _common_words(left: str, right: str) -> float:

@@ -134,9 +134,14 @@ def variable_names(statement: str, starter_code: str | None, extra: Iterable[str
 
 
 def pattern(text: str) -> list[str]:
-    """The tokens without what a copy changes first: numbers are `#`, names of variables and of functions that are defined the placeholder, headers of code are left out."""
+    """The canonical tokens, names of functions that are defined being variables too; headers of code are left out."""
     defined = frozenset(name.lower() for name in _FUNCTION.findall(text))
-    return ["#" if _NUMBER.match(token) else token for token in canonical(_HEADER.sub("", text), defined)]
+    return canonical(_HEADER.sub("", text), defined)
+
+
+def without_numbers(tokens: Sequence[str]) -> list[str]:
+    """The tokens with `#` for each number."""
+    return ["#" if _NUMBER.match(token) else token for token in tokens]
 
 
 def canonical(statement: str, names: frozenset[str]) -> list[str]:
