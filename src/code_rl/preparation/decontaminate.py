@@ -227,9 +227,10 @@ class Decontaminator:
         return [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
 
     def _share(self, own: Told, number: int) -> float:
-        """The larger of both shares of what tells in a text that the other has too."""
+        """The share of what tells in an evaluation problem that `own` has, or the other way round where nearly all of `own` is found there."""
         exam = self._texts[number]
-        return max(_covered(own, exam), _covered(exam, own))
+        part = _covered(own, exam)
+        return max(_covered(exam, own), part if part >= WHOLE else 0.0)
 
     def _pair(self, entry: Entry, number: int, why: str, containment: float) -> Pair:
         exam = self._exams[number]
