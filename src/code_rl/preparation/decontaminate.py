@@ -242,7 +242,7 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
     sets = bench.config.evaluation_sets
     entries = [survivor.entry for survivor in survivors]
     rest = content_key(sets, [exams_fingerprint(name) for name in sets], [entry.digest for entry in entries])
-    modules = ("deduplicate", "text")
+    modules = ("deduplicate", "text", "code_rl.problems.sources")
     with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
         if decisions.waiting:
             exams = [exam for name in sets for exam in read_exams(name)]
