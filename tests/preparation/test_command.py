@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -195,3 +196,25 @@ def test_problems_without_tests_enough_are_refused_by_the_filter(tmp_path: Path)
     write_problems(tmp_path / "p.jsonl", [Problem("p", "Print the sum of two integers.", (StdinTest("1 2", "3"),))])
     assert main(["prepare", f"dataset={tmp_path / 'p.jsonl'}", f"out={tmp_path / 'out'}", "stop_after=filter"]) == 0
     assert report(tmp_path / "out")["stages"][1]["dropped"] == {"few_tests": 1}
+
+
+def test_of_two_copies_the_one_with_a_solution_stays(tmp_path: Path) -> None:
+    text = "Given a whole number n that is at most one million print the whole number that comes right after it, and nothing else."
+    bare = Problem("bare", text, (StdinTest("1\n", "2\n"), StdinTest("2\n", "3\n")))
+    solved = dataclasses.replace(bare, id="solved", solutions=("print(int(input()) + 1)",))
+    write_problems(tmp_path / "rows.jsonl", [bare, solved])
+    words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}", "stop_after=deduplicate"]
+    assert main(["prepare", *words]) == 0
+    dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["reason"]) for row in dropped] == [("bare", "duplicate")]
+
+
+def test_an_evaluation_set_that_cannot_be_read_is_refused_even_where_nothing_is_left_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_problems(tmp_path / "rows.jsonl", [Problem("p", "Add.", (StdinTest("1\n", "2\n"),))])
+    (tmp_path / "exams.jsonl").write_text('{"prompt": 7}\n')
+    words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}"]
+    assert main(["prepare", *words, f"decontaminate={tmp_path / 'exams.jsonl'}"]) == 2
+    assert "1 of 1 rows have no statement" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

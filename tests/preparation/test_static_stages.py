@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from corpus.rooms import data_file
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, entry_to_json, make_entry
 from code_rl.preparation.decontaminate import Decontaminator, Exam, read_exams
 from code_rl.preparation.deduplicate import Deduplicator
@@ -18,7 +22,7 @@ from code_rl.preparation.filter import filter_entry
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.text import canonical, grams, jaccard, numbers, shared, words
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.records import Unsettled
 
 CONFIG = PrepareConfig(dataset="builtin", out="nowhere")
@@ -131,8 +135,6 @@ def test_too_few_tests_and_too_many_bytes_are_dropped() -> None:
 
 
 def test_an_entry_survives_being_written_and_read() -> None:
-    import json
-
     one = entry(problem("p", TASK))
     assert entry_from_json(json.loads(json.dumps(entry_to_json(one)))) == one
 
@@ -287,7 +289,15 @@ def test_boilerplate_is_no_overlap() -> None:
         "The first line contains a single integer t, the number of test cases. Each test case consists of one line with a single integer n. "
         "For each test case print one line with the answer to the question asked above. {} 1 <= t <= 1000."
     )
-    others = [problem(f"o{index}", frame.format(f"Compute thing number {index} of n.")) for index in range(6)]
+    tasks = (
+        "Count the ones of n.",
+        "Print n backwards.",
+        "Tell whether n is odd.",
+        "Double what n gives.",
+        "Find a root near n.",
+        "Say n in words.",
+    )
+    others = [problem(f"o{index}", frame.format(task)) for index, task in enumerate(tasks)]
     assert (
         overlap(problem("a", frame.format("Reverse the digits.")), exam(frame.format("Add the divisors.")), *others)
         == ""
@@ -340,10 +350,170 @@ def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> N
     texts = [item.problem if isinstance(item, Unsettled) else item for item in open_source(str(problems)).items()]
     entries = [entry(item) for item in texts if isinstance(item, Problem)]
     found = Decontaminator([one for _ in range(times) for one in read_exams(str(prompts))], entries, 0.5)
-    assert (sum(found.find(one) is not None for one in entries), len(entries)) == (115, 228)
+    assert (sum(found.find(one) is not None for one in entries), len(entries)) == (116, 228)
 
 
 def test_a_long_slug_decides_alone_and_a_short_id_does_not() -> None:
-    made = problem("longest-walk-on-a-frozen-lake", "Something told in other words altogether, to be solved by you.")
-    assert overlap(made, exam("Quite another telling.", names=("Longest walk on a frozen lake",))).startswith("slug")
-    assert overlap(dataclasses.replace(made, id="17"), exam("Quite another telling.", names=("17",))) == ""
+    made = problem(
+        "longest-walk-on-a-frozen-lake", "Skaters cross the frozen lake; print how long their longest walk is."
+    )
+    told = "On a lake that is frozen, how long can a walk be at most? Skaters start anywhere. Print the longest."
+    assert overlap(made, exam(told, names=("Longest walk on a frozen lake",))).startswith("slug")
+    assert overlap(dataclasses.replace(made, id="17"), exam(told, names=("17",))) == ""
+    unlike = "Queue at a bakery: each customer needs a time of her own; name whoever waits most."
+    assert overlap(made, exam(unlike, names=("Longest walk on a frozen lake",))) == ""
+    assert overlap(dataclasses.replace(made, id="mbpp/2"), exam(unlike, names=("mbpp/2",))) == ""
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "literal line ends": lambda text: text.replace("\n", "\\n"),
+    "JSON": lambda text: json.dumps(text)[1:-1],
+    "fullwidth digits": lambda text: re.sub(r"\d", lambda digit: chr(ord(digit[0]) + 0xFEE0), text),
+    "no width": lambda text: text.replace("th", "t\u200bh"),
+    "soft hyphens": lambda text: re.sub(r"(\w{4})(\w{3})", "\\1\u00ad\\2", text),
+    "broken words": lambda text: re.sub(r"(\w{4})(\w{3,})\b", r"\1-\n\2", text),
+    "mathematical letters": lambda text: re.sub(r"\b[kn]\b", lambda name: chr(0x1D44E + ord(name[0]) - 97), text),
+}
+
+
+@pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+def test_another_spelling_of_a_text_has_its_tokens(spell: Callable[[str], str]) -> None:
+    assert words(spell(LEAK.strip())) == words(LEAK.strip())
+    assert overlap(problem("a", spell(LEAK)), exam(LEAK)) == "shared text"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda line, number: " ".join("each" if (at - 7 * number) % 25 == 0 else word for at, word in enumerate(line.split(" "))),
+        lambda line, number: re.sub(r"\d+", lambda digits: str(int(digits[0]) + number), line),
+        lambda line, number: line.replace("burn", f"glow{number}") if number % 2 else line.replace("lamp", f"light{number}"),
+    ],
+    ids=["every 25th word", "every number", "one word throughout"],
+)  # fmt: skip
+def test_a_copy_that_is_found_alone_is_found_among_many(edit: Callable[[str, int], str]) -> None:
+    copies = [entry(problem(f"p{number}", edit(LEAK, number))) for number in range(1, 25)]
+    alone = [Decontaminator([exam(LEAK)], [one], 0.5).find(one) is not None for one in copies]
+    found = Decontaminator([exam(LEAK)], copies, 0.5)
+    assert [found.find(one) is not None for one in copies] == alone
+    assert sum(alone) >= 12
+
+
+def test_an_instruction_before_every_problem_hides_no_leak() -> None:
+    instruction = " ".join(f"advice{number} and so on" for number in range(60))
+    others = [problem(f"o{number}", f"{instruction}\n\nTask about thing{number}.") for number in range(8)]
+    assert overlap(problem("a", f"{instruction}\n\n{LEAK}"), exam(LEAK), *others) == "shared text"
+    assert overlap(others[0], exam(LEAK), *others[1:]) == ""
+
+
+@pytest.mark.parametrize(
+    "frame", ["Problem: {}", "You are an expert, and here is your task: {} Answer in a code block."]
+)
+def test_a_short_evaluation_problem_is_found_in_a_frame(frame: str) -> None:
+    short = "Write a function to find the shared elements from the given two lists."
+    assert overlap(problem("a", frame.format(short)), exam(short)) == "shared text"
+    assert overlap(problem("a", frame.format(short.replace("shared", "largest"))), exam(short)) == ""
+
+
+def test_a_function_of_another_name_is_the_same_evaluation_problem() -> None:
+    stub = 'def truncate(number: float) -> float:\n    """Given a positive floating point number, return its decimal part, the leftover smaller than one.\n    >>> truncate(3.5)\n    0.5\n    """\n'
+    made = dataclasses.replace(problem("a", "Complete the function."), starter_code=stub.replace("truncate", "g"))
+    assert overlap(made, exam(stub)) == "shared text"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [{"role": "system", "content": "Be terse."}, {"role": "user", "content": LEAK}]},
+        {"question": "Problem 3", "prompt": LEAK},
+        {"description": "n/a", "text": LEAK},
+        {"task_id": "B/1", "complete_prompt": LEAK},
+        {
+            "responses_create_params": {"input": [{"role": "user", "content": LEAK}]},
+            "verifier_metadata": {"unit_tests": json.dumps({"inputs": ["1"], "outputs": ["2"]})},
+        },
+    ],
+    ids=["chat", "title beside it", "n/a beside it", "other field", "a known shape"],
+)  # fmt: skip
+def test_an_evaluation_row_of_any_shape_is_read(row: dict[str, object], tmp_path: Path) -> None:
+    folder = tmp_path / "set" / "below"
+    folder.mkdir(parents=True)
+    (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert [one.text.strip() for one in read_exams(str(tmp_path / "set"))] == [LEAK.strip()]
+
+
+def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": LEAK}) + "\n" + json.dumps({"prompt": "n/a", "id": 7}) + "\n")
+    with pytest.raises(DataError, match=r"1 of 2 rows have no statement \(rows.jsonl, row 2\)"):
+        list(read_exams(str(rows)))
+
+
+OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Count those that are even or large.", "Count those that are even and large."),
+        ("Count the pairs with x < y.", "Count the pairs with x <= y."),
+        ("If there is none print -1.", "If there is none print 1."),
+        ("Print x + y in the end.", "Print x * y in the end."),
+        ("Print the sum modulo n.", "Print the sum modulo i."),
+        ("Count the ways from the barn.", "Count the ways to the barn."),
+        ("Print evens before odds.", "Print odds before evens."),
+        ("He is paid after question 3 of it.", "He is paid after question 7 of it."),
+        ("Each has a time limit of 5 seconds.", "Each has a time limit of 9 seconds."),
+    ],
+)
+def test_a_sign_or_a_small_word_makes_another_problem(one: str, other: str) -> None:
+    text = TASK.format(most=100)
+    assert kept(problem("a", text + one), problem("b", text + other, OTHER_TESTS)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("one", "other"), [("bisect_left", "bisect_right"), ("gcd", "lcm")])
+def test_solutions_that_call_other_functions_are_of_other_shapes(one: str, other: str) -> None:
+    text, code = TASK.format(most=100), "from math import *\nprint({}(*map(int, input().split())))"
+    first = problem("a", text, code=code.format(one))
+    assert kept(first, problem("b", text.replace("largest", "least"), OTHER_TESTS, code.format(other))) == ["a", "b"]
+
+
+def test_a_task_that_only_its_function_names_is_no_copy() -> None:
+    made = [problem(name, "Complete the code and return what is asked for by its caller, nothing else at all.") for name in ("is_even", "is_prime")]  # fmt: skip
+    ones = [dataclasses.replace(one, fn_name=one.id, starter_code=f"def {one.id}(n): ...", tests=(CallTest((2 + at,), True), CallTest((5 + at,), False))) for at, one in enumerate(made)]  # fmt: skip
+    assert kept(*ones) == ["is_even", "is_prime"]
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda text: "time limit per test2 secondsmemory limit per test256 megabytes\n" + text,
+        lambda text: text + "\nTL: 1.5 sec ML: 256 MB",
+        lambda text: text.replace("farmer", "farmer’s man"),
+        lambda text: text.replace("100000", "100\u2009000"),
+        lambda text: text.replace("a_i", "b_i"),
+        lambda text: "Task 7\n" + text,
+        *SPELLINGS.values(),
+    ],
+)
+def test_a_copy_in_another_spelling_is_a_duplicate(copy: Callable[[str], str]) -> None:
+    text = TASK.format(most=100000).strip()
+    assert kept(problem("a", text.replace("farmer", "farmer's man") if "’" in copy(text) else text), problem("b", copy(text), OTHER_TESTS)) == ["a"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Write a function to find the items of the first list that are not available in the second list.",
+        "Write a function that returns True if a file name ends in .pdf and False otherwise.",
+        "Filter the movies marked as coming soon from a list of tuples.",
+        "Find the nth bell number. https://example.org/bell-numbers/",
+    ],
+)
+def test_a_short_task_that_speaks_of_files_and_absence_is_a_statement(text: str) -> None:
+    assert filter_entry(entry(problem("p", text)), CONFIG).keep
+
+
+def test_a_statement_in_an_attached_file_is_none_however_much_stands_around_it() -> None:
+    text = f"Please see the attached PDF for the problem statement. {'Subtask one is worth ten points. ' * 9}"
+    assert filter_entry(entry(problem("p", text)), CONFIG).reason == "no_statement"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from code_rl.errors import ConfigError, install_command
 from code_rl.preparation.bench import Bench, check_folder
-from code_rl.preparation.decontaminate import exams_fingerprint, read_exams
+from code_rl.preparation.decontaminate import read_exams
 from code_rl.preparation.normalise import open_source, store_key
 from code_rl.preparation.settings import PrepareConfig, skip_note
 from code_rl.problems.dataset import Dataset
@@ -46,7 +47,7 @@ def check(config: PrepareConfig) -> Dataset:
         check_model(config)
     if "decontaminate" in config.stages:
         for name in config.evaluation_sets:
-            exams_fingerprint(name)
+            deque(read_exams(name), maxlen=0)
     return open_source(config.dataset)
 
 

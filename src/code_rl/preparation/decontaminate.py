@@ -1,6 +1,7 @@
 """The evaluation sets to decontaminate against: statements, ids and function names of rows of any shape.
 
-An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields alone.
+An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields first, and by the readers of
+known shapes where those name no text.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,28 @@ from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.text import (
+    PLACEHOLDER,
     Hashes,
-    Numbers,
     among,
     jaccard,
-    numbers,
-    other_numbers,
+    pattern,
     problem_text,
     runs,
     token_hashes,
+    without_numbers,
     words,
 )
 from code_rl.problems.dataset import MANIFEST
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources.records import Skipped
+from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled
+from code_rl.problems.sources.shapes import read_row
 
-STATEMENT_FIELDS = (
-    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query",
+STATEMENT_FIELDS = (  # the longest counts: others may hold a title or "n/a"
+    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query", "messages", "complete_prompt",
 )  # fmt: skip
 ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "name", "slug", "title", "question_title", "url", "link")
+LEAST_CHARACTERS = 4
 _FUNCTION = re.compile(r"^\s*(?:async )?def (\w+)\s*\(", re.MULTILINE)
 
 
@@ -59,21 +62,30 @@ class Exam:
 def read_exams(name: str) -> Iterator[Exam]:
     """The problems of the set `name`: a file, a folder of files, or any `dataset=`.
 
-    Raises DataError when no row has a statement, ConfigError when there is no such set.
+    Raises DataError when a row has no statement, ConfigError when there is no such set.
     """
     files = _files(name)
     if files is None:
-        yield from _from_source(name)
+        for item in open_source(name, "test"):
+            if not isinstance(item, Skipped):
+                yield _exam_of(name, item)
         return
-    found = 0
+    unread, count = [], 0
     for file in files:
         for number, row in enumerate(stream_rows(file), start=1):
-            exam = _exam(name, row, f"{file.name}:{number}")
-            if exam is not None:
-                found += 1
+            count += 1
+            exam = _exam(name, row, file, number)
+            if exam is None:
+                unread.append(f"{file.name}, row {number}")
+            else:
                 yield exam
-    if not found:
-        raise DataError(f"decontaminate={name}: no row has a statement; looked for {', '.join(STATEMENT_FIELDS)}")
+    if unread or not count:
+        fields = (
+            f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads; repair or remove them"
+        )
+        raise DataError(
+            f"decontaminate={name}: {len(unread)} of {count} rows have no statement ({', '.join(unread[:3])}); {fields}"
+        )
 
 
 def exams_fingerprint(name: str) -> str:
@@ -87,55 +99,60 @@ def _files(name: str) -> list[Path] | None:
     path = Path(name)
     if not path.exists() or (path / MANIFEST).is_file():
         return None
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if is_data_file(file.name))
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if is_data_file(file.name))
     if not files or not all(is_data_file(file.name) for file in files):
         raise DataError(f"decontaminate={path}: no data file there ({', '.join(DATA_SUFFIXES)})")
     return files
 
 
-def _exam(set_name: str, row: Mapping[str, Any], place: str) -> Exam | None:
-    text = next(
-        (row[field] for field in STATEMENT_FIELDS if isinstance(row.get(field), str) and row[field].strip()), None
-    )
-    if text is None:
-        return None
+def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> Exam | None:
+    text = max((_text(row.get(field)) for field in STATEMENT_FIELDS), key=len)
+    if len(text.strip()) < LEAST_CHARACTERS:
+        item = read_row(row, Origin(file.stem, file.stem, number, f"{file.name}, row {number}"))
+        return None if isinstance(item, Skipped) else _exam_of(set_name, item)
     names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
     functions += _FUNCTION.findall(str(row.get("starter_code") or ""))
     functions += _FUNCTION.findall(text)
     plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
-    return Exam(set_name, names[0] if names else place, text, names, tuple(plain))
+    return Exam(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
 
 
-def _from_source(name: str) -> Iterator[Exam]:
-    for item in open_source(name, "test"):
-        if not isinstance(item, Skipped):
-            problem = item if isinstance(item, Problem) else item.problem
-            functions = (problem.fn_name,) if problem.fn_name else ()
-            text = "\n".join(filter(None, (problem.statement, problem.starter_code)))
-            named = [str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)]
-            yield Exam(name, problem.id, text, (problem.id, *named), functions)
+def _text(value: object) -> str:
+    """A text, or what the user says in a chat."""
+    if isinstance(value, list):
+        said = (turn.get("content") for turn in value if isinstance(turn, Mapping) and turn.get("role") == "user")
+        return "\n".join(text for text in said if isinstance(text, str))
+    return value if isinstance(value, str) else ""
+
+
+def _exam_of(set_name: str, item: Problem | Draft | Unsettled) -> Exam:
+    problem = item if isinstance(item, Problem) else item.problem
+    functions = (problem.fn_name,) if problem.fn_name else ()
+    text = "\n".join(filter(None, (problem.statement, problem.starter_code)))
+    named = [str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)]
+    return Exam(set_name, problem.id, text, (problem.id, *named), functions)
 
 
 GRAM = 13
-BOILERPLATE = (3, 6)
-"""A 13-gram in so many distinct problems of one side is boilerplate: a twentieth of them, within these bounds."""
-SAME_PROBLEM = 0.6
-"""Two texts whose 5-grams are so much alike, no number standing for another, tell one problem (Jaccard)."""
+LEAST_WORDS = 5
+"""A 13-gram with fewer words (the rest are numbers and names of variables) tells nothing: examples are full of them."""
+LEAST_RUN = 5
+"""An evaluation problem of fewer tokens is found only where it is the whole text."""
+SAME_PROBLEM = 0.8
+"""Two texts whose 5-grams are so much alike tell one problem (Jaccard)."""
 SKETCH = 16
 """The smallest 5-gram hashes of a text, by which its like are found: two texts just alike enough share about ten."""
 SHARED_SKETCH = 4
 MOST_ALIKE = 64
-LEAST_GRAMS = 3
-"""With fewer telling 13-grams on either side, only an equal text counts."""
+FEW = 0.05
+"""So small a share of a text's tokens never weighs more than the rest, however rare: where a leak meets its frame, a line that every copy has otherwise."""
 WHOLE = 0.85
-"""So large a share of a text is no boilerplate, in however many problems it is found: numbers of a leak were changed."""
-LEAST_WHOLE_GRAMS = 40
-MOSTLY_BOILERPLATE = 0.5
-NEARLY_ALL = 0.95
-"""Where less than half of a text tells, the few telling 13-grams must agree: a family of problems differs in a number or a word."""
+"""So large a share is an overlap with other numbers too."""
+MOST_EXAMS = 8
+"""Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
-"""A shared name that may be chance needs this much shared text beside it."""
+"""A shared name needs this much shared text beside it, or so many of its words where it is a name the world over."""
 _DISTINCTIVE = re.compile(r"[a-z]+(?:[A-Z][a-z0-9]*){2,}|[a-z]+(?:_[a-z0-9]+){2,}")
 _CERTAIN = re.compile(
     r"id (?:(?:abc|arc|agc)\d{3}_[a-z]\d?|(?:humaneval|mbpp)/\d+)|slug [a-z]+(?:-[a-z]+){2,}(?:-[ivx0-9]+)?"
@@ -155,61 +172,65 @@ class Pair:
 
 
 class Decontaminator:
-    """Holds the evaluation sets; what tells are the 13-grams that are not boilerplate."""
+    """Holds the evaluation sets. A token counts where a 13-gram around it is shared, and the less the more problems share that 13-gram."""
 
     def __init__(self, exams: Iterable[Exam], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
-        self._exams = list(dict.fromkeys(exams))
-        texts, frequent = _measured([exam.text for exam in self._exams])
-        own, own_frequent = _measured([problem_text(entry.statement, entry.starter_code) for entry in entries])
-        self._own = {entry.digest: found for entry, found in zip(entries, own, strict=True)}
-        self._stop = np.union1d(frequent, own_frequent)
-        self._telling = [int(np.count_nonzero(~among(text, self._stop))) for text in texts]
-        every = np.concatenate([*texts, np.empty(0, dtype=np.uint64)])
-        self._sizes = np.array([len(text) for text in texts], dtype=np.int64)
-        owner = np.repeat(np.arange(len(texts)), self._sizes)
+        self._exams = list({exam.text: exam for exam in reversed(list(exams))}.values())
+        texts = [_told(exam.text) for exam in self._exams]
+        own = [_told(problem_text(entry.statement, entry.starter_code)) for entry in entries]
+        weigh = _rarity([*texts, *own])
+        self._texts = [weigh(text) for text in texts]
+        self._own = {entry.digest: weigh(text) for entry, text in zip(entries, own, strict=True)}
+        every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.grams for text in texts)])
+        owner = np.repeat(np.arange(len(texts)), [len(text.grams) for text in texts])
         order = np.argsort(every, kind="stable")
         self._every, self._owner = every[order], owner[order]
         self._named: dict[str, list[int]] = defaultdict(list)
-        self._whole: dict[bytes, int] = {}
-        for number, exam in enumerate(self._exams):
+        short: dict[int, dict[int, int]] = defaultdict(dict)
+        for number, (exam, text) in enumerate(zip(self._exams, texts, strict=True)):
             for name in _names(exam.names, exam.functions):
                 self._named[name].append(number)
-            self._whole.setdefault(texts[number].tobytes(), number)
+            size = len(text.tokens)
+            if size and not len(text.grams):
+                short[size].setdefault(int(runs(text.tokens, size)[0]), number)
+        self._short = {size: (np.array(sorted(known), np.uint64), known) for size, known in short.items()}
 
     def find(self, entry: Entry) -> Pair | None:
         """The evaluation problem that `entry`, one of those given, overlaps with most, or None."""
-        whole = self._own[entry.digest]
-        own = whole[~among(whole, self._stop)]
-        equal = self._whole.get(whole.tobytes())
-        if equal is not None and len(whole):
-            return self._pair(entry, equal, "equal text", 1.0)
-        shares_E = self._common(own) / np.maximum(1, np.minimum(len(own), self._telling))
-        best = int(np.argmax(shares_E)) if len(shares_E) else None
-        if best is not None and shares_E[best] >= self._wanted(best, whole, own):
-            return self._pair(entry, best, "shared text", float(shares_E[best]))
-        whole_E = self._common(whole) / np.maximum(LEAST_WHOLE_GRAMS, np.minimum(len(whole), self._sizes))
-        if best is not None and whole_E.max() >= max(WHOLE, self._containment):
-            return self._pair(entry, int(np.argmax(whole_E)), "shared text", float(whole_E.max()))
+        own = self._own[entry.digest]
+        for size, (every, known) in self._short.items():
+            if size == len(own.tokens) or LEAST_RUN <= size < len(own.tokens):
+                found = runs(own.tokens, size)
+                for run in found[among(found, every)][:1].tolist():
+                    why = "shared text" if size < len(own.tokens) else "equal text"
+                    return self._pair(entry, known[run], why, 1.0)
+        shares = {number: self._share(own, number) for number in self._near(own)}
+        best = max(shares, key=lambda number: shares[number], default=None)
+        if best is not None and shares[best] >= self._containment:
+            return self._pair(entry, best, "shared text", shares[best])
         for name in _names((entry.id, *entry.names.values()), (entry.fn_name,) if entry.fn_name else ()):
             for number in self._named.get(name, ()):
-                if shares_E[number] >= NAME_CONTAINMENT or _CERTAIN.fullmatch(name):
-                    return self._pair(entry, number, name, float(shares_E[number]))
+                share = shares.get(number, 0.0)
+                certain = _CERTAIN.fullmatch(name) and _common_words(entry.statement, self._exams[number].text)
+                if max(share, certain or 0.0) >= NAME_CONTAINMENT:
+                    return self._pair(entry, number, name, share)
         return None
 
-    def _wanted(self, number: int, whole: Hashes, own: Hashes) -> float:
-        """The containment from which an overlap with an evaluation problem counts; above 1 where too little of either text tells."""
-        telling = self._telling[number]
-        if min(len(own), telling) < LEAST_GRAMS:
-            return 2.0
-        share = min(len(own) / len(whole), telling / self._sizes[number])
-        return max(self._containment, NEARLY_ALL) if share < MOSTLY_BOILERPLATE else self._containment
+    def _near(self, own: Told) -> list[int]:
+        """The evaluation problems that share the most, rare things first."""
+        starts, ends = (np.searchsorted(self._every, own.grams, side=side) for side in ("left", "right"))
+        found = np.flatnonzero(starts < ends)
+        owners = [self._owner[start:end] for start, end in zip(starts[found], ends[found], strict=True)]
+        weights = np.repeat(own.weights[own.places[found]], ends[found] - starts[found])
+        total_E = np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *owners]), weights, len(self._exams))
+        return [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
 
-    def _common(self, own: Hashes) -> npt.NDArray[np.int64]:
-        """For each evaluation problem how many of the 13-grams `own` it has."""
-        starts, ends = (np.searchsorted(self._every, own, side=side) for side in ("left", "right"))
-        found = [self._owner[start:end] for start, end in zip(starts, ends, strict=True) if start < end]
-        return np.bincount(np.concatenate([*found, np.empty(0, dtype=np.int64)]), minlength=len(self._exams))
+    def _share(self, own: Told, number: int) -> float:
+        """The share of what tells in an evaluation problem that `own` has, or the other way round where nearly all of `own` is found there."""
+        exam = self._texts[number]
+        part = _covered(own, exam)
+        return max(_covered(exam, own), part if part >= WHOLE else 0.0)
 
     def _pair(self, entry: Entry, number: int, why: str, containment: float) -> Pair:
         exam = self._exams[number]
@@ -221,7 +242,7 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
     sets = bench.config.evaluation_sets
     entries = [survivor.entry for survivor in survivors]
     rest = content_key(sets, [exams_fingerprint(name) for name in sets], [entry.digest for entry in entries])
-    modules = ("deduplicate", "text")
+    modules = ("deduplicate", "text", "code_rl.problems.sources")
     with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
         if decisions.waiting:
             exams = [exam for name in sets for exam in read_exams(name)]
@@ -233,59 +254,99 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
 def _decide(pair: Pair | None) -> Decision:
     if pair is None:
         return KEEP
-    detail = f"{pair.exam} of {pair.set}: {pair.why}, {100 * pair.containment:.0f}% of 13-grams"
+    detail = f"{pair.exam} of {pair.set}: {pair.why}, {100 * pair.containment:.0f}% of what tells"
     return drop("contaminated", detail, pair=asdict(pair))
 
 
-def _measured(texts: Sequence[str]) -> tuple[list[Hashes], Hashes]:
-    """The 13-grams of each text, and those that many of the distinct problems among the texts share."""
-    hashed = [token_hashes(words(text)) for text in texts]
-    grams_of = [runs(hashes, GRAM) for hashes in hashed]
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A text's `tokens`, hashed; the `grams` of it that tell, in order, sorted, and with their numbers, and the `places` where they begin; what each token weighs."""
+
+    tokens: Hashes
+    grams: Hashes
+    sorted: Hashes
+    exact: Hashes
+    places: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float64]
+
+
+def _told(text: str) -> Told:
+    tokens = pattern(text)
+    exact = runs(token_hashes(tokens), GRAM)
+    tokens = without_numbers(tokens)
+    hashes = token_hashes(tokens)
+    every = runs(hashes, GRAM)
+    named = np.cumsum([0, *(token not in (PLACEHOLDER, "#") for token in tokens)])
+    places = np.flatnonzero(named[GRAM:] - named[:-GRAM] >= LEAST_WORDS) if len(every) else np.empty(0, dtype=np.int64)
+    return Told(hashes, every[places], np.unique(every[places]), exact[places], places, np.zeros(len(tokens)))
+
+
+def _rarity(texts: Sequence[Told]) -> Callable[[Told], Told]:
+    """Weighs the tokens of one of `texts`: against one over the squared number of the other problems that the commonest 13-gram around it is in.
+
+    Copies of a leak that are each edited elsewhere make all of it common alike, and a frame of many problems makes the frame common alone.
+    """
     tellings: dict[int, list[Hashes]] = defaultdict(list)
-    for problem, found in zip(distinct(texts, hashed), grams_of, strict=True):
-        tellings[problem].append(found)
-    if not tellings:
-        return grams_of, np.empty(0, dtype=np.uint64)
+    for problem, text in zip(distinct([text.tokens for text in texts]), texts, strict=True):
+        tellings[problem].append(text.sorted)
     values, counts = np.unique(
-        np.concatenate([np.unique(np.concatenate(one)) for one in tellings.values()]), return_counts=True
+        np.concatenate([np.empty(0, np.uint64), *(np.unique(np.concatenate(one)) for one in tellings.values())]),
+        return_counts=True,
     )
-    least, most = BOILERPLATE
-    return grams_of, values[counts >= min(most, max(least, len(tellings) // 20))]
+
+    def weigh(text: Told) -> Told:
+        commonest = np.zeros(len(text.tokens))
+        if len(text.grams):
+            count_T = np.zeros(len(text.tokens) - GRAM + 1)
+            count_T[text.places] = counts[np.searchsorted(values, text.grams)]
+            for step in range(GRAM):
+                around = commonest[step : step + len(count_T)]
+                np.maximum(around, count_T, out=around)
+        weights = np.where(commonest > 0, 1 / np.maximum(1, commonest - 1) ** 2, 0.0)
+        most = np.quantile(weights[commonest > 0], 1 - FEW, method="lower") if commonest.any() else 0.0
+        return replace(text, weights=np.minimum(weights, most))
+
+    return weigh
 
 
-def distinct(texts: Sequence[str], hashed: Sequence[Hashes]) -> list[int]:
-    """For each text (and its tokens' hashes) the number of the first text that tells the same problem: its own, where it is the first to do so."""
-    known: dict[str, int] = {}
+def _covered(one: Told, other: Told) -> float:
+    """The share of what tells in `one` that lies in 13-grams of `other`; with the very numbers, unless nearly all of it does."""
+    total = one.weights.sum()
+    share = 0.0
+    for found in (among(one.grams, other.sorted), among(one.exact, np.sort(other.exact))):
+        held = np.zeros(len(one.tokens), dtype=np.bool_)
+        for step in range(GRAM):
+            held[one.places[found] + step] = True
+        share = float(one.weights[held].sum() / total) if total else 0.0
+        if share >= WHOLE:
+            break
+    return share
+
+
+def _common_words(left: str, right: str) -> float:
+    """The share of the words of the shorter text that the other has too."""
+    one, other = ({word for word in words(text) if len(word) > 2} for text in (left, right))
+    return len(one & other) / max(1, min(len(one), len(other)))
+
+
+def distinct(hashed: Sequence[Hashes]) -> list[int]:
+    """For each text, as hashes of its tokens, the number of the first text that tells the same problem: its own, where it is the first to do so."""
+    known: list[int] = []
     shingles: dict[int, Hashes] = {}
-    stated: dict[int, Numbers] = {}  # a text's own, then those of all that tell its problem; most texts are never asked
     by_hash: dict[int, list[int]] = defaultdict(list)
-    for number, (text, hashes) in enumerate(zip(texts, hashed, strict=True)):
-        if text in known:
-            continue
-        own = runs(hashes, SHINGLE)
+    for number, hashes in enumerate(hashed):
+        own = np.unique(runs(hashes, SHINGLE))
         sketch = own[:SKETCH].tolist()
-        near = Counter(itertools.chain.from_iterable(map(by_hash.__getitem__, sketch)))
-        own_numbers: Numbers | None = None
+        near = Counter(itertools.chain.from_iterable(map(by_hash.__getitem__, sketch))).most_common(MOST_ALIKE)
         least = min(SHARED_SKETCH, len(own))
-        for other in [other for other, count in near.most_common(MOST_ALIKE) if count >= least]:
-            if jaccard(own, shingles[other]) < SAME_PROBLEM:
-                continue
-            if own_numbers is None:
-                own_numbers = numbers(text)
-            theirs = stated[other] if other in stated else numbers(texts[other])
-            stated[other] = theirs
-            if not other_numbers(own_numbers, theirs):
-                known[text] = other
-                places = own_numbers.keys() | theirs.keys()
-                none: Counter[str] = Counter()
-                stated[other] = {at: own_numbers.get(at, none) | theirs.get(at, none) for at in places}
-                break
-        else:
-            known[text], shingles[number] = number, own
+        alike = (one for one, count in near if count >= least and jaccard(own, shingles[one]) >= SAME_PROBLEM)
+        known.append(next(alike, number))
+        if known[-1] == number:
+            shingles[number] = own
             for key in sketch:
                 if len(by_hash[key]) < MOST_CANDIDATES:
                     by_hash[key].append(number)
-    return [known[text] for text in texts]
+    return known
 
 
 def _names(given: Iterable[str], functions: Iterable[str]) -> list[str]:

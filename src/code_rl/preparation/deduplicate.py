@@ -1,9 +1,8 @@
-"""Stage `deduplicate`: equal statements, then MinHash-LSH candidates put to an exact comparison; the first of a kind stays.
+"""Stage `deduplicate`: equal statements, then MinHash-LSH candidates put to an exact comparison; the first of a kind that has a solution stays.
 
 Statements are compared in canonical form (variables are one placeholder, numbers stay). Two candidates with different numbers in one
 place of task or constraints are variants (I and II), not duplicates; a number that one merely has more is no such difference. What is left is decided by evidence: equal
-tests or reference solutions of one shape speak for a copy, one input with two answers against it; without either, no word of substance
-and no number may differ.
+tests or reference solutions of one shape speak for a copy, one input with two answers against it; without either, the statements must read alike word for word.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from dataclasses import dataclass, replace
 from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.text import (
-    SMALL_WORDS,
     Hashes,
     Numbers,
     canonical,
@@ -28,9 +26,8 @@ from code_rl.preparation.text import (
     numbers,
     other_numbers,
     problem_text,
-    task_text,
+    same_telling,
     variable_names,
-    words,
 )
 from code_rl.problems.problem import Problem
 
@@ -49,19 +46,22 @@ LEAST_TOKENS = 12
 async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Duplicates of earlier problems go. A decision depends on every entry before it: it holds only as long as nothing before it changed."""
     until = hashlib.blake2b(digest_size=16)
+    order = sorted(range(len(survivors)), key=lambda index: not survivors[index].entry.solutions)
+    ordered = [survivors[index] for index in order]  # a copy without a solution would not survive verify
 
     def about(survivor: Survivor) -> Sequence[object]:
         until.update(survivor.entry.digest.encode())
         return (until.hexdigest(),)
 
-    with bench.deciding("deduplicate", ("text",), survivors, on_item, about) as decisions:
+    with bench.deciding("deduplicate", ("text",), ordered, on_item, about) as decisions:
         if decisions.waiting:
             found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
-            for survivor, decision in zip(survivors, decisions.made, strict=False):  # what is known comes first
+            for survivor, decision in zip(ordered, decisions.made, strict=False):  # what is known comes first
                 if decision.keep:
                     found.keep(make_sketch(survivor.entry))
             decisions.one_by_one(lambda one: found.decide(one.entry))
-        return decisions.made
+        made = dict(zip(order, decisions.made, strict=True))
+        return [made[index] for index in range(len(survivors))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,13 @@ class Deduplicator:
             return ""
         if agreeing >= 2 and 2 * agreeing >= min(new.entry.tests, old.entry.tests):
             return f"statements {similarity:.2f} alike, {agreeing} tests in common"
-        if self._shapes(new.entry) & self._shapes(old.entry):
+        shapes, others = self._shapes(new.entry), self._shapes(old.entry)
+        if shapes & others:
             return f"statements {similarity:.2f} alike, solutions of one shape"
-        same = new.values == old.values and _same_substance(new.text, old.text)
-        return f"statements {similarity:.2f} alike, the same words" if same else ""
+        if new.entry.fn_name != old.entry.fn_name and new.entry.fn_name and old.entry.fn_name:
+            return ""
+        alike = same_telling(new.text, old.text, renamed=not (shapes and others))
+        return f"statements {similarity:.2f} alike, the same words" if alike else ""
 
     def _shapes(self, entry: Entry) -> frozenset[str]:
         problem = self._load(entry)
@@ -199,29 +202,26 @@ def _common_tests(left: Entry, right: Entry) -> tuple[int, int]:
     return agreeing, len(common) - agreeing
 
 
-def _same_substance(left: str, right: str) -> bool:
-    """True when the texts differ in nothing but small words, names of variables and their examples."""
-    one, other = ({word for word in words(task_text(text)) if len(word) > 1} for text in (left, right))
-    return not {word for word in one ^ other if word not in SMALL_WORDS}
-
-
 _KEPT = frozenset(dir(builtins)) | {"Solution", "self"}
 _NAMED = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name", ast.AsyncFunctionDef: "name", ast.ClassDef: "name"}
 
 
 def program_shape(source: str) -> str | None:
-    """A hash that is equal for programs which differ only in names, spacing and comments; None for what does not parse."""
+    """A hash that is equal for programs which differ only in the names that they define, spacing and comments; None for what does not parse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    names: dict[str, str] = {}
+    bound: set[str] = set()
     for node in ast.walk(tree):
         _strip(node)
+        if type(node) in _NAMED and not isinstance(getattr(node, "ctx", None), ast.Load):
+            bound.add(getattr(node, _NAMED[type(node)]))
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
-        if type(node) in _NAMED:
+        if type(node) in _NAMED and getattr(node, _NAMED[type(node)]) in bound:
             name = _NAMED[type(node)]
             setattr(node, name, _new(getattr(node, name), names))
         elif isinstance(node, ast.keyword) and node.arg is not None:

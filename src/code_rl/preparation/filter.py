@@ -11,17 +11,22 @@ from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.text import problem_text, task_text
 
-_NO_STATEMENT = re.compile(r"\bdescription is not available\b", re.IGNORECASE)
-_ELSEWHERE = re.compile(
-    r"\b(?:not|no longer|un) ?available\b|\bcoming soon\b|\.?\bpdf\b|\b(?:see|refer to|open|download) (?:the )?(?:attached |attachment|file|link)",
+_TEXT = r"\b(?:statement|description|problem(?:'s)? text)\b"
+_NO_STATEMENT = re.compile(
+    rf"{_TEXT}(?: (?:of|for) (?:this|the) (?:problem|task))? (?:is|are|was) (?:not|no longer|un) ?available\b"
+    r"|\b(?:see|refer to|open|download|read) (?:the )?(?:attached |attachment|pdf|file|link)[^.\n]{0,30}? (?:for|with|has|contains) (?:the |its )*"
+    r"(?:problem |task |full |original )?(?:statement|description|text)\b",
     re.IGNORECASE,
+)
+_ELSEWHERE = re.compile(
+    rf"{_TEXT}|\S\.pdf\b|\b(?:see|refer to|open|download) (?:the )?(?:attached |attachment|link)", re.IGNORECASE
 )
 _LINK = re.compile(
     r"!?\[[^\]]*\]\([^)]*\)|<(?:img|image|a|object|embed|iframe)\b[^>]*>|(?:https?://|www\.|data:image/)\S+",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[a-zA-Z]+|[^\W\d_]")
-LEAST_WORDS, LEAST_WORDS_BESIDE = 9, 25
+LEAST_WORDS, LEAST_WORDS_BESIDE = 4, 25
 """A statement with fewer words beside its links is a link; one with fewer that says where the text lies has none."""
 _PICTURE = r"(?:figure|picture|image|diagram|illustration)s?"
 _EMBEDDED = re.compile(
@@ -96,7 +101,7 @@ def is_elsewhere(text: str) -> bool:
         return True
     rest, links = _LINK.subn(" ", text)
     count = sum(1 for _ in islice(_WORD.finditer(rest), LEAST_WORDS_BESIDE))
-    return (links > 0 and count < LEAST_WORDS) or (count < LEAST_WORDS_BESIDE and _ELSEWHERE.search(text) is not None)
+    return (links > 0 and count < LEAST_WORDS) or (count < LEAST_WORDS_BESIDE and _ELSEWHERE.search(rest) is not None)
 
 
 def needs_picture(statement: str) -> str:

@@ -65,7 +65,9 @@ class PrepareConfig:
         0.8, "deduplicate: exact Jaccard similarity of statements from which they may be duplicates.", SHARE
     )
     containment: float = option(
-        0.5, "decontaminate: share of 13-grams found in an evaluation problem from which a problem is dropped.", SHARE
+        0.5,
+        "decontaminate: share of what tells in an evaluation problem from which a problem that has it too is dropped.",
+        SHARE,
     )
 
     executor: str = option("auto", EXECUTOR_DOC)

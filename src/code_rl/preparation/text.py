@@ -1,12 +1,14 @@
 """Statements as token sequences: what deduplication and decontamination compare.
 
-Two spellings of one statement give the same tokens: markup, case and the spelling of numbers (`10^5`, `1e5`, `100,000`) do not count.
+Two spellings of one statement give the same tokens: markup, case, Unicode forms, escaped line ends and the spelling of numbers (`10^5`, `1e5`, `100,000`)
+do not count.
 Names of variables become one placeholder in the canonical form, so that a renamed copy is a copy; numbers always stay.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +22,14 @@ PLACEHOLDER = "§"
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_THIN_SPACE = re.compile(r"(?<=\d)[\u00a0\u2007\u2009\u202f](?=\d{3}(?!\d))")
+_SIGNS = str.maketrans("‘’‛“”‐‑−", "'''\"\"---", "\u00ad\u061c\u200b\u200c\u200d\u200e\u200f\u2060\ufeff")
+"""Quotes and dashes in one form; what has no width is nothing."""
+_ESCAPED = re.compile(
+    r"\\(?:u[0-9a-f]{4}|[\\\"]|n(?!e[gq]?\b|u\b|ot|mid|abla|i\b)|r(?!ight|angle|ho|ceil|floor|brace|m\b)|t(?!imes|ext|o\b|heta|ilde|frac|an))",
+    re.IGNORECASE,
+)
+_HYPHENATED = re.compile(r"(?<=[^\W\d_])-\n[ \t]*(?=[^\W\d_])")
 _MARKUP = (
     ("<", re.compile(r"<sup>\s*(\d+)\s*</sup>"), r"^\1"),
     ("<", re.compile(r"</?[a-z][^<>]{0,80}>"), " "),
@@ -43,29 +53,29 @@ _GROUPED = re.compile(r"\d(?<![\d.]\d)\d{0,2}(?:,\d{3})+(?![\d,])")
 _POWER = re.compile(r"(\d(?<![\w.]\d)\d*)\s*(?:\^|\*\*)\s*(\d+)")
 _SCIENTIFIC = re.compile(r"(\d(?<![\w.]\d)\d*)e(\d+)(?![\w.])")
 _PRODUCT = re.compile(r"(\d(?<![\w.]\d)\d*)\s*\*\s*(10+)(?!\d)")
-_TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_][\w']*|<=|>=|!=|==|[<>]")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?$")
+_TOKEN = re.compile(r"(?<![\w.)\]}-])-\d+(?:\.\d+)?|\d+(?:\.\d+)?|[^\W\d_][\w']*|<=|>=|!=|==|[<>]")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?$")
 _SPELLED_NAME = re.compile(r"[a-z]\w*_\w+|\w*[a-z]\d+\w*")
 _CAMEL = re.compile(r"\b[a-z]++(?:[A-Z][a-z0-9]*+)++\b")
 _QUOTED = re.compile(r"[`$]([A-Za-z_]\w*)[`$]")
 _DEFINED = re.compile(r"\bdef\s+(\w+)|(\w+)\s*:\s*(?:[A-Za-z])|(\w+)\s*=")
+_FUNCTION = re.compile(r"\bdef\s+(\w+)")
+_HEADER = re.compile(r"^[ \t]*(?:def \w+\(.*|class \w+.*:|from \S+ import .*|import \w+(?: as \w+)?)$", re.MULTILINE)
 _EXAMPLES = re.compile(
     r"^[\s#*_-]*(?:example|sample)s?\b(?:[\s#*_]*(?:input|output|case|test|explanation)s?)?[\s\d:#*_.()-]*$"
     r"|-{3,}\s*examples?\s*-{3,}|\bexample\s*1\s*:|(?:^|\n)\s*>>>",
     re.MULTILINE | re.IGNORECASE,
 )
 _ARCHIVE = re.compile(
-    r"\b(?:time|memory)[ -]limits?(?: per test(?: case)?)?\s*(?:[:=]|is|of)?\s*\d+(?:\.\d+)?\s*"
-    r"(?:milliseconds?|seconds?|secs?|ms|s|megabytes?|mi?b|kilobytes?|ki?b)\b"
-    r"|\b(?:round|task|problem|exercise|question|challenge|copy|version)\s*(?:no\.?|number|#|:)?\s*\d+\b"
+    r"(?:(?:time|memory)[ -]limits?(?: per test(?: case)?)?|(?<![a-z])[tm]l\b)\W{0,4}"
+    r"\d+(?:\.\d+)?\s*(?:milliseconds?|seconds?|secs?|ms|s|megabytes?|mi?b|kilobytes?|ki?b)(?=\b|memory)"
+    r"|^[^\w\n]*(?:round|task|problem|exercise|question|challenge|copy|version) *(?:no\.?|number|#|:)? *\d+[^\w\n]*$",
+    re.MULTILINE,
 )
-"""Limits of time and memory and running numbers are the archive's, not the task's."""
+"""Limits of time and memory, and running numbers on a line of their own, are the archive's, not the task's."""
 MAX_EXPONENT = 30
-SMALL_WORDS = frozenset({
-    "an", "and", "are", "as", "at", "be", "by", "for", "from", "given", "has", "have", "in", "into", "is", "it", "its", "of",
-    "on", "or", "please", "such", "that", "the", "their", "them", "then", "there", "this", "to", "we", "where", "which", "will", "with", "you", "your",
-})  # fmt: skip
-"""Words that two tellings of one problem may differ in."""
+ARTICLES = frozenset({"an", "the", "please", "will"})
+"""Words that two tellings of one problem may differ in (`a` counts as a name)."""
 
 
 def problem_text(statement: str, starter_code: str | None) -> str:
@@ -76,10 +86,13 @@ def problem_text(statement: str, starter_code: str | None) -> str:
 
 
 def simplify(text: str) -> str:
-    """Lower case, without markup, numbers in one spelling."""
+    """Lower case, without markup, characters and numbers in one spelling."""
     if not text.isascii():
         text = _SUPERSCRIPT_RUN.sub(lambda run: "^" + run[0].translate(_SUPERSCRIPTS), text)
-    text = text.lower()
+        text = unicodedata.normalize("NFKC", _THIN_SPACE.sub("", text)).translate(_SIGNS)
+    if "\\" in text and "\n" not in text.strip():  # one line, as of a JSON string that was not read
+        text = _ESCAPED.sub(_unescape, text)
+    text = _HYPHENATED.sub("", text.lower())
     for signs, pattern, replacement in _MARKUP:
         if any(sign in text for sign in signs):
             text = pattern.sub(replacement, text)
@@ -91,6 +104,11 @@ def simplify(text: str) -> str:
     if "*" in text:
         text = _PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])) if len(match[1]) < 20 else match[0], text)
     return text
+
+
+def _unescape(match: re.Match[str]) -> str:
+    sign = match[0][1:]
+    return chr(int(sign[1:], 16)) if len(sign) > 1 else sign if sign in '\\"' else "\n"
 
 
 def _power(factor: str, base: str, exponent: str) -> str:
@@ -115,6 +133,17 @@ def variable_names(statement: str, starter_code: str | None, extra: Iterable[str
     return frozenset(names - {"self", "return", "class", "solution"})
 
 
+def pattern(text: str) -> list[str]:
+    """The canonical tokens, names of functions that are defined being variables too; headers of code are left out."""
+    defined = frozenset(name.lower() for name in _FUNCTION.findall(text))
+    return canonical(_HEADER.sub("", text), defined)
+
+
+def without_numbers(tokens: Sequence[str]) -> list[str]:
+    """The tokens with `#` for each number."""
+    return ["#" if _NUMBER.match(token) else token for token in tokens]
+
+
 def canonical(statement: str, names: frozenset[str]) -> list[str]:
     """The tokens with every variable replaced by one placeholder. Numbers stay, so that constraints keep their place."""
     return [PLACEHOLDER if token in names or _looks_variable(token) else token for token in words(statement)]
@@ -132,6 +161,28 @@ def task_text(statement: str) -> str:
     lower = statement.lower()
     match = _EXAMPLES.search(statement) if any(mark in lower for mark in ("example", "sample", ">>>")) else None
     return statement[: match.start()] if match and match.start() > 0 else statement
+
+
+_OPERATOR = r"(?<=[\w)\]] )[-+*/%^](?= [\w(\[])|(?<=[\w)\]])[+*%^](?=[\w(\[])"
+_SUBSTANCE = re.compile(f"{_TOKEN.pattern}|{_OPERATOR}")
+
+
+def same_telling(left: str, right: str, *, renamed: bool) -> bool:
+    """True when two tasks read alike, word for word and sign for sign, up to articles; with `renamed` also where variables have other names throughout."""
+    one, other = (
+        [token for token in _SUBSTANCE.findall(simplify(task_text(text))) if token not in ARTICLES]
+        for text in (left, right)
+    )
+    if len(one) != len(other) or not renamed:
+        return one == other
+    there: dict[str, str] = {}
+    back: dict[str, str] = {}
+    return all(
+        there.setdefault(name, new) == new and back.setdefault(new, name) == name
+        if _looks_variable(name) and _looks_variable(new)
+        else name == new
+        for name, new in zip(one, other, strict=True)
+    )
 
 
 Numbers = Mapping[tuple[str, ...], Counter[str]]
@@ -179,21 +230,18 @@ def token_hashes(tokens: Sequence[str]) -> Hashes:
 
 def grams(tokens: Sequence[str], size: int) -> Hashes:
     """Sorted distinct 64-bit hashes of all runs of `size` tokens; the whole sequence where it is shorter, nothing of nothing."""
-    return runs(token_hashes(tokens), size)
+    return np.unique(runs(token_hashes(tokens), min(size, len(tokens))))
 
 
 def runs(hashes_T: Hashes, size: int) -> Hashes:
-    """`grams` of tokens that are hashed already."""
-    size = min(size, len(hashes_T))
-    if not size:
-        return np.empty(0, dtype=np.uint64)
-    count = len(hashes_T) - size + 1
+    """The hash of each run of `size` tokens, in order, of tokens that are hashed already."""
+    count = max(0, len(hashes_T) - size + 1) if size else 0
     mixed = np.zeros(count, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        for place in range(size):
+        for place in range(size if count else 0):
             mixed = (mixed ^ hashes_T[place : place + count]) * np.uint64(0x9DDFEA08EB382D69)
             mixed ^= mixed >> np.uint64(29)
-    return np.unique(mixed)
+    return mixed
 
 
 def among(left: Hashes, right: Hashes) -> npt.NDArray[np.bool_]:
