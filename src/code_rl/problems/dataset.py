@@ -1,4 +1,4 @@
-"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), or several of them with commas.
+"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), `package.module:object`, or several with commas.
 
 A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time. It yields whatever the readers make of
 each row: a `Problem`, a `Draft` or an `Unsettled` (to be finished by `settle.settle`), or a `Skipped` with a reason.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from code_rl import __version__
+from code_rl import __version__, registry
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, SHIPPED, Entry, known_names
 from code_rl.problems.fetch import open_repository, select_files
 from code_rl.problems.files import count_rows, describe_files, is_data_file, stream_rows
+from code_rl.problems.native import format_problem
+from code_rl.problems.problem import Problem
 from code_rl.problems.sources.livecodebench import release_shards
 from code_rl.problems.sources.records import Item, Origin
 from code_rl.problems.sources.shapes import read_row
@@ -27,6 +31,7 @@ from code_rl.settings import suggestion
 Role = Literal["train", "test"]
 MANIFEST = "manifest.json"
 PREPARED = "code-rl-prepared"
+OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,46 @@ class BuiltinSource(Source):
     def identity(self) -> list[Any]:
         """The version that makes them."""
         return [self.name, __version__]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSource(Source):
+    """Problems that an object of the user's gives."""
+
+    problems: tuple[Problem, ...] = ()
+
+    def items(self, skip: int = 0) -> Iterator[Item]:
+        """The problems, without the first `skip`."""
+        return islice(self.problems, skip, None)
+
+    def count(self) -> int:
+        """The number of problems."""
+        return len(self.problems)
+
+    def provenance(self) -> dict[str, Any]:
+        """The name, and a hash of the problems."""
+        return {"name": self.name, "revision": digest_of(self.problems)}
+
+    def identity(self) -> list[Any]:
+        """The same."""
+        return [self.name, digest_of(self.problems)]
+
+
+def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
+    """The problems that `setting=name`, an object of the user's, is or (a function) gives. Raises ConfigError where it does not, or repeats an id."""
+    with registry.blaming(setting, name):
+        problems = tuple(own() if callable(own) else own)
+        if not all(isinstance(problem, Problem) for problem in problems):
+            raise ConfigError(f"{setting}={name} must give problems (code_rl.Problem), or be a function that does")
+    seen = Counter(problem.id for problem in problems)
+    if len(seen) < len(problems):
+        raise ConfigError(f"{setting}={name} gives id {seen.most_common(1)[0][0]!r} more than once; ids must be unique")
+    return problems
+
+
+def digest_of(problems: Sequence[Problem]) -> str:
+    """A hash of all of them."""
+    return hashlib.sha256("\n".join(map(format_problem, problems)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +266,12 @@ def _sources(part: str, role: Role) -> list[Source]:
         return [_named(name, Entry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={part}: there is no such file or folder")
+    if OBJECT.fullmatch(part) and not suggestion(name, known_names()):
+        problems = problems_of("dataset", part, registry.find("dataset", part, {}))
+        return [ObjectSource(part, None, (), given=part, problems=problems)]
     raise ConfigError(
         f"dataset={part!r}: there is no such file or folder, and no data set of that name"
-        f"{suggestion(name, known_names())}; known are {', '.join(known_names())}, hub ids (owner/name) and paths"
+        f"{suggestion(name, known_names())}; known are {', '.join(known_names())}, hub ids (owner/name), paths, and package.module:object for your own"
     )
 
 
