@@ -119,8 +119,17 @@ def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
         assert name in capsys.readouterr().err
 
 
+def test_a_reader_of_rows_of_ones_own_is_a_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "3"]]}) + "\n")
+    (problem,) = open_dataset("newcomer:pairs")
+    assert (problem.id, problem.tests[0].expected) == ("pairs/0", "3")
+    before = open_dataset("newcomer:pairs").fingerprint()
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "4"]]}) + "\n")
+    assert open_dataset("newcomer:pairs").fingerprint() != before
+
+
 def test_an_object_of_ones_own_is_a_data_set_too(tmp_path, capsys):
-    """To train on, to prepare, to judge with: one file each, and nothing of ours changed."""
     dataset = open_dataset("newcomer:sums")
     assert [item.id for item in dataset] == ["sum-0", "sum-1", "sum-2"]
     assert dataset.fingerprint() == open_dataset("newcomer:sums").fingerprint()
