@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,6 +38,7 @@ class VerdictLog:
         self._beside = not os.path.exists(out) or os.path.isfile(out)
         self._out, self._names, self.path = out, names, os.path.realpath(out) + PARTIAL
         self._places: dict[str, tuple[int, int]] = {}
+        self._held: dict[tuple[str, str | None], tuple[int, int]] = {}
         self._files: list[IO[bytes]] = []
         with contextlib.ExitStack() as opened:
             try:
@@ -73,10 +74,12 @@ class VerdictLog:
 
     def row(self, key: str) -> dict[str, Any]:
         """The row under a key."""
-        number, place = self._places[key]
-        self._files[number].seek(place)
-        row: dict[str, Any] = json.loads(self._files[number].readline())
+        row: dict[str, Any] = json.loads(self._line(*self._places[key]))
         return row
+
+    def _line(self, number: int, place: int) -> bytes:
+        self._files[number].seek(place)
+        return self._files[number].readline()
 
     def finish(self, rows: Iterator[dict[str, Any]], *, alone: bool = False) -> None:
         """Write all rows, in order, to the output, and after them, unless they are to be `alone`, those of other programs that were there."""
@@ -86,7 +89,7 @@ class VerdictLog:
                 written.add(self._name(row))
                 stream.write(json.dumps(row).encode() + b"\n")
             if self._beside and not alone:
-                stream.writelines(self._of_others(written))
+                stream.writelines(self._line(*at) for (name, _), at in self._held.items() if name not in written)
         if self._beside:
             os.replace(target + ".tmp", target)
             os.unlink(self.path)
@@ -105,20 +108,8 @@ class VerdictLog:
     def _name(self, row: Mapping[str, Any]) -> str:
         return json.dumps([row[name] for name in self._names])
 
-    def _of_others(self, written: Set[str]) -> Iterator[bytes]:
-        yielded = set[tuple[str, str | None]]()
-        for file in reversed(self._files):
-            file.seek(0)
-            for line in file:
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    row = json.loads(line)
-                    name = self._name(row)
-                    if name not in written and (name, row["key"]) not in yielded:
-                        yielded.add((name, row["key"]))
-                        yield line
-
     def _find(self, number: int) -> None:
-        """Places of the rows that are verdicts about their programs."""
+        """Places of the rows, and of those that are verdicts about their programs."""
         file, place = self._files[number], 0
         file.seek(0)
         for count, line in enumerate(file, 1):
@@ -126,7 +117,7 @@ class VerdictLog:
                 row = json.loads(line)
                 if row["verdict"] is not None and not VerdictKind(row["verdict"]).ours:
                     self._places[row["key"]] = number, place
-                _ = number and self._name(row)
+                self._held[self._name(row), row["key"]] = number, place
             except (ValueError, TypeError, KeyError) as error:
                 if number:
                     raise DataError(f"out={self._out} holds something else than such verdicts (line {count}); name another file") from error  # fmt: skip

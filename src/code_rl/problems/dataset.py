@@ -94,35 +94,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltinSource(Source):
-    """The built-in family: made, not read."""
+class MadeSource(Source):
+    """Problems that are made, not read: the built-in family, of this version, or what an object of the user's gives, of a hash as version."""
 
-    def items(self, skip: int = 0) -> Iterator[Item]:
-        """The problems, without the first `skip`."""
-        from code_rl.problems.builtin import BuiltinTrainSet
-
-        return islice(BuiltinTrainSet(), skip, None)
-
-    def count(self) -> int:
-        """The number of problems."""
-        from code_rl.problems.builtin import TRAIN_SIZE
-
-        return TRAIN_SIZE
-
-    def provenance(self) -> dict[str, Any]:
-        """The version that makes them."""
-        return {"name": self.name, "revision": __version__}
-
-    def identity(self) -> list[Any]:
-        """The version that makes them."""
-        return [self.name, __version__]
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectSource(Source):
-    """Problems that an object of the user's gives."""
-
-    problems: tuple[Problem, ...] = ()
+    problems: Sequence[Problem] = ()
+    version: str = ""
 
     def items(self, skip: int = 0) -> Iterator[Item]:
         """The problems, without the first `skip`."""
@@ -133,12 +109,12 @@ class ObjectSource(Source):
         return len(self.problems)
 
     def provenance(self) -> dict[str, Any]:
-        """The name, and a hash of the problems."""
-        return {"name": self.name, "revision": digest_of(self.problems)}
+        """The version that makes them."""
+        return {"name": self.name, "revision": self.version}
 
     def identity(self) -> list[Any]:
-        """The same."""
-        return [self.name, digest_of(self.problems)]
+        """The version that makes them."""
+        return [self.name, self.version]
 
 
 def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
@@ -249,7 +225,9 @@ def _parts(setting: str) -> list[str]:
 def _sources(part: str, role: Role) -> list[Source]:
     name, revision, split = _split_name(part)
     if part == BUILTIN:
-        return [BuiltinSource(BUILTIN, None, (), given=BUILTIN)]
+        from code_rl.problems.builtin import BuiltinTrainSet
+
+        return [MadeSource(BUILTIN, None, (), given=BUILTIN, problems=BuiltinTrainSet(), version=__version__)]
     if name in MIXTURES:
         mixture = MIXTURES[name]
         if split not in (None, "train", "test"):
@@ -268,7 +246,7 @@ def _sources(part: str, role: Role) -> list[Source]:
         raise ConfigError(f"dataset={part}: there is no such file or folder")
     if OBJECT.fullmatch(part) and not suggestion(name, known_names()):
         problems = problems_of("dataset", part, registry.find("dataset", part, {}))
-        return [ObjectSource(part, None, (), given=part, problems=problems)]
+        return [MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))]
     raise ConfigError(
         f"dataset={part!r}: there is no such file or folder, and no data set of that name"
         f"{suggestion(name, known_names())}; known are {', '.join(known_names())}, hub ids (owner/name), paths, and package.module:object for your own"
