@@ -14,12 +14,10 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +37,7 @@ LOOK_S = 2.0
 WELL_S = 30.0
 NO_NODE_S = 1.0
 """After so long without any node an attempt has failed; `retries` waits on."""
+_REFUSED = "; a head that was started with RAY_AUTH_MODE=token, or (Ray 2.60) beside a token, needs RAY_AUTH_MODE=token and its ~/.ray/auth_token here"
 
 logger = logging.getLogger("code_rl.outages")
 
@@ -255,23 +254,16 @@ class RayCluster:
 
 
 def _import_ray() -> ModuleType:
-    named = os.environ.get("RAY_ADDRESS")
-    if named and "ray" not in sys.modules:  # read once, as Ray is imported
-        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", f"{CONNECT_S:.0f}")  # a second each
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
-        if _has_token():
-            # A head turns tokens on where it finds one; Ray's clients, and its other nodes, only where they are told.
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if os.environ.get(
+        "RAY_ADDRESS"
+    ):  # one that refuses us is asked as often as this, a second each: read as Ray is imported
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", f"{CONNECT_S:.0f}")
     try:
         import ray
     except ImportError as error:
         raise ConfigError(f"executor=ray needs Ray: {install_command('ray')}") from error
     module: ModuleType = ray
     return module
-
-
-def _has_token() -> bool:
-    return "RAY_AUTH_TOKEN" in os.environ or Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser().is_file()  # fmt: skip
 
 
 def _connect(ray: ModuleType) -> bool:
@@ -286,8 +278,9 @@ def _connect(ray: ModuleType) -> bool:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ours)  # Ray has set its own
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
-        token = "" if not named or _has_token() else "; if its head asks for a token, copy ~/.ray/auth_token from there"
-        raise SandboxError(f"executor=ray: no Ray cluster can be used: {_in_words(error)}{token}") from error
+        raise SandboxError(
+            f"executor=ray: no Ray cluster can be used: {_in_words(error)}{_REFUSED if named else ''}"
+        ) from error
     return True
 
 
