@@ -82,7 +82,7 @@ STDIN_FORMS = {
     "return at the top level": "{solution}\nreturn",
     "stdout of the import list": "show = lambda value: stdout.write(str(value) + '\\n')\n{shown}",
     "a class called Solution": "class Solution:\n    pass\n{solution}",
-    "exec, then the name": "exec('count = 1')\ncount\n{solution}",
+    "exec, then the name": "exec('made_here = 1')\nmade_here\n{solution}",
     "del of a builtin's name": "abs = None\ndel abs\nabs(1)\n{solution}",
     "byte-order mark": "\ufeff{solution}",
     "nothing": "pass",
