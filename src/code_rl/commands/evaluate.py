@@ -251,9 +251,15 @@ def _out(config: EvalConfig) -> Path:
     return path.with_name(f"eval-{path.name}")
 
 
-def _holds_evaluations(folder: Path) -> bool:
-    """True for the folder of an evaluation, and for one that holds nothing but such folders and what belongs to several."""
+def _holds_evaluations(folder: Path, below: int = 2) -> bool:
+    """True for the folder of an evaluation, and for one that holds nothing but such folders (by limit, by benchmark) and what belongs to several."""
     if (folder / MANIFEST).is_file():
         return "identity" in (read_manifest(folder) or {})
     beside = (SUMMARY, COMPARISON, STATE)
-    return all(each.name in beside or (each.is_dir() and _holds_evaluations(each)) for each in folder.iterdir())
+    try:
+        return all(
+            each.name in beside or (below > 0 and each.is_dir() and _holds_evaluations(each, below - 1))
+            for each in folder.iterdir()
+        )
+    except OSError:
+        return False
