@@ -245,7 +245,7 @@ def _sources(part: str, role: Role) -> list[Source]:
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={part}: there is no such file or folder")
     if OBJECT.fullmatch(part) and not suggestion(name, known_names()):
-        problems = problems_of("dataset", part, registry.find("dataset", part, {}))
+        problems = problems_of("dataset", part, registry.find("dataset", part, dict[str, Any]()))
         return [MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))]
     raise ConfigError(
         f"dataset={part!r}: there is no such file or folder, and no data set of that name"
