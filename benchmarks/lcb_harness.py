@@ -82,7 +82,6 @@ STDIN_FORMS = {
     "return at the top level": "{solution}\nreturn",
     "stdout of the import list": "show = lambda value: stdout.write(str(value) + '\\n')\n{shown}",
     "a class called Solution": "class Solution:\n    pass\n{solution}",
-    "exec, then the name": "exec('made_here = 1')\nmade_here\n{solution}",
     "del of a builtin's name": "abs = None\ndel abs\nabs(1)\n{solution}",
     "byte-order mark": "\ufeff{solution}",
     "nothing": "pass",
@@ -120,7 +119,7 @@ CALL_FORMS = {
 }  # fmt: skip
 REASONS = {
     "stdin: main guard not last": ONE_FUNCTION, "stdin: global": ONE_FUNCTION, "stdin: future import": ONE_FUNCTION,
-    "stdin: return at the top level": ONE_FUNCTION, "stdin: exec, then the name": ONE_FUNCTION, "stdin: del of a builtin's name": ONE_FUNCTION,
+    "stdin: return at the top level": ONE_FUNCTION, "stdin: del of a builtin's name": ONE_FUNCTION,
     "stdin: a class called Solution": "it takes a program with the text `class Solution` for one that has it called",
     "stdin: byte-order mark": "it puts its imports and the program into one text", "stdin: stdout of the import list": STDOUT_MOCK,
     "call: a list of the module": ONE_CALL, "call: an attribute of the object": ONE_CALL, "call: complex for int": "a complex number is no value of a test here",
