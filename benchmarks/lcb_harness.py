@@ -41,6 +41,7 @@ OWN_PROCESS = "it runs the program in the harness's own process, whose end or st
 EXPECTED_NEAR = "the expected output lies in the program's own process there; here it never enters the sandbox"
 EXIT_CODE = "a program that ends with an exit code other than 0 has failed; lcb-official compares what it printed"
 EXIT_BEHIND = "as CPython does, what a program registered to run at its end runs"
+ONE_CALL = "it makes all calls in one process, on one object; here each is a process of its own"
 RULE = "our rule: lcb-official follows the utility here, lcb does not"
 
 STDIN_FORMS = {
@@ -78,6 +79,11 @@ STDIN_FORMS = {
     "exponent": "def show(value):\n    print(str(value) + ('e0' if isinstance(value, int) else ''))\n{shown}",
     "error after the answer": "{solution}\n1 / 0",
     "atexit": "import atexit\natexit.register(lambda: print('finished'))\n{solution}",
+    "return at the top level": "{solution}\nreturn",
+    "stdout of the import list": "show = lambda value: stdout.write(str(value) + '\\n')\n{shown}",
+    "a class called Solution": "class Solution:\n    pass\n{solution}",
+    "del of a builtin's name": "abs = None\ndel abs\nabs(1)\n{solution}",
+    "byte-order mark": "\ufeff{solution}",
     "nothing": "pass",
     "zero": "print(0)",
     "another answer": "def show(value):\n    print(value, 1)\n{shown}",
@@ -97,6 +103,9 @@ CALL_FORMS = {
     "float for int": "{solution}\nplain = Solution.{name}\nSolution.{name} = lambda self, value: float(found) if isinstance(found := plain(self, value), int) else found",
     "numpy integer": "import numpy\n{solution}\nplain = Solution.{name}\nSolution.{name} = lambda self, value: numpy.int64(found) if isinstance(found := plain(self, value), int) else found",
     "deque for list": "{solution}\nplain = Solution.{name}\nSolution.{name} = lambda self, value: deque(found) if isinstance(found := plain(self, value), list) else found",
+    "complex for int": "{solution}\nplain = Solution.{name}\nSolution.{name} = lambda self, value: complex(found) if isinstance(found := plain(self, value), int) else found",
+    "a list of the module": "{solution}\nplain, seen = Solution.{name}, []\nSolution.{name} = lambda self, value: seen.append(1) or (plain(self, value) if len(seen) == 1 else None)",
+    "an attribute of the object": "{solution}\nplain = Solution.{name}\ndef once(self, value):\n    self.calls = getattr(self, 'calls', 0) + 1\n    return plain(self, value) if self.calls == 1 else None\nSolution.{name} = once",
     "prints as well": "{solution}\nprint('started')",
     "future import": "from __future__ import annotations\n{solution}",
     "function beside": "{solution}\ndef {name}(value):\n    return Solution().{name}(value)",
@@ -110,6 +119,10 @@ CALL_FORMS = {
 }  # fmt: skip
 REASONS = {
     "stdin: main guard not last": ONE_FUNCTION, "stdin: global": ONE_FUNCTION, "stdin: future import": ONE_FUNCTION,
+    "stdin: return at the top level": ONE_FUNCTION, "stdin: del of a builtin's name": ONE_FUNCTION,
+    "stdin: a class called Solution": "it takes a program with the text `class Solution` for one that has it called",
+    "stdin: byte-order mark": "it puts its imports and the program into one text", "stdin: stdout of the import list": STDOUT_MOCK,
+    "call: a list of the module": ONE_CALL, "call: an attribute of the object": ONE_CALL, "call: complex for int": "a complex number is no value of a test here",
     "stdin: 4,400 digits": "CPython's bound on printed digits is lifted here",
     "stdin: open(0)": STDIN_MOCK, "stdin: for line in sys.stdin": STDIN_MOCK,
     "stdin: sys.stdin.buffer.readline": STDIN_MOCK, "stdin: os.read(0)": STDIN_MOCK,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -65,6 +67,14 @@ def sums() -> list[Problem]:
         Problem(f"sum-{n}", "Print the sum.", (StdinTest(f"{n} 2\n", f"{n + 2}\n"),), solutions=(program,))
         for n in range(3)
     ]
+
+
+def pairs() -> Iterator[Problem]:
+    """A data set: rows of a shape of one's own, and who reads one."""
+    for number, line in enumerate(Path("pairs.jsonl").read_text().splitlines()):
+        row = json.loads(line)
+        tests = tuple(StdinTest(given, wanted) for given, wanted in row["pairs"])
+        yield Problem(f"pairs/{number}", row["task"], tests)
 
 
 def _read(row: Row, origin: Origin) -> Problem:

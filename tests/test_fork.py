@@ -84,6 +84,7 @@ def test_a_fork_that_forgets_checkpoints_leaves_those_of_its_run(run: Path, tmp_
     [
         ({"fork": "{run}/000003"}, "has no checkpoint '000003'; there are: 000002, 000004"),
         ({"fork": "{tmp}/nowhere/000002"}, "holds no run"),
+        ({"fork": "{run}"}, "is a run; name its checkpoint too"),
         ({"fork": "{run}/000004"}, "has done 4 steps and max_steps=4"),
         ({"fork": "{run}/000002", "lora_rank": "4"}, "lora_rank=4 differs from the run"),
         ({"fork": "{run}/000002", "recipe": "tiny"}, "recipe=tiny has no effect with fork="),

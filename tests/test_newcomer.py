@@ -119,6 +119,29 @@ def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
         assert name in capsys.readouterr().err
 
 
+def test_a_reader_of_rows_of_ones_own_is_a_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "3"]]}) + "\n")
+    (problem,) = open_dataset("newcomer:pairs")
+    assert (problem.id, problem.tests[0].expected) == ("pairs/0", "3")
+    before = open_dataset("newcomer:pairs").fingerprint()
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "4"]]}) + "\n")
+    assert open_dataset("newcomer:pairs").fingerprint() != before
+
+
+def test_an_object_of_ones_own_is_a_data_set_too(tmp_path, capsys):
+    dataset = open_dataset("newcomer:sums")
+    assert [item.id for item in dataset] == ["sum-0", "sum-1", "sum-2"]
+    assert dataset.fingerprint() == open_dataset("newcomer:sums").fingerprint()
+    (tmp_path / "q.jsonl").write_text('{"problem_id": "sum-1", "program_id": 0, "code": "print(3)"}\n')
+    words = ["problems=newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
+    assert main(["judge", *words]) == 0
+    assert '"passed"' in (tmp_path / "v.jsonl").read_text()
+    capsys.readouterr()
+    assert main(["judge", *["problems=newcomer:nothing"], *words[1:]]) == 2
+    assert "problems=newcomer:nothing cannot be loaded" in capsys.readouterr().err
+
+
 def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):
     """What a line in `problems/sources/shapes.py` does, without the line."""
     monkeypatch.setattr(shapes, "SHAPES", (*shapes.SHAPES, newcomer.SHAPE))

@@ -89,8 +89,24 @@ def test_problems_that_are_not_among_those_given_are_named(
     write_problems(tmp_path / "most.jsonl", [each for each in strong if each.id != gone])
     capsys.readouterr()
     rows = rejudged(weak, tmp_path / "out.jsonl", str(tmp_path / "most.jsonl"))
-    assert f"1 problems of the run are not in dataset={tmp_path / 'most.jsonl'}, and were not judged: {gone}" in capsys.readouterr().out  # fmt: skip
+    assert f"1 problems of the run are not in dataset={tmp_path / 'most.jsonl'}, or have another statement there, and were not judged: {gone}" in capsys.readouterr().out  # fmt: skip
     assert {row["verdict"] for row in rows if row["problem_id"] == gone} == {None}
+
+
+def test_problems_that_share_an_id_alone_are_not_judged(
+    weak: Path, strong: list[Problem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [each.id for each in strong]
+    moved = [dataclasses.replace(each, id=name) for each, name in zip(strong, names[1:] + names[:1], strict=True)]
+    write_problems(tmp_path / "moved.jsonl", moved)
+    assert (
+        main(["rejudge", f"run={weak / 'run'}", f"dataset={tmp_path / 'moved.jsonl'}", f"out={tmp_path / 'out'}"]) == 2
+    )
+    assert "has none of the 12 problems of the run" in capsys.readouterr().err
+    write_problems(tmp_path / "some.jsonl", [strong[0], *moved[:5]])
+    rows = rejudged(weak, tmp_path / "out.jsonl", str(tmp_path / "some.jsonl"))
+    assert {row["problem_id"] for row in rows if row["verdict"]} <= {names[0]}
+    assert "or have another statement there" in capsys.readouterr().out
 
 
 @pytest.mark.slow

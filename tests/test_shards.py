@@ -148,6 +148,10 @@ def test_shards_of_a_prepare_that_do_not_belong_together_are_refused_by_name(pre
     assert preparing("parts", "shard=2/2", "repeats=0") == 0
     assert "repeats=0, not 1" in refused("merge=true")
     report = work / "shard.2-of-2" / "report.json"
+    report.write_text((whole := report.read_text()).replace('"sha256": "', '"sha256": "0'))
+    assert "its data were others" in (line := refused("merge=true"))
+    assert "licence" not in line
+    report.write_text(whole)
     report.write_text(report.read_text().replace('"finished": true', '"finished": false'))
     assert "finished is False" in refused("merge=true")
     assert not (tmp_path / "parts" / "train.jsonl").exists()

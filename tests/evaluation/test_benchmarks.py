@@ -15,11 +15,11 @@ from corpus.rooms import data_file
 from problems.test_livecodebench import row as livecodebench_row
 
 from code_rl.errors import ConfigError, DataError, SandboxError
-from code_rl.evaluation.benchmarks import BENCHMARKS, load_benchmark
+from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
 from code_rl.evaluation.runner import judge_both
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.fetch import Pinned, fetch
-from code_rl.problems.problem import CallTest
+from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.settle import AT_ONCE
 from code_rl.sandbox.embedded import EmbeddedSandbox
 
@@ -59,6 +59,29 @@ class Counting:
             raise SandboxError("the machine went down")
         async for execution in self._executor.run(job):
             yield execution
+
+
+SUM = Problem("a", "Sum.", (StdinTest("1 2\n", "3\n"),))
+OWN = type("Own", (list,), {"prompt": None})([SUM])
+TWICE = [SUM, SUM]
+ODD = type("Odd", (list,), {"prompt": "Solve it."})([SUM])
+
+
+@pytest.mark.parametrize(("name", "said"), [("TWICE", "gives id 'a' more than once"), ("ODD", "its prompt is a str")])
+def test_an_object_that_loses_a_problem_or_has_no_wording_is_refused(name, said):
+    with pytest.raises(ConfigError, match=said):
+        load(f"evaluation.test_benchmarks:{name}", None)
+
+
+def test_an_object_whose_prompt_is_none_is_asked_as_in_training():
+    assert load("evaluation.test_benchmarks:OWN", None).prompt is COURSE
+
+
+def test_livecodebench_s_rows_have_one_score_under_one_name(tmp_path):
+    path = write(tmp_path / "lcb.jsonl", livecodebench_row())
+    with pytest.raises(ConfigError, match=f"write benchmark=livecodebench data={path}"):
+        load(str(path), None)
+    assert load("livecodebench", path).entries
 
 
 def load(name, data, through=lambda sandbox: sandbox, **choice):

@@ -132,6 +132,38 @@ def test_a_folder_with_other_things_is_left_alone(problems, tmp_path, capsys):
     assert "holds no evaluation" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("beside", ["inflight/mine.txt", "prepared/manifest.json", "evals/one/manifest.json"])
+def test_a_manifest_somewhere_below_makes_no_folder_ours(problems, two_kinds, tmp_path, capsys, beside):
+    home = tmp_path / "home"
+    for name in ("inflight/mine.txt", beside):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("{}")
+    assert run(benchmark=problems, samples=two_kinds, out=home / "evals" / "two") == 0
+    assert run(benchmark=problems, samples=two_kinds, out=home) == 2
+    assert "holds no evaluation, or other things beside some" in capsys.readouterr().err
+    assert (home / "inflight" / "mine.txt").is_file()
+
+
+def test_samples_that_are_not_an_evaluation_s_are_one_line(problems, two_kinds, tmp_path, capsys):
+    run(benchmark=problems, samples=two_kinds, out=tmp_path / "out")
+    (tmp_path / "out" / "samples.jsonl").write_text('{"question": "mine"}\n')
+    capsys.readouterr()
+    assert run(benchmark=problems, samples=two_kinds, out=tmp_path / "out") == 2
+    assert "not a sample of an evaluation" in capsys.readouterr().err
+
+
+def test_the_line_to_paste_says_of_how_many_problems_a_pass_at_k_is(problems, tmp_path, capsys):
+    rows = [{"problem_id": f"sum-{i}", "completion": RIGHT} for i in (0, 0, 1)]
+    run(benchmark=problems, samples=write_samples(tmp_path / "s.jsonl", rows), out=tmp_path / "out")
+    assert "| 2 problems | Pass@1 100.0 [" in (tmp_path / "out" / "results.md").read_text()
+    assert "Pass@2 100.0 over 1 of them |" in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_a_device_of_samples_is_said_to_be_no_file(problems, tmp_path, capsys):
+    assert run(benchmark=problems, samples="/dev/null", out=tmp_path / "out") == 2
+    assert "samples=/dev/null is no file" in capsys.readouterr().err
+
+
 def test_the_reference_scores_what_the_set_deserves(problems, tmp_path):
     assert run(benchmark=problems, model="reference", out=tmp_path / "out") == 0
     assert json.loads((tmp_path / "out" / "results.json").read_text())["pass@1"] == 1.0

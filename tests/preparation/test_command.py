@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,31 @@ def test_a_folder_with_other_things_in_it_is_left_alone(small: Path, tmp_path: P
     (tmp_path / "out" / "thesis.txt").write_text("ten years")
     assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}"]) == 2
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+def test_files_of_the_users_in_the_folder_stay_and_those_of_another_format_go(small: Path, tmp_path: Path) -> None:
+    words = [f"dataset={small}", f"out={tmp_path / 'out'}", "stop_after=write", "executor=embedded", "mutants=0"]
+    assert main(["prepare", *words, "format=jsonl.gz"]) == 0
+    for name in ("train.log", "test.sh", "train.notes.md", "test.jsonl.gz"):
+        (tmp_path / "out" / name).write_text("mine")
+    assert main(["prepare", *words]) == 0
+    left = {path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(("train", "test"))}
+    assert left == {"train.jsonl", "train.log", "test.sh", "train.notes.md", "test.jsonl.gz"}
+
+
+def test_a_finished_set_is_not_replaced_by_another_and_the_data_are_not_overwritten(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"out={tmp_path / 'out'}", "executor=embedded", "mutants=0"]
+    assert main(["prepare", f"dataset={small}", *words]) == 0
+    done = (tmp_path / "out" / "train.jsonl").read_bytes()
+    other = shutil.copy(small, tmp_path / "other.jsonl")
+    capsys.readouterr()
+    for dataset, said in ((tmp_path / "out" / "train.jsonl", "which would be overwritten"), (other, f"was prepared of dataset={small}")):  # fmt: skip
+        assert main(["prepare", f"dataset={dataset}", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+    assert (tmp_path / "out" / "train.jsonl").read_bytes() == done
 
 
 def test_a_dry_run_says_what_would_run_and_writes_nothing(

@@ -6,6 +6,8 @@ import asyncio
 import dataclasses
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ import pytest
 from corpus.rooms import room
 
 from code_rl.cli import main
-from code_rl.preparation.inputs import mutated, mutated_texts
-from code_rl.preparation.strengthen import FEW, MANY, Agreed, agreed_tests, failed
+from code_rl.preparation.inputs import conditioned, mutated, mutated_texts
+from code_rl.preparation.strengthen import CONDITIONED, DOUBTED, FEW, MANY, Agreed, agreed_tests, failed
 from code_rl.problems.native import read_problems, write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
 from preparation.test_resume import finish, kill_at
@@ -72,18 +74,68 @@ def test_a_wrong_program_that_passes_weak_tests_fails_new_ones_and_right_ones_do
     assert not any(test.public for test in found.tests)
 
 
-def test_an_input_on_which_the_reference_crashes_is_never_kept() -> None:
-    crashing = LOOP.replace("print(max(v))", "assert v[0] <= v[-1]\nprint(max(v))")
-    whole, found = agreed(MAX), agreed(MAX, crashing, SCAN, SORTED)
-    lines = [list(map(int, test.input.split()[1:])) for test in found.tests if isinstance(test, StdinTest)]
-    assert 0 < len(lines) < len(whole.tests)
-    assert all(v[0] <= v[-1] for v in lines)
+CRASHING = LOOP.replace("print(max(v))", "assert v[0] <= v[-1]\nprint(max(v))")
 
 
-def test_an_input_on_which_one_of_the_solutions_disagrees_is_never_kept() -> None:
-    found = agreed(MAX, LOOP, SCAN, SORTED, LAST)
+@pytest.mark.parametrize("solutions", [(CRASHING, SCAN, SORTED), (LOOP, SCAN, SORTED, LAST)], ids=["crash", "other answer"])  # fmt: skip
+def test_where_one_solution_has_no_answer_or_another_no_new_input_is_believed(solutions: tuple[str, ...]) -> None:
+    found = agreed(MAX, *solutions)
     assert found.disputed > 0
-    assert fails(MAX, found.tests, LAST) == set()
+    assert (found.tests, found.why) == ((), DOUBTED)
+
+
+def brackets(rng: random.Random) -> str:
+    text = ""
+    while not text or text.count("(") > text.count(")"):
+        opens = text.count("(") == text.count(")") or (len(text) < 8 and rng.random() < 0.6)
+        text += "(" if opens else ")"
+    return text
+
+
+CONDITIONS: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
+    "marks": (
+        "Print the greatest depth of the text as one number.",
+        [brackets(random.Random(seed)) + "\n" for seed in range(6)],
+        (
+            "s = input()\nd = m = 0\nfor c in s:\n    if c == '(':\n        d += 1\n        m = max(m, d)\n    else:\n        d -= 1\nprint(m)\n",
+            "b = c = 0\nfor x in input().strip():\n    c += 1 if x == '(' else -1\n    b = max(b, c)\nprint(b)\n",
+            "from itertools import accumulate\nprint(max(0, *accumulate(1 if c == '(' else -1 for c in input())))\n",
+        ),
+    ),
+    "words": (
+        "Given n, s and n numbers, find the two of them whose sum is s. There is exactly one such pair. Print both in the order of their places.",
+        ["3 5\n2 3 9\n", "2 7\n1 6\n", "4 9\n1 8 20 30\n", "3 11\n4 5 7\n"],
+        (
+            "n, s = map(int, input().split())\na = list(map(int, input().split()))\nfor i in range(n):\n    for j in range(i + 1, n):\n        if a[i] + a[j] == s:\n            print(a[i], a[j])\n",
+            "from itertools import combinations\ns = int(input().split()[1])\nprint(*[f'{x} {y}' for x, y in combinations(map(int, input().split()), 2) if x + y == s], sep='\\n')\n",
+            "import sys\nd = list(map(int, sys.stdin.read().split()))\nfor i, x in enumerate(d[2:], 3):\n    for y in d[i:]:\n        if x == d[1] - y:\n            print(x, y)\n",
+        ),
+    ),
+    "rows": (
+        "Given are n pieces l r of a line. Print the sum of all r minus the sum of all l.",
+        ["1\n0 6\n", "2\n0 3\n5 6\n", "3\n1 2\n4 7\n9 12\n", "2\n2 4\n6 9\n"],
+        (
+            "t = 0\nfor _ in range(int(input())):\n    l, r = map(int, input().split())\n    t += r - l\nprint(t)\n",
+            "import sys\nd = list(map(int, sys.stdin.read().split()))[1:]\nprint(sum(d[1::2]) - sum(d[::2]))\n",
+            "print(sum((lambda l, r: r - l)(*map(int, input().split())) for _ in range(int(input()))))\n",
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_where_inputs_may_have_conditions_that_no_change_keeps_nothing_is_guessed(name: str) -> None:
+    statement, inputs, solutions = CONDITIONS[name]
+    answers = [subprocess.run([sys.executable, "-c", solutions[0]], input=text, capture_output=True, text=True, check=True).stdout for text in inputs]  # fmt: skip
+    found = agreed(Problem(name, statement, tuple(map(StdinTest, inputs, answers)), solutions=solutions))
+    assert (found.tests, found.why) == ((), CONDITIONED)
+
+
+def test_edges_intervals_and_grids_as_arguments_may_have_conditions_too() -> None:
+    assert conditioned([[[[1, 2], [2, 3]]], [[[1, 2]]]], "Count them.")
+    assert not conditioned([[[1, 2], 2], [[3], 1]], "Count those above k.")
+    assert conditioned(["2\n0 3\n5 6\n", "1\n2 4\n"], "Count them.")
+    assert not conditioned(["2\n3 1\n1 2 3\n2 2\n5 5\n", "1\n4 4\n1 2 3 4\n"], "For each case, count them.")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,15 @@ import random
 import pytest
 
 from code_rl.cli import main
+from code_rl.commands.verdict_files import VerdictLog
 from code_rl.errors import DataError, SandboxError
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.reward.verdict import VerdictKind
 
 from .fakes import ScriptedExecutor, judge_files, printed
+
+OLDER = json.dumps({"problem_id": "0", "program_id": "older", "verdict": "passed", "key": "k"}) + "\n"
 
 
 class EchoExecutor(ScriptedExecutor):
@@ -138,9 +141,9 @@ def cut_short(paths, executor):
 
 def test_a_run_that_is_cut_leaves_whole_rows_and_the_older_file_as_it_was(files, tmp_path):
     paths = files(program(1, "1"), program(1, "slow"), *(program(1, "1") for _ in range(500)))
-    (tmp_path / "v.jsonl").write_text("older")
+    (tmp_path / "v.jsonl").write_text(OLDER)
     cut_short(paths, Held(10_000))
-    assert (tmp_path / "v.jsonl").read_text() == "older"
+    assert (tmp_path / "v.jsonl").read_text() == OLDER
     partial = (tmp_path / "v.jsonl.partial").read_text()
     assert {json.loads(line)["verdict"] for line in partial.splitlines()} == {"passed"}
     judged(paths)
@@ -166,6 +169,43 @@ def test_programs_that_are_added_are_appended_and_only_what_changed_is_judged(fi
     assert [row["verdict"] for row in out] == ["passed", "wrong_answer", "sandbox_error", "passed"]
     assert [job.code for job in executor.jobs] == ["3", "down", "4"]
     assert judged(files(*changed), cpu_limit_s=1.0)[2].jobs  # another limit is another question
+
+
+def test_verdicts_of_other_programs_stay_those_of_a_cut_run_too(files, tmp_path):
+    judged(files(*(program(1, "1", name=str(n)) for n in range(5))))
+    _, out, _ = judged(files(program(1, "2", name="3"), program(1, "1", name="new")))
+    assert [(row["program_id"], row["verdict"]) for row in out[:2]] == [("3", "wrong_answer"), ("new", "passed")]
+    assert [row["program_id"] for row in out[2:]] == ["0", "1", "2", "4"]
+    assert len(judged(files())[1]) == 6
+    (tmp_path / "v.jsonl").unlink()
+    cut_short(files(program(1, "slow"), *(program(1, "1", name=str(n)) for n in range(400))), Held(10_000))
+    kept = (tmp_path / "v.jsonl.partial").read_bytes().count(b"\n")
+    assert len(judged(files(program(2, "2", name="new")))[1]) == 1 + kept
+
+
+@pytest.mark.parametrize("held", ["my notes\n", '{"id": "p", "statement": "x"}\n', '{"verdict": "passed", "key": "x", "problem_id": "1"}\n', "[]\n"])  # fmt: skip
+def test_a_file_that_holds_anything_else_is_never_replaced(files, tmp_path, held):
+    (tmp_path / "v.jsonl").write_text(held)
+    executor = EchoExecutor()
+    with pytest.raises(DataError, match=r"holds something else than such verdicts \(line 1\)"):
+        judged(files(program(1, "1")), executor)
+    assert (executor.jobs, (tmp_path / "v.jsonl").read_text()) == ([], held)
+    assert not (tmp_path / "v.jsonl.partial").exists()
+
+
+@pytest.mark.parametrize("out", ["{tmp}", ""], ids=["directory", "empty"])
+def test_an_output_that_is_no_file_is_refused_before_anything_runs(files, tmp_path, out):
+    executor, (problems, programs, _) = EchoExecutor(), files(program(1, "1"))
+    with pytest.raises(DataError, match="must be a file"):
+        judged((problems, programs, out.format(tmp=tmp_path)), executor)
+    assert executor.jobs == []
+
+
+def test_one_process_writes_an_output_at_a_time(files):
+    paths = files(program(1, "1"))
+    with VerdictLog(paths[2]), pytest.raises(DataError, match="is being written by another process"):
+        judged(paths)
+    assert judged(paths)[0].total == 1
 
 
 def test_problems_are_rows_of_any_shape(files, tmp_path):
@@ -194,7 +234,7 @@ def test_programs_in_flight_fill_the_places_of_the_executor(files):
     assert 40 <= executor.most_open <= 80
 
 
-@pytest.mark.parametrize("older", [None, "older"])
+@pytest.mark.parametrize("older", [None, OLDER])
 def test_a_bad_file_or_a_failure_at_once_leaves_the_output_as_it_was(files, tmp_path, older):
     class Broken(EchoExecutor):
         async def run(self, job):

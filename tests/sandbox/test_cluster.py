@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import signal
 import socket
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +47,20 @@ def test_an_address_that_does_not_answer_is_one_line_at_once(monkeypatch):
     with pytest.raises(SandboxError, match=f"{port}: no Ray cluster answers there") as caught:
         connect_executor("ray")
     assert "\n" not in str(caught.value)
+
+
+def test_a_head_that_refuses_us_is_said_to_want_a_token(monkeypatch):
+    def refuse(**_):
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.delenv("RAY_NUM_REDIS_GET_RETRIES", raising=False)
+    stub = SimpleNamespace(is_initialized=lambda: False, init=refuse)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head.getsockname()[1]}")
+        monkeypatch.setitem(sys.modules, "ray", stub)
+        with pytest.raises(SandboxError, match=r"Failed to connect to Ray cluster; .* needs RAY_AUTH_MODE=token"):
+            connect_executor("ray")
+    assert os.environ["RAY_NUM_REDIS_GET_RETRIES"] == "5"
 
 
 def test_a_client_port_is_refused_by_name():

@@ -81,7 +81,7 @@ METRICS = (
     Metric("eval/format_rate_greedy", "share", "greedy completions with a program, mean over splits"),
     Metric("eval/truncated", "share", "sampled completions cut off, mean over splits"),
     Metric("eval/truncated_greedy", "share", "greedy completions cut off, mean over splits"),
-    Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%) and `problems`"),
+    Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%), `problems`, and `pass@k_problems` where fewer have k verdicts"),
 )
 # fmt: on
 

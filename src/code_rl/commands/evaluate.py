@@ -21,7 +21,7 @@ from code_rl.evaluation.compare import SUMMARY, compare, summary, summary_table
 from code_rl.evaluation.manifest import MANIFEST, check_same, code_version, measure, read_manifest, write_manifest
 from code_rl.evaluation.results import RESULTS, Rating, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
-from code_rl.evaluation.samples import SAMPLES, Folder
+from code_rl.evaluation.samples import SAMPLES, STATE, Folder
 from code_rl.evaluation.settings import (
     Choice,
     EvalConfig,
@@ -242,8 +242,24 @@ def _out(config: EvalConfig) -> Path:
         out = Path(config.out).expanduser()
         if out.exists() and not out.is_dir():
             raise ConfigError(f"out={out} is a file; give a folder")
-        if out.is_dir() and any(out.iterdir()) and read_manifest(out) is None and not any(out.rglob(MANIFEST)):
-            raise ConfigError(f"out={out} is not empty and holds no evaluation; choose another folder")
+        if out.is_dir() and not _holds_evaluations(out):
+            raise ConfigError(
+                f"out={out} is not empty and holds no evaluation, or other things beside some; choose another folder"
+            )
         return out
     path = default_log_path()
     return path.with_name(f"eval-{path.name}")
+
+
+def _holds_evaluations(folder: Path, below: int = 2) -> bool:
+    """True for the folder of an evaluation, and for one that holds nothing but such folders (by limit, by benchmark) and what belongs to several."""
+    if (folder / MANIFEST).is_file():
+        return "identity" in (read_manifest(folder) or {})
+    beside = (SUMMARY, COMPARISON, STATE)
+    try:
+        return all(
+            each.name in beside or (below > 0 and each.is_dir() and _holds_evaluations(each, below - 1))
+            for each in folder.iterdir()
+        )
+    except OSError:
+        return False

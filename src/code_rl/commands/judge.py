@@ -51,7 +51,8 @@ class JudgeConfig:
     )
     out: str = chz.field(
         doc="Verdicts are written here, in the order of the programs. Until the last one is there they are in a file with .partial after its\n"
-        "name; the same command goes on from there, and from an earlier file: only programs without a verdict of their own are run."
+        "name; the same command goes on from there, and from an earlier file: only programs without a verdict of their own are run.\n"
+        "Verdicts of other programs that are there stay, after these; a file that holds anything else is refused."
     )
     executor: str = option("auto", EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = option(
@@ -149,8 +150,8 @@ async def open_problems(problems: str, executor: Executor, say: Callable[[str], 
     """The problems that `problems=` names. Raises ConfigError where there are none of that name, DataError for malformed ones."""
     try:
         return await load_problems(open_dataset(problems), executor, say)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("dataset=", "problems=", 1)) from error
+    except (ConfigError, DataError) as error:
+        raise type(error)(str(error).replace("dataset=", "problems=", 1)) from error
 
 
 async def judge_programs(
@@ -180,7 +181,7 @@ async def judge_programs(
         await judge_into(log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict)
         counts: Counter[VerdictKind] = Counter()
         in_order = (log.row(key) for _, key in taken(programs, store, cpu_limit_s, shard))
-        log.finish(counted(in_order, counts))
+        log.finish(counted(in_order, counts), alone=shard is not None)
     return Judged(counts, time.perf_counter() - started)
 
 

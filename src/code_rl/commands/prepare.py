@@ -34,7 +34,7 @@ def prepare_command(given: Mapping[str, str]) -> int:
 
 def check(config: PrepareConfig) -> Dataset:
     """Refuse what cannot be done before anything runs: unknown data, evaluation sets, models, formats, folders."""
-    from code_rl.preparation.write import check_format
+    from code_rl.preparation.write import check_format, check_replaced
 
     if config.stop_after is None or config.stop_after == "write":
         check_format(config)
@@ -48,7 +48,9 @@ def check(config: PrepareConfig) -> Dataset:
     if "decontaminate" in config.stages:
         for name in config.evaluation_sets:
             deque(read_exams(name), maxlen=0)
-    return open_source(config.dataset)
+    source = open_source(config.dataset)
+    check_replaced(config, source)
+    return source
 
 
 def _say_plan(config: PrepareConfig, source: Dataset, say: Callable[[str], None]) -> None:

@@ -45,7 +45,7 @@ class RejudgeConfig:
     run: str = chz.field(doc="Directory of the run.")
     dataset: str | None = option(
         None,
-        "Problems with stronger tests, as train's dataset=; matched by id, all of their tests count. None: the run's own data set, "
+        "Problems with stronger tests, as train's dataset=; matched by id and statement, all of their tests count. None: the run's own data set, "
         "which strengthen=true looks at.",
     )
     strengthen: bool = option(
@@ -98,11 +98,30 @@ async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
     data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
     async with sandbox_on_demand(config) as executor:
         find = finder(await load_train_problems(data, OnDemand(executor)))
+        if config.dataset is not None:
+            find = await _same(find, recording, OnDemand(executor))
         if not config.strengthen:
             return await _rejudge(config, recording, find, executor(), out)
         path = recording.log_path / DISAGREEMENTS
         print(await compare_passing(recording, find, executor(), config.new_inputs, path))
         return 0
+
+
+async def _same(find: Find, recording: Recording, executor: Executor) -> Find:
+    """`find`, without problems whose statement is another than the run's own of that id; with all of them where the run's data are gone."""
+    pins = recording.settings.get("resolved", {}).get("data", {})
+    try:
+        data = find_data(recording.config.dataset, None, evaluates=False, pins=pins)
+        own = finder(await load_train_problems(data, executor))
+    except (ConfigError, DataError) as error:
+        print(f"the run's own problems cannot be read, so that ids alone say which is which: {error}")
+        return find
+
+    def same(name: str) -> Problem | None:
+        found, trained = find(name), own(name)
+        return found if found and trained and found.statement.split() == trained.statement.split() else None
+
+    return same
 
 
 async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
@@ -130,7 +149,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
                 yield Program(each.line.group.problem.id, "", each.trajectory.last.code), str(key)
 
     tally, view = Tally(), JudgingView(len(asked))
-    with VerdictLog(out) as log:
+    with VerdictLog(out, ("step", "group", "attempt", "completion", "problem_id")) as log:
         if log.earlier:
             view.say(f"{log.earlier} verdicts are here from before")
         with view.progress(executor.description) as on_verdict:
@@ -178,7 +197,9 @@ def _say(config: RejudgeConfig, recording: Recording, tally: Tally, missing: Seq
         print("\n".join([*part[:MAX_SHOWN], *more]))
     if missing:
         shown = ", ".join(missing[:MAX_SHOWN]) + (" …" if len(missing) > MAX_SHOWN else "")
-        print(f"{len(missing)} problems of the run are not in dataset={config.dataset}, and were not judged: {shown}")
+        print(
+            f"{len(missing)} problems of the run are not in dataset={config.dataset}, or have another statement there, and were not judged: {shown}"
+        )
     datums = sum(count for (_, what), count in counts.items() if what == "datums")
     print(f"{len(changed)} of {datums} datums were trained on a verdict that has changed; every completion is in {out}")
     if tally.unjudged:

@@ -87,7 +87,7 @@ class Config:
         check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"))
     dataset: str = setting("builtin", FIXED, LOOP,
         "Training problems: 'builtin', 'functions', a name (deepcoder, code-r1, taco, leetcode, …) or hub id as name[@revision][:split], "
-        "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], or several with commas. docs/data.md lists the names.")
+        "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], package.module:object of your own, or several with commas. docs/data.md lists the names.")
     test_dataset: str | None = setting(None, FIXED, LOOP,
         "Held-out problems, in the same words as dataset=. None: those that belong to the dataset (builtin, deepcoder, "
         "code-r1, leetcode, a prepared folder, … have some).")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from code_rl.environments.single import Single
 from code_rl.errors import CodeRLError, ConfigError
-from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode, Sample, read_stored
+from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig, run_of
 from code_rl.problems.files import file_sha256
 from code_rl.problems.problem import Problem
@@ -181,7 +181,7 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
         facts |= {"environment": config.environment, "max_turns": environment.max_turns}
         how = f", environment {config.environment} (up to {environment.max_turns} answers)"
     made = make_config({**settings, "model_name": config.model or "tiny"})
-    backend = await connect(made, out / "state", state_path, await preflight(made))
+    backend = await connect(made, out / STATE, state_path, await preflight(made))
     sampler = await (backend.base_sampler() if config.checkpoint is None else backend.sync_weights())
     where = f"checkpoint {facts['checkpoint']} of {facts['run']}" if config.checkpoint else str(config.model)
     renderer = get_renderer(made.renderer, backend.tokenizer)
@@ -218,7 +218,9 @@ def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
 def read_samples_file(path: str, entries: Sequence[Entry]) -> tuple[Stored, int, bool]:
     """The stored samples for a benchmark, the largest number of sampled ones per problem, and whether there are greedy ones."""
     if not Path(path).is_file():
-        raise ConfigError(f"samples={path}: there is no such file")
+        raise ConfigError(
+            f"samples={path}: there is no such file" if not Path(path).exists() else f"samples={path} is no file"
+        )
     stored: Mapping[str, list[Sample]] = read_stored(path, {e.problem_id: e.continued for e in entries})
     numbers = [sum(sample.mode == SAMPLED for sample in samples) for samples in stored.values()]
     greedy = any(sample.mode == GREEDY for samples in stored.values() for sample in samples)

@@ -24,11 +24,10 @@ from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.builtin import SPLITS, test_split
-from code_rl.problems.dataset import MANIFEST, Dataset, open_dataset
+from code_rl.problems.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
 from code_rl.problems.fetch import fetch, fetch_file, public_file
 from code_rl.problems.files import describe_files, file_sha256, is_data_file, stream_rows
 from code_rl.problems.load import TAGS, labels, load_problems
-from code_rl.problems.native import format_problem
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem, ProblemView
 from code_rl.problems.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
@@ -45,7 +44,7 @@ from code_rl.problems.sources.livecodebench import (
     shard_paths,
 )
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
-from code_rl.problems.sources.shapes import ReadRow, read_as
+from code_rl.problems.sources.shapes import ReadRow, read_as, shape_of
 from code_rl.problems.sources.testcases import read_tests
 from code_rl.problems.store import Store, cached_store
 from code_rl.renderers.base import Message
@@ -177,6 +176,11 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     window = parse_window(choice.start_date, choice.end_date)
     if _is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
         dataset = _opened(data or name)
+        first = [row for source in dataset.sources for _, row in itertools.islice(source.rows(), 1)]
+        if any((shape := shape_of(row)) and shape.name == "livecodebench" for row in first):
+            raise ConfigError(
+                f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its imports; write benchmark=livecodebench data={data or name}"
+            )
         store = await load_problems(dataset, executor, lambda _: None)
         files = describe_files(file for source in dataset.sources for file in source.files)
         facts: dict[str, Any] = {"files": files, "revision": "local file"}
@@ -214,18 +218,15 @@ def _of_store(name: str, store: Store, prompt: PromptStyle, choice: Choice, fact
 
 def _from_object(name: str, own: Any, choice: Choice) -> Benchmark:
     """The built-in splits, or an object of the user's: problems, or a function that gives them; its `prompt` is the wording, if it has one."""
-    with registry.blaming("benchmark", name):
-        if name == "builtin":
-            own = [problem for split in SPLITS for problem in test_split(split)]
-        found = own() if callable(own) else own
-        problems = {problem.id: problem for problem in found}
-        if not all(isinstance(problem, Problem) for problem in problems.values()):
-            raise ConfigError(f"benchmark={name} must give problems (code_rl.Problem), or be a function that does")
-    digest = hashlib.sha256("\n".join(map(format_problem, problems.values())).encode()).hexdigest()
-    facts = {"files": [{"name": name, "sha256": digest}], "revision": "in the package", "skipped": {}}
-    seen = [(problem.id, labels(problem)) for problem in problems.values()]
-    prompt = getattr(own, "prompt", COURSE)
-    return _benchmark(name, problems.__getitem__, prompt, seen, choice, facts, {})
+    if name == "builtin":
+        own = [problem for split in SPLITS for problem in test_split(split)]
+    problems = problems_of("benchmark", name, own)
+    prompt = getattr(own, "prompt", None) or COURSE
+    if not isinstance(prompt, PromptStyle):
+        raise ConfigError(f"benchmark={name}: its prompt is a {type(prompt).__name__}; give a PromptStyle, or none")
+    facts = {"files": [{"name": name, "sha256": digest_of(problems)}], "revision": "in the package", "skipped": {}}
+    seen = [(problem.id, labels(problem)) for problem in problems]
+    return _benchmark(name, {problem.id: problem for problem in problems}.__getitem__, prompt, seen, choice, facts, {})
 
 
 def _benchmark(

@@ -124,12 +124,14 @@ def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
         if sampled is not None:
             row |= {f"pass@{k}": estimate.value for k, estimate in sampled.pass_at.items()}
             row |= {"pass@1_low": sampled.pass_at[1].low, "pass@1_high": sampled.pass_at[1].high}
+            few = {k: each.problems for k, each in sampled.pass_at.items() if each.problems < sampled.problems}
+            row |= {f"pass@{k}_problems": problems for k, problems in few.items()}
             row |= {"format_rate": sampled.format_rate, "truncated": sampled.truncated_rate}
         for key, value in row.items():
             metrics[f"eval/{name}/{key}"] = value
             columns.setdefault(key, []).append(value)
     for key, values in columns.items():
-        if not key.startswith(("pass@1_", "problems")):
+        if not key.endswith(("_low", "_high", "problems")):
             metrics[f"eval/{key}"] = sum(values) / len(values)
     largest = f"pass@{next(iter(results.values())).k}" if results else ""
     if largest in columns:

@@ -148,6 +148,8 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
 
 SAMPLES = "samples.jsonl"
 VERDICTS = "verdicts.jsonl"
+STATE = "state"
+"""Where an embedded back end keeps its state while several benchmarks are evaluated."""
 
 Row = dict[str, Any]
 """One line of `verdicts.jsonl`."""
@@ -181,7 +183,10 @@ class Folder:
         rows = {_key(row): row for row in read_lines(verdicts) if row["verdict"] != VerdictKind.SANDBOX_ERROR}
         have: set[Key] = set()
         for row in read_lines(samples):
-            sample = sample_from_json(row)
+            try:
+                sample = sample_from_json(row)
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{samples}: not a sample of an evaluation: {error}; choose another out") from error
             if wanted(sample.key) and sample.key not in have:
                 have.add(sample.key)
                 yield sample, rows.get(sample.key)

@@ -94,12 +94,14 @@ def _of(results: Mapping[str, Any]) -> str:
 def markdown(results: Mapping[str, Any]) -> str:
     """One row of a Markdown table, with all that a reader needs to compare."""
     low, high = results["interval"]
+    counted = results["problems_of"][f"pass@{results['k']}"]
+    few = f" over {counted} of them" if counted < results["problems"] else ""
     cells = [
         results["model"],
         _of(results),
         f"{results['problems']} problems",
         f"Pass@1 {100 * results['pass@1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
-        *([f"Pass@{results['k']} {100 * results['pass@k']:.1f}"] if results["k"] > 1 else []),
+        *([f"Pass@{results['k']} {100 * results['pass@k']:.1f}{few}"] if results["k"] > 1 else []),
         results["how"],
     ]
     return "| " + " | ".join(cells) + " |"

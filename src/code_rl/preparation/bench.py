@@ -213,7 +213,9 @@ class Bench:
             wanted = {**facts, **settings, "shard": str(shard)}
             theirs |= theirs.get("settings", {})
             wrong = [
-                f"{name}{' is ' if name in facts else '='}{theirs.get(name)}, not {value}"
+                "its data were others"
+                if name == "provenance" and name in theirs
+                else f"{name}{' is ' if name in facts else '='}{theirs.get(name)}, not {value}"
                 for name, value in wanted.items()
                 if theirs.get(name) != value
             ]

@@ -2,7 +2,8 @@
 
 An input is read as nested values: the arguments of a call, or the lines of a text, each a list of its tokens (`t` and then as many blocks of lines are
 seen as such). What holds in every input seen is taken for a rule: numbers, lengths and letters within their ranges, lists that are sorted or free of
-repeats, a count that is the length of a list, values that a number bounds. That a new input is valid is then for solutions to say.
+repeats, a count that is the length of a list, values that a number bounds. Other conditions no change keeps: `conditioned` names problems that have some.
+That a new input is valid is then for solutions to say.
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ _SAID = {
     "falling": re.compile(r"\b(?:sorted|descending|decreasing|non-increasing)\b", re.IGNORECASE),
 }
 """Words of a statement that make a rule of what is true of every list seen."""
+_CONDITIONS = re.compile(
+    r"\b(?:exactly one|only one|one solution|uniquely?|guarante\w+|ensured?|assum\w+|promised?|known|always|never|must be|valid|correct|legal|proper|regular|"
+    r"well-formed|balanced|brackets?|parenthes[ie]s|connected|trees?|forests?|graphs?|edges?|vertex|vertices|parents?|roots?|cycles?|acyclic|dag|overlap\w*|"
+    r"disjoint|intersect\w*|nested|palindrom\w*|primes?|coprime|divis\w+|multiples?|powers? of|triangles?|polygons?|rectang\w+|convex|magic|symmetric|"
+    r"dates?|days?|clock|roman|binary|hexadecimal|equation|expression|satisf\w+|among them|such an?|exists?|possible)\b",
+    re.IGNORECASE,
+)
+"""Words of a statement that name a condition on its inputs which is not among those that a change keeps."""
+_PLAIN = re.compile(r"[\w ]*|[-+]?[\d.]+")
 _INTEGER, _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,17})"), re.compile(r"-?\d+\.\d+")
 
 
@@ -125,8 +135,7 @@ def mutated(
 
 def mutated_texts(texts: Sequence[str], count: int, rng: random.Random, wording: str = "") -> Iterator[str]:
     """`mutated` for inputs on stdin."""
-    lines = [[_tokens(line) for line in text.splitlines()] for text in texts]
-    block = _block(lines)
+    lines, block = _read(texts)
     if block is None:
         if len({len(each) for each in lines}) > 1:
             lines = [[each[0], each[1:]] for each in lines if each]
@@ -134,12 +143,11 @@ def mutated_texts(texts: Sequence[str], count: int, rng: random.Random, wording:
         else:
             yield from map(_text, mutated(lines, count, rng, wording))
         return
-    cases = [[each[0], *each[i : i + block]] for each in lines for i in range(1, len(each), block)]
-    most, known, shape = max(each[0][0] for each in lines), set(texts), Shape(cases, wording)
-    fresh = list(mutated(cases, 4 * count, rng, wording, fixed=1))
+    most, known, shape = max(each[0][0] for each in lines), set(texts), Shape(lines, wording)
+    fresh = list(mutated(lines, 4 * count, rng, wording, fixed=1))
     for _ in range(TRIES * count):
         size = rng.randint(1, min(most, 2 * max(1, len(fresh))))
-        chosen = [rng.choice(fresh if fresh and rng.random() < 0.7 else cases)[1:] for _ in range(size)]
+        chosen = [rng.choice(fresh if fresh and rng.random() < 0.7 else lines)[1:] for _ in range(size)]
         text = _text([[size], *itertools.chain.from_iterable(chosen)])
         if text not in known and all(shape.admits([[size], *each]) for each in chosen):
             known.add(text)
@@ -147,6 +155,26 @@ def mutated_texts(texts: Sequence[str], count: int, rng: random.Random, wording:
             yield text
         if not count:
             return
+
+
+def conditioned(samples: Sequence[Any], wording: str) -> bool:
+    """Whether inputs of this kind, texts or values, may have to meet conditions that no change keeps: words for them, marks in a text, a list of rows."""
+    if _CONDITIONS.search(wording):
+        return True
+    given, block = _read(samples) if samples and isinstance(samples[0], str) else (samples, None)
+    pool = Shape(given).pool
+    rows = block == 1 or (block is None and len({len(each) for each in given}) > 1)
+    marks = any(isinstance(v, str) and not _PLAIN.fullmatch(v) for values in pool.values() for v in values)
+    return rows or marks or any(key[-1:] == (ANY,) and any(map(_children, values)) for key, values in pool.items())
+
+
+def _read(texts: Sequence[str]) -> tuple[list[list[Any]], int | None]:
+    """Texts as lines of tokens; where they say how many cases follow, cases, each after that number, and how many lines a case has."""
+    lines = [[_tokens(line) for line in text.splitlines()] for text in texts]
+    block = _block(lines)
+    if block is None:
+        return lines, None
+    return [[each[0], *each[i : i + block]] for each in lines for i in range(1, len(each), block)], block
 
 
 def _tokens(line: str) -> Any:

@@ -1,7 +1,9 @@
 """Stage `strengthen`: hidden tests on new inputs, where the tests of a problem let wrong programs pass.
 
-An input counts as valid where the reference and at least two other solutions, each of another shape and each passing the problem's own tests, all give
-one answer, which the reference gives again: no solution that is known to be right fails a new test. Which of these tests stay is for wrong programs to say.
+Agreement of solutions does not prove an input valid: they may have one idea, and answer alike where the statement promises otherwise. So no input is made where
+the statement or the inputs' form tell of conditions that no change keeps; and where one new input is answered differently, or not at all, by the reference or one
+of at least two other solutions, each of another shape and passing the problem's own tests, no other new input is believed either. Which of the tests stay is
+for wrong programs to say.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from code_rl.errors import SandboxError
 from code_rl.preparation.bench import Bench, Survivor, measure
 from code_rl.preparation.cap import spread
 from code_rl.preparation.deduplicate import program_shape
-from code_rl.preparation.inputs import mutated, mutated_texts
+from code_rl.preparation.inputs import conditioned, mutated, mutated_texts
 from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import accepts, reseeded
@@ -38,11 +40,12 @@ MAX_SAMPLES, MAX_SAMPLE_CHARS = 48, 4_000
 MAX_ANSWER_BYTES = 1 << 16
 MAX_TIMEOUTS = 3
 FEW, NO_INPUTS, MANY = "too few solutions", "no new inputs", "many valid answers"
+CONDITIONED, DOUBTED = "conditions on the input", "solutions disagree"
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Tests that all solutions pass; `disputed` counts inputs on which solutions answer differently, `why` says why there are no tests."""
+    """Tests that all solutions pass; `disputed` counts inputs that not all of them answer alike, `why` says why there are no tests."""
 
     tests: tuple[TestCase, ...] = ()
     tried: int = 0
@@ -86,8 +89,15 @@ async def _decide(problem: Problem, survivor: Survivor, config: PrepareConfig, e
     made, killed = survivor.card.get("mutants", 0), survivor.card.get("mutants_killed", 0) + of_mutants
     if made and killed / made < config.min_strength:
         return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed, {of_mutants} of them by new tests")  # fmt: skip
-    about = {"why": agreed.why} if agreed.why else {"inputs": agreed.tried, "disputed": agreed.disputed, "tests": len(kept)}  # fmt: skip
-    card = {"strengthened": {**about, "caught": len(caught) - of_mutants, "mutants_caught": of_mutants}}
+    about = {"inputs": agreed.tried, "disputed": agreed.disputed, "tests": len(kept)}
+    card = {
+        "strengthened": {
+            **about,
+            **({"why": agreed.why} if agreed.why else {}),
+            "caught": len(caught) - of_mutants,
+            "mutants_caught": of_mutants,
+        }
+    }
     card |= {"mutants_killed": killed, "strength": round(killed / made, 3)} if made else {}
     if not kept:
         return Decision(keep=True, card=card)
@@ -110,6 +120,9 @@ async def agreed_tests(problem: Problem, solutions: Sequence[str], executor: Exe
     """Tests on up to `count` new inputs with the answers of the reference, the first of `solutions`. Raises SandboxError."""
     if problem.interactor is not None or problem.compare.rule == "checker":
         return Agreed(why=MANY)
+    samples = [_given(test) for test in _samples(problem) if not isinstance(test, SequenceTest)]
+    if conditioned(samples, problem.statement):
+        return Agreed(why=CONDITIONED)
     by_shape: dict[str, str] = {}
     for code in solutions:
         by_shape.setdefault(program_shape(code) or code, code)
@@ -123,8 +136,9 @@ async def agreed_tests(problem: Problem, solutions: Sequence[str], executor: Exe
     disputed: set[int] = set()
     for code in others:
         disputed |= await failed(problem, sound, code, executor, slow=True)
-    kept = tuple(test for index, test in enumerate(sound) if index not in disputed)
-    return Agreed(kept, tried, len(disputed), "" if kept else NO_INPUTS)
+    if doubts := tried - len(sound) + len(disputed):
+        return Agreed((), tried, doubts, DOUBTED)
+    return Agreed(tuple(sound), tried, why="" if sound else NO_INPUTS)
 
 
 async def reference_tests(
@@ -143,12 +157,7 @@ async def reference_tests(
 
 def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[TestCase]:
     """Hidden tests with new inputs, made of those of the problem that are not long; what they expect is still that of another test."""
-    tests = [test for test in problem.tests if not (isinstance(test, CallTest) and test.raises is not None)]
-    groups: dict[object, list[TestCase]] = {}
-    for test in tests:
-        groups.setdefault(_form(test), []).append(test)
-    group = max(groups.values(), key=len, default=[])
-    short = [test for test in group if len(repr(_given(test))) <= MAX_SAMPLE_CHARS][:MAX_SAMPLES]
+    short = _samples(problem)
     if not short:
         return
     given, wording = [_given(test) for test in short], f"{problem.statement}\n{problem.starter_code}"
@@ -164,6 +173,16 @@ def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[Tes
         else:
             kwargs = dict(zip(base.kwargs, sample[len(base.args) :], strict=True))
             yield dataclasses.replace(base, args=tuple(sample[: len(base.args)]), kwargs=kwargs)
+
+
+def _samples(problem: Problem) -> list[TestCase]:
+    """The tests of a problem, of one kind and not long, whose inputs are changed."""
+    tests = [test for test in problem.tests if not (isinstance(test, CallTest) and test.raises is not None)]
+    groups: dict[object, list[TestCase]] = {}
+    for test in tests:
+        groups.setdefault(_form(test), []).append(test)
+    group = max(groups.values(), key=len, default=[])
+    return [test for test in group if len(repr(_given(test))) <= MAX_SAMPLE_CHARS][:MAX_SAMPLES]
 
 
 def _form(test: TestCase) -> object:
@@ -252,7 +271,6 @@ def strengthened(decisions: Sequence[Decision]) -> str:
     caught, of_mutants = (sum(card.get(name, 0) for card in cards) for name in ("caught", "mutants_caught"))
     parts = [
         f"{sum(got)} tests added to {len(got)} problems, which catch {caught} known wrong solutions and {of_mutants} mutants that passed",
-        f"solutions that pass disagree on {sum(bool(card.get('disputed')) for card in cards)}",
         *(f"{reason}: {count}" for reason, count in why.most_common()),
     ]
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), or several of them with commas.
+"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), `package.module:object`, or several with commas.
 
 A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time. It yields whatever the readers make of
 each row: a `Problem`, a `Draft` or an `Unsettled` (to be finished by `settle.settle`), or a `Skipped` with a reason.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from code_rl import __version__
+from code_rl import __version__, registry
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, SHIPPED, Entry, known_names
 from code_rl.problems.fetch import open_repository, select_files
 from code_rl.problems.files import count_rows, describe_files, is_data_file, stream_rows
+from code_rl.problems.native import format_problem
+from code_rl.problems.problem import Problem
 from code_rl.problems.sources.livecodebench import release_shards
 from code_rl.problems.sources.records import Item, Origin
 from code_rl.problems.sources.shapes import read_row
@@ -27,6 +31,7 @@ from code_rl.settings import suggestion
 Role = Literal["train", "test"]
 MANIFEST = "manifest.json"
 PREPARED = "code-rl-prepared"
+OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +94,44 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltinSource(Source):
-    """The built-in family: made, not read."""
+class MadeSource(Source):
+    """Problems that are made, not read: the built-in family, of this version, or what an object of the user's gives, of a hash as version."""
+
+    problems: Sequence[Problem] = ()
+    version: str = ""
 
     def items(self, skip: int = 0) -> Iterator[Item]:
         """The problems, without the first `skip`."""
-        from code_rl.problems.builtin import BuiltinTrainSet
-
-        return islice(BuiltinTrainSet(), skip, None)
+        return islice(self.problems, skip, None)
 
     def count(self) -> int:
         """The number of problems."""
-        from code_rl.problems.builtin import TRAIN_SIZE
-
-        return TRAIN_SIZE
+        return len(self.problems)
 
     def provenance(self) -> dict[str, Any]:
         """The version that makes them."""
-        return {"name": self.name, "revision": __version__}
+        return {"name": self.name, "revision": self.version}
 
     def identity(self) -> list[Any]:
         """The version that makes them."""
-        return [self.name, __version__]
+        return [self.name, self.version]
+
+
+def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
+    """The problems that `setting=name`, an object of the user's, is or (a function) gives. Raises ConfigError where it does not, or repeats an id."""
+    with registry.blaming(setting, name):
+        problems = tuple(own() if callable(own) else own)
+        if not all(isinstance(problem, Problem) for problem in problems):
+            raise ConfigError(f"{setting}={name} must give problems (code_rl.Problem), or be a function that does")
+    seen = Counter(problem.id for problem in problems)
+    if len(seen) < len(problems):
+        raise ConfigError(f"{setting}={name} gives id {seen.most_common(1)[0][0]!r} more than once; ids must be unique")
+    return problems
+
+
+def digest_of(problems: Sequence[Problem]) -> str:
+    """A hash of all of them."""
+    return hashlib.sha256("\n".join(map(format_problem, problems)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +225,9 @@ def _parts(setting: str) -> list[str]:
 def _sources(part: str, role: Role) -> list[Source]:
     name, revision, split = _split_name(part)
     if part == BUILTIN:
-        return [BuiltinSource(BUILTIN, None, (), given=BUILTIN)]
+        from code_rl.problems.builtin import BuiltinTrainSet
+
+        return [MadeSource(BUILTIN, None, (), given=BUILTIN, problems=BuiltinTrainSet(), version=__version__)]
     if name in MIXTURES:
         mixture = MIXTURES[name]
         if split not in (None, "train", "test"):
@@ -221,9 +244,12 @@ def _sources(part: str, role: Role) -> list[Source]:
         return [_named(name, Entry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={part}: there is no such file or folder")
+    if OBJECT.fullmatch(part) and not suggestion(name, known_names()):
+        problems = problems_of("dataset", part, registry.find("dataset", part, dict[str, Any]()))
+        return [MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))]
     raise ConfigError(
         f"dataset={part!r}: there is no such file or folder, and no data set of that name"
-        f"{suggestion(name, known_names())}; known are {', '.join(known_names())}, hub ids (owner/name) and paths"
+        f"{suggestion(name, known_names())}; known are {', '.join(known_names())}, hub ids (owner/name), paths, and package.module:object for your own"
     )
 
 

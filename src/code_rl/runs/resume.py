@@ -250,6 +250,8 @@ class Fork:
 def find_fork(text: str) -> Fork:
     """The checkpoint that `fork=DIR/NAME` names. Raises ConfigError where there is none."""
     path = Path(text).expanduser()
+    if is_run(path):
+        raise ConfigError(f"fork={text} is a run; name its checkpoint too: fork={path}/CHECKPOINT")
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
     if not is_run(run):
         raise ConfigError(f"fork={text}: {run} holds no run (config.json is missing); write fork=DIR/CHECKPOINT")

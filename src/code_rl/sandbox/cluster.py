@@ -37,6 +37,7 @@ LOOK_S = 2.0
 WELL_S = 30.0
 NO_NODE_S = 1.0
 """After so long without any node an attempt has failed; `retries` waits on."""
+_REFUSED = "; a head that was started with RAY_AUTH_MODE=token, or (Ray 2.60) beside a token, needs RAY_AUTH_MODE=token and its ~/.ray/auth_token here"
 
 logger = logging.getLogger("code_rl.outages")
 
@@ -253,6 +254,10 @@ class RayCluster:
 
 
 def _import_ray() -> ModuleType:
+    if os.environ.get(
+        "RAY_ADDRESS"
+    ):  # one that refuses us is asked as often as this, a second each: read as Ray is imported
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", f"{CONNECT_S:.0f}")
     try:
         import ray
     except ImportError as error:
@@ -273,7 +278,9 @@ def _connect(ray: ModuleType) -> bool:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ours)  # Ray has set its own
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
-        raise SandboxError(f"executor=ray: no Ray cluster can be used: {_in_words(error)}") from error
+        raise SandboxError(
+            f"executor=ray: no Ray cluster can be used: {_in_words(error)}{_REFUSED if named else ''}"
+        ) from error
     return True
 
 
