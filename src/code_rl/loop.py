@@ -1,6 +1,6 @@
 """The algorithm on one page: GRPO on programs that are really run.
 
-    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i);   A = A(r);   θ ← Adam(∇ Σ_x Σ_i Σ_t L(τ_it, A_i))
+    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i) − length;   A = A(r);   θ ← Adam(∇ Σ_x Σ_i Σ_t L(τ_it, A_i))
 
 The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose rewards are alike teaches nothing and is skipped.
 Left out of the textbook: no critic (the group is the baseline), no entropy term, and by default no KL term, no division by the standard

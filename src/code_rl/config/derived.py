@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from code_rl.algorithm.losses import HIGH, LOW, get_loss
 from code_rl.config.fields import Config
 from code_rl.errors import ConfigError
 from code_rl.rollouts.lengths import ContextSchedule, Stage, parse_schedule
@@ -64,11 +65,13 @@ def refuse_idle(config: Config) -> None:
 
 def loss_config(config: Config) -> dict[str, float]:
     """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
-    thresholds = {}
-    if config.clip_low is not None:
-        thresholds["clip_low_threshold"] = 1 - config.clip_low
-    if config.clip_high is not None:
-        thresholds["clip_high_threshold"] = 1 + config.clip_high
+    thresholds, known = {}, get_loss(config.loss).defaults
+    for name, given, key, sign in (("clip_low", config.clip_low, LOW, -1), ("clip_high", config.clip_high, HIGH, 1)):
+        if given is None:
+            continue
+        if key not in known:
+            raise ConfigError(f"{name}={given}: loss={config.loss} has no such bound; leave it out")
+        thresholds[key] = 1 + sign * given
     return thresholds
 
 

@@ -267,7 +267,10 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
 
 def _log_group(where: str, group: Group, credit: Credit) -> None:
     """The rewards of a group in `logs.log`; a WARNING for one that teaches nothing."""
-    rewards = ", ".join("masked" if reward is None else f"{reward:g}" for reward in credit.rewards_G)
+    rewards = ", ".join(
+        ("none" if reward is None else f"{reward:g}") + (f" (masked: {why})" if why else "")
+        for reward, why in zip(credit.rewards_G, credit.mask_reasons_G, strict=True)
+    )
     logger.info("%s, problem %s: rewards %s", where, group.problem.id, rewards)
     if credit.skipped:
         logger.warning("%s is degenerate: no advantage differs from zero, it is skipped", where)
@@ -308,6 +311,7 @@ def _row(trajectory: Trajectory, reward: float | None, advantage: float | None, 
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
+    """Nothing in here may differ between two runs of one seed: no times, no memory."""
     verdict, failure = turn.verdict, turn.verdict.failure
     elsewhere = {} if turn.code == extract_code(turn.text) else {"code": turn.code}
     return {

@@ -35,12 +35,12 @@ function problemText(problem) {
     problem.prompt ? h("details", {}, h("summary", {}, "Prompt, as the model read it"), h("pre", { class: "prompt" }, problem.prompt)) : null);
 }
 
-/* What is known of sample s on test t: the judge stops at the first failure. */
+/* What is known of sample s on test t: all tests before the first failure passed; of those behind it only how many did, if a reward asked for all. */
 function outcome(sample, test) {
   const failed = sample.failure && sample.failure.test !== null ? sample.failure.test : null;
-  if (sample.passed !== null && test < sample.passed) return ["passed", "✓"];
   if (failed === test) return [sample.verdict, verdictSign(sample.verdict)];
-  return ["not run", ""];
+  if (sample.passed !== null && test < (failed ?? sample.passed)) return ["passed", "✓"];
+  return failed !== null && sample.passed > failed ? ["not recorded", "·"] : ["not run", ""];
 }
 
 function matrix(viewer, row, samples, problem) {
@@ -52,9 +52,9 @@ function matrix(viewer, row, samples, problem) {
   const heading = h("tr", {}, h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "Test")), samples.map((sample, at) => h("th", { scope: "col" }, h("button", { type: "button", class: `pill ${verdictClass(sample.verdict)}`, data: { sample: at }, "aria-label": `Sample ${at}: ${words(sample.verdict)}`, title: `${words(sample.verdict)}${sample.reward === null ? "" : `, reward ${number(sample.reward)}`}`, on: { click: () => choose(viewer, row, samples, problem, at) } }, String(at)))));
   const body = shown.map((test) => h("tr", {}, h("th", { scope: "row" }, `${test}`, open.has(test) ? h("span", { class: "small" }, " public") : null), samples.map((sample, at) => {
     const [state, sign] = outcome(sample, test);
-    return h("td", {}, h("button", { type: "button", tabindex: "-1", class: `cell ${state === "not run" ? "v-none" : verdictClass(state)}`, data: { sample: at, test }, "aria-label": `Sample ${at}, test ${test}: ${words(state)}`, title: `test ${test}, sample ${at}: ${words(state)}`, on: { click: () => choose(viewer, row, samples, problem, at, test) } }, sign));
+    return h("td", {}, h("button", { type: "button", tabindex: "-1", class: `cell ${state === "not run" || state === "not recorded" ? "v-none" : verdictClass(state)}`, data: { sample: at, test }, "aria-label": `Sample ${at}, test ${test}: ${words(state)}`, title: `test ${test}, sample ${at}: ${words(state)}`, on: { click: () => choose(viewer, row, samples, problem, at, test) } }, sign));
   })));
-  return h("div", { class: "matrix-box" }, h("div", { class: "row spread" }, h("h4", {}, "Tests × samples"), h("span", { class: "small" }, "The judge stops at the first failure; empty cells were not run.")),
+  return h("div", { class: "matrix-box" }, h("div", { class: "row spread" }, h("h4", {}, "Tests × samples"), h("span", { class: "small" }, "Empty cells were not run: the judge stops at the first failure, unless a reward asks for all tests; then only how many passed is recorded (·).")),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Tests by samples" }, h("table", { class: "matrix" }, h("thead", {}, heading), h("tbody", {}, body))),
     shown.length < total ? h("p", { class: "small" }, `${count(total - shown.length)} of ${count(total)} tests, on which no sample failed first, are not drawn.`) : null);
 }
@@ -87,7 +87,7 @@ function failure(sample, problem, asked) {
   const [state] = outcome(sample, test);
   const shown = problem?.tests.find((each) => each.test === test);
   const open = Boolean(shown) || (failed && failed.test === test && failed.public);
-  return h("div", { class: `failure ${state === "passed" ? "fine" : state === "not run" ? "unknown" : ""}`, id: "test-detail" },
+  return h("div", { class: `failure ${state === "passed" ? "fine" : state === "not run" || state === "not recorded" ? "unknown" : ""}`, id: "test-detail" },
     h("p", {}, h("b", {}, `Test ${test}`), open ? " (public): " : " (hidden): ", state === "not run" ? "not run, an earlier test failed" : words(state)),
     failed && failed.test === test ? h("p", { class: "mono" }, failed.message) : null,
     shown ? h("div", { class: "io" }, h("div", {}, h("span", { class: "small" }, "input"), h("pre", {}, shown.input)), h("div", {}, h("span", { class: "small" }, "expected"), h("pre", {}, shown.expected)), failed && failed.test === test && failed.got ? h("div", {}, h("span", { class: "small" }, "got"), h("pre", {}, failed.got)) : null) : open ? null : h("p", { class: "small" }, "Inputs and outputs of hidden tests are not logged."));
