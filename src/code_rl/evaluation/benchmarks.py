@@ -190,8 +190,8 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
         return _from_object(name, kind, choice)
     paths, revision = source_files(name, data, choice)
     files = describe_files(paths)
-    shape = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
-    digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:24]
+    key = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
     items = partial(_settled, kind.read, paths, choice, executor)
     store = await cached_store(f"{name.replace('+', 'plus')}-{digest}", items, labels, __name__)
     facts = {"files": files, "revision": revision}
