@@ -10,7 +10,7 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_support import small
+from pipeline_support import rollouts, small
 
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.commands.train import train_command
@@ -138,6 +138,14 @@ def test_logging_keeps_settings_metrics_and_text(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text()) == {"seed": 1}
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3, "loss": 0.5}
     assert "look here" in (tmp_path / "logs.log").read_text()
+
+
+def test_logs_log_says_of_each_masked_completion_why(tmp_path):
+    assert train_command(small(tmp_path / "run", max_steps="1", save_every="0", overlong="mask", max_tokens="48")) == 0
+    rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]
+    cut = sum(row["masked"] == "overlong" for row in rows)
+    assert 0 < cut < len(rows)
+    assert (tmp_path / "run" / "logs.log").read_text().count(" (masked: overlong)") == cut
 
 
 def test_logs_log_has_the_rewards_of_each_group_a_warning_for_each_degenerate_one_and_the_back_ends_answers(tmp_path):

@@ -111,6 +111,27 @@ def test_a_public_test_is_shown_in_full_and_a_hidden_one_is_marked(browser, repo
         assert "not logged" in page.inner_text("#test-detail")
 
 
+def test_where_a_reward_asked_for_all_tests_the_first_failure_is_marked_and_what_came_after_is_not_guessed(
+    browser, tmp_path
+):
+    run = write_run(tmp_path / "run", steps=1)
+    groups = [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+    for row in groups[0]["completions"]:
+        row |= {
+            "verdict": "wrong_answer",
+            "passed": 5,
+            "total": 7,
+            "failure": {"test": 1, "public": False, "message": "no"},
+        }
+    (run / "rollouts.jsonl").write_text("".join(json.dumps(group) + "\n" for group in groups))
+    write_report([open_run(run)], tmp_path / "report.html")
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, tmp_path / "report.html")
+        cells = [page.locator(".matrix tbody tr").nth(test).locator(".cell").first.inner_text() for test in range(4)]
+        assert (cells[0], cells[2:]) == ("✓", ["·", "·"])
+        assert cells[1] not in ("✓", "·", "")
+
+
 def test_tokens_are_shaded_by_probability_and_join_to_the_text(browser, report):
     with watched(browser, **DESKTOP) as seen:
         page = open_page(seen, report)
