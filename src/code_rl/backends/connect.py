@@ -219,13 +219,15 @@ async def logprobs_of(sampler: tinker.SamplingClient, tokens: Sequence[int], tem
     """
     from tinker import types
 
+    from code_rl.backends.remote import from_first
+
     text = types.ModelInput.from_ints(list(tokens))
     if temperature == 1:
         return list(await ready(sampler.compute_logprobs(text)))
     # As the SDK scores a text: with one token drawn after it, to no purpose.
     scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
     response = await ready(sampler.sample(text, 1, scoring, include_prompt_logprobs=True))
-    return list(response.prompt_logprobs)
+    return from_first(response.prompt_logprobs, len(tokens))
 
 
 async def ready(value: Any) -> Any:
