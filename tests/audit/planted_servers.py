@@ -80,8 +80,10 @@ class ShiftedLogprobs(WrongLogprobs):
 class WithoutFirst(Honest):
     def sample(self, *args: Any) -> Future[Any]:
         def changed(response: Any) -> Any:
-            scored = response.prompt_logprobs
-            return types.SampleResponse(sequences=response.sequences, prompt_logprobs=scored and list(scored)[1:])
+            scored = response.prompt_logprobs_np
+            return types.SampleResponse(
+                sequences=response.sequences, prompt_logprobs_np=None if scored is None else scored[1:]
+            )
 
         return _then(super().sample(*args), changed)
 
@@ -265,7 +267,6 @@ FAULTS: dict[str, tuple[type[Honest], str, set[str]]] = {
     # name: the engine, the part of the audit that is to find it, and what it must say
     "wrong log-probabilities": (WrongLogprobs, "numbers", {"sampled_logprobs"}),
     "log-probabilities one token late": (ShiftedLogprobs, "numbers", {"logprobs_shifted"}),
-    "prompts scored without their first token": (WithoutFirst, "numbers", {"first_token_left_out"}),
     "dropped steps": (DroppedStep, "numbers", {"step_dropped"}),
     "reversed steps": (ReversedStep, "numbers", {"step_reversed"}),
     "gradients added twice": (DoubledGradient, "numbers", {"gradient"}),
