@@ -77,6 +77,17 @@ class ShiftedLogprobs(WrongLogprobs):
         return [-1.0, *logprobs[:-1]]
 
 
+class WithoutFirst(Honest):
+    def sample(self, *args: Any) -> Future[Any]:
+        def changed(response: Any) -> Any:
+            scored = response.prompt_logprobs_np
+            return types.SampleResponse(
+                sequences=response.sequences, prompt_logprobs_np=None if scored is None else scored[1:]
+            )
+
+        return _then(super().sample(*args), changed)
+
+
 class DroppedStep(Honest):
     other = "learning_rate"
 

@@ -18,7 +18,7 @@ from code_rl.audit.proxy import FaultyProxy
 from code_rl.audit.server import Audited
 from code_rl.backends.places import place_of
 from code_rl.cli import main
-from tests.audit.planted_servers import FAULTS, Honest, repeats_itself, serving
+from tests.audit.planted_servers import FAULTS, Honest, WithoutFirst, repeats_itself, serving
 
 QUICK = ("log-probabilities one token late", "stale sampler")
 
@@ -56,6 +56,12 @@ def test_a_planted_fault_is_named_by_the_check_that_is_meant_for_it(tmp_path: Pa
         card = _audit(running.url, part, timeout_s=8.0 if part == "refusals" else 60.0)
     assert wanted <= card.mistakes(), card.to_json()
     assert not card.clean
+
+
+def test_a_place_that_is_left_out_of_scored_prompts_is_no_fault_of_the_weights(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", WithoutFirst) as running:
+        card = _audit(running.url, "numbers", "sampling")
+    assert card.mistakes() == {"first_token_left_out"}, card.to_json()
 
 
 @pytest.mark.slow

@@ -39,6 +39,21 @@ def sampler():
     return service.create_sampling_client(base_model="tiny").result()
 
 
+class WithoutFirst:
+    """A sampler whose log-probabilities of a prompt begin with its second token, as SkyRL 0.4's do."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def sample(self, prompt: Any, num_samples: int, sampling_params: Any, **options: Any) -> Any:
+        response = self._inner.sample(prompt, num_samples, sampling_params, **options).result()
+        scored = response.prompt_logprobs
+        return SimpleNamespace(sequences=response.sequences, prompt_logprobs=scored and scored[1:])
+
+    def compute_logprobs(self, prompt: Any) -> Any:
+        return self._inner.compute_logprobs(prompt).result()[1:]
+
+
 class Untempered:
     """A sampler as some services are: the log-probabilities that it samples with are those at temperature 1."""
 
@@ -62,6 +77,14 @@ def remote(client: Any) -> RemoteSamplingClient:
 def test_sampled_logprobs_of_the_policy_itself_are_told_from_scaled_ones(sampler):
     assert asyncio.run(probe_scaling(remote(sampler), 40)) is True
     assert asyncio.run(probe_scaling(remote(Untempered(sampler)), 40)) is False
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_prompt_scored_without_its_first_token_is_read_as_one_with_it(sampler, temperature):
+    assert asyncio.run(probe_scaling(remote(WithoutFirst(sampler)), 40)) is True
+    tokens = [40, 41, 42, 43]
+    found = asyncio.run(logprobs_of(remote(WithoutFirst(sampler)), tokens, temperature))
+    assert found == asyncio.run(logprobs_of(remote(sampler), tokens, temperature))
 
 
 def test_loss_that_the_server_refuses_ends_the_run_by_name(server, tmp_path):

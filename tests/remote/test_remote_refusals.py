@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
 from remote_support import FaultyProxy, OtherServer, settings
 from serve_support import ServerThread
 
-from code_rl.backends.preflight import Survey, _instead
+from code_rl.backends.places import BackendKind, Place
+from code_rl.backends.preflight import Survey, _instead, survey
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 
@@ -120,7 +122,7 @@ def test_unknown_model_is_refused_with_those_that_the_server_has(capsys, tmp_pat
 
 def test_a_model_that_the_service_no_longer_has_names_its_family_and_the_recipe_for_it():
     models = dict.fromkeys(("Qwen/Qwen3-8B", "Qwen/Qwen3.5-4B", "Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B"), 32768)
-    found = Survey(models, None, True)
+    found = Survey(models, None)
     assert _instead("Qwen/Qwen3-4B-Instruct-2507", found) == (
         "of that family it has: Qwen/Qwen3-8B, Qwen/Qwen3.5-4B; recipe=qwen3.5-4b trains Qwen/Qwen3.5-4B"
     )
@@ -144,16 +146,50 @@ def test_server_of_another_kind(capsys, tmp_path):
 
 
 async def of_an_older_generation(request: web.Request) -> web.Response:
+    """SkyRL 0.3: JSON."""
     if request.path.endswith("client/config"):
         return web.json_response({"pjwt_auth_enabled": False})
+    if request.path.endswith("forward_backward"):
+        return web.json_response({"detail": [{"type": "missing", "loc": ["body", "model_id"]}]}, status=422)
     return web.json_response({"detail": "Not Found"}, status=404)
 
 
-def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(capsys, tmp_path):
-    with OtherServer(of_an_older_generation) as other:
+async def of_protobuf_alone(request: web.Request) -> web.Response:
+    """SkyRL 0.4: passes in protobuf, and no flags that are refreshed."""
+    if request.path.endswith("forward_backward"):
+        needed = "forward_backward requires a application/x-protobuf body (tinker SDK >= 0.25.0)"
+        return web.json_response({"detail": needed}, status=415)
+    if request.path.endswith("get_server_capabilities"):
+        return web.json_response({"supported_models": [{"model_name": "tiny"}]})
+    return await of_an_older_generation(request)
+
+
+@pytest.mark.parametrize(
+    ("server", "installed", "needed"),
+    [
+        (of_an_older_generation, None, "0.24.1"),
+        (of_an_older_generation, "0.25.0", "0.24.1"),
+        (of_protobuf_alone, None, "0.25.0"),
+        (of_protobuf_alone, "0.24.1", "0.25.0"),
+        (of_protobuf_alone, "0.26.2", "0.25.0"),
+    ],
+)
+def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(
+    capsys, tmp_path, monkeypatch, server, installed, needed
+):
+    if installed:
+        monkeypatch.setattr("importlib.metadata.version", lambda _: installed)
+    with OtherServer(server) as other:
         line = refusal(capsys, tmp_path / "run", backend=other.url, model_name="tiny")
-    assert "older generation of the protocol" in line
-    assert "pip install tinker==0.24.1" in line
+    assert "another generation of the protocol" in line
+    assert f"pip install tinker=={needed}" in line
+
+
+def test_server_of_an_older_generation_is_accepted_by_the_sdk_that_it_needs(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.25.0")
+    with OtherServer(of_protobuf_alone) as other:
+        found = asyncio.run(survey(Place(BackendKind.SERVER, other.url, KEY), "tiny"))
+    assert (set(found.models), found.older_sdk, found.numbered_requests) == ({"tiny"}, "0.25.0", True)
 
 
 def test_export_from_a_server_of_an_older_generation_is_refused_before_the_sdk_meets_it(capsys, tmp_path):

@@ -192,7 +192,7 @@ def test_expiry_is_refused_on_a_server_of_the_older_generation(monkeypatch):
 
     config = make_config({"backend": "http://127.0.0.1:9", "model_name": "tiny", "checkpoint_ttl_days": "1"})
     with pytest.raises(ConfigError, match="checkpoint_ttl_days=1 is not known to http"):
-        asyncio.run(_connect_remote(config, None, Survey({"tiny": 512}, None, numbered_requests=False)))
+        asyncio.run(_connect_remote(config, None, Survey({"tiny": 512}, None, older_sdk="0.24.1")))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 
 from code_rl.audit.checklist import Check, Checklist, found
 from code_rl.audit.proxy import Fault, FaultyProxy
-from code_rl.audit.server import PROBE, PROMPT, RATE, A, Array, Audited, B, datum, logprobs_of
+from code_rl.audit.server import PROBE, PROMPT, RATE, A, Array, Audited, B, datum, logprobs_of, text_of
 from code_rl.backends.places import Place
 
 MEAN_GAP = 0.02
@@ -63,8 +63,12 @@ def sampled_logprobs(server: Audited) -> None:
 
 
 def scored_logprobs(server: Audited) -> None:
-    """Two engines, one model."""
-    _near(server.scored(server.sampler(), PROBE), server.logprobs(server.trainer(), PROBE)[0], "computed_logprobs")
+    """Two engines, one model. A list without a place for the first token is named as that: its values may be right."""
+    sampler = server.sampler()
+    _near(server.scored(sampler, PROBE), server.logprobs(server.trainer(), PROBE)[0], "computed_logprobs")
+    count = len(server.wait(sampler.compute_logprobs(text_of(PROBE))))
+    if count != len(PROBE):
+        raise _WrongError("first_token_left_out", f"{len(PROBE)} entries for {len(PROBE)} tokens", count)
 
 
 def loss_values(server: Audited) -> None:

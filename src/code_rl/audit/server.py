@@ -80,8 +80,8 @@ class Audited:
         return logprobs_of(self.wait(trainer.forward([datum(ids) for ids in sequences], "cross_entropy")))
 
     def scored(self, sampler: Any, ids: list[int]) -> Array:
-        """The same, by the engine that samples."""
-        return np.asarray(self.wait(sampler.compute_logprobs(text_of(ids)))[1:], dtype=np.float64)
+        """The same, by the engine that samples, with or without a place for the first token."""
+        return np.asarray(self.wait(sampler.compute_logprobs(text_of(ids)))[1 - len(ids) :], dtype=np.float64)
 
     def drawn(self, sampler: Any, prompt: list[int] = PROMPT, number: int = 3, **params: Any) -> Any:
         """Samples, of eight tokens unless told otherwise."""

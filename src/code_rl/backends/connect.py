@@ -164,7 +164,7 @@ async def _connect_remote(config: Config, state_path: str | None, found: Survey)
 
     place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
     context = asking.context_of(name, found.models[name])
-    if ttl is not None and not found.numbered_requests:
+    if ttl is not None and found.older_sdk is not None:
         raise ConfigError(f"checkpoint_ttl_days={ttl:g} is not known to {place.url}, a server of the older generation")
     ttl_s = None if ttl is None else round(ttl * 86400)
     service = await asyncio.to_thread(RemoteService, place, config.backend_patience, ttl_s, config.request_patience)
@@ -219,13 +219,15 @@ async def logprobs_of(sampler: tinker.SamplingClient, tokens: Sequence[int], tem
     """
     from tinker import types
 
+    from code_rl.backends.remote import from_first
+
     text = types.ModelInput.from_ints(list(tokens))
     if temperature == 1:
         return list(await ready(sampler.compute_logprobs(text)))
     # As the SDK scores a text: with one token drawn after it, to no purpose.
     scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
     response = await ready(sampler.sample(text, 1, scoring, include_prompt_logprobs=True))
-    return list(response.prompt_logprobs)
+    return from_first(response.prompt_logprobs, len(tokens))
 
 
 async def ready(value: Any) -> Any:

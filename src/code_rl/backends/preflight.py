@@ -1,6 +1,6 @@
 """Asking a remote back end who it is, before the SDK (which retries for minutes) meets it: seconds, and nothing is spent.
 
-Five small requests of Tinker's protocol: configuration, the key's exchange where the server wants one, the generation of the
+A few small requests of Tinker's protocol: configuration, the key's exchange where the server wants one, the generation of the
 protocol, and the models. Then, once there is a session, small experiments: its loss, what its sampled log-probabilities are.
 """
 
@@ -31,8 +31,9 @@ CONNECT_S, ANSWER_S = 2.0, 15.0
 # A server that is busy for a moment is asked again.
 _PAUSES_S = (0.3, 0.7)
 _API = "/api/v1/"
-# Released servers of the older generation (SkyRL 0.3) were made for this line of the SDK.
-OLDER_SDK = "0.24.1"
+# The SDK for released servers of the older generations: SkyRL 0.3 takes JSON, SkyRL 0.4 protobuf. Later SDKs ask the second for
+# samples in a form that it does not have.
+JSON_SDK, PROTOBUF_SDK = "0.24.1", "0.25.0"
 # Drawn so hot that a tempered log-probability is far from the policy's own; in bfloat16 the same number computed twice differs
 # by a few hundredths.
 _PROBE_TOKENS, _PROBE_TEMPERATURE, _APART = 16, 3.0, 0.2
@@ -42,12 +43,18 @@ _PROBE_TOKENS, _PROBE_TEMPERATURE, _APART = 16, 3.0, 0.2
 class Survey:
     """What a server said: its models with their context lengths (None where it does not say), and facts beyond the protocol.
 
-    `losses` is None where it does not list them. `numbered_requests` means that it knows a repeated request by its number.
+    `losses` is None where it does not list them. `older_sdk` is the SDK that a server of an older generation was made for, None
+    for the current generation.
     """
 
     models: Mapping[str, int | None]
     losses: Mapping[str, frozenset[str]] | None
-    numbered_requests: bool
+    older_sdk: str | None = None
+
+    @property
+    def numbered_requests(self) -> bool:
+        """Whether it knows a repeated request of training by its number."""
+        return self.older_sdk != JSON_SDK
 
 
 async def survey(place: Place, model_name: str | None) -> Survey:
@@ -82,7 +89,7 @@ def _listed(found: Survey) -> str:
 def require_downloads(place: Place) -> None:
     """Raise ConfigError, within seconds, for a server that cannot be reached or whose weights no SDK can fetch."""
     with _asking(place) as asked:
-        if not asked.configure():
+        if asked.configure() is not None:
             raise ConfigError(
                 f"{place.url} speaks the older generation of Tinker's protocol, which has no save_weights_external: "
                 "what it trained cannot be exported from here, with any SDK"
@@ -106,11 +113,11 @@ def _asking(place: Place) -> Iterator[_Asked]:
 
 def _survey(place: Place, model_name: str | None) -> Survey:
     with _asking(place) as asked:
-        newer = asked.configure()
-        if sdk_is_newer() and not newer:
+        older_sdk = asked.configure()
+        if older_sdk is not None and _line(_sdk_version()) != _line(older_sdk):
             raise ConfigError(
-                f"{place.url} speaks an older generation of the protocol than SDK tinker=={_sdk_version()}; "
-                f"in an environment of its own, run: pip install tinker=={OLDER_SDK}"
+                f"{place.url} speaks another generation of the protocol than SDK tinker=={_sdk_version()}; "
+                f"in an environment of its own, run: pip install tinker=={older_sdk}"
             )
         # A server that loads folders and hub ids lists this one too, if it could; others do not read the query.
         wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
@@ -125,7 +132,7 @@ def _survey(place: Place, model_name: str | None) -> Survey:
         known = None if losses is None else {str(name): frozenset(map(str, keys)) for name, keys in losses.items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{place.url} does not say which models it has ({said}); is it a Tinker server?") from None
-    return Survey(models, known, newer)
+    return Survey(models, known, older_sdk)
 
 
 class _Asked:
@@ -154,8 +161,8 @@ class _Asked:
             raise ConfigError(f"{url} wants billing set up first ({said})")
         return status, found, said
 
-    def configure(self) -> bool:
-        """Introduce the SDK, exchange the key where that is wanted; whether the protocol is of the newer generation."""
+    def configure(self) -> str | None:
+        """Introduce the SDK, exchange the key where that is wanted; the SDK that an older server was made for, None for a current one."""
         url, version = self._place.url, {"sdk_version": _sdk_version()}
         status, found, said = self.ask("POST", "client/config", version)
         if status == 404 or not isinstance(found, dict):
@@ -166,11 +173,19 @@ class _Asked:
             status, exchanged, _ = self.ask("POST", "auth/token")
             if status == 200 and isinstance(exchanged, dict):
                 self._token = str(exchanged.get("jwt", self._token))
-        return self.ask("POST", "client/dynamic_config", version)[0] != 404
+        if self.ask("POST", "client/dynamic_config", version)[0] != 404:
+            return None
+        # An empty request, which no server carries out: one that takes protobuf says so (415) before it reads further.
+        return PROTOBUF_SDK if self.ask("POST", "forward_backward", {})[0] == 415 else JSON_SDK
 
 
 def _sdk_version() -> str:
     return importlib.metadata.version("tinker")
+
+
+def _line(version: str) -> tuple[str, ...]:
+    """Major and minor number."""
+    return tuple(version.split(".")[:2])
 
 
 def sdk_is_newer() -> bool:

@@ -336,8 +336,15 @@ class RemoteSamplingClient:
         return await self.sample(*args, **kwargs)
 
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
-        """The log-probability of each prompt token given those before it."""
-        return self._link.submit(lambda: self._client.compute_logprobs(prompt))
+        """The log-probability of each prompt token given those before it, None for the first."""
+        return self._link.submit(
+            lambda: self._client.compute_logprobs(prompt), lambda found: from_first(found, prompt.length)
+        )
+
+
+def from_first(logprobs: Sequence[float | None], count: int) -> list[float | None]:
+    """Log-probabilities of a prompt of `count` tokens, None for the first where the server (SkyRL 0.4) leaves that out."""
+    return [None, *logprobs] if len(logprobs) == count - 1 else list(logprobs)
 
 
 def _plain(answer: Any) -> Future[Any]:
