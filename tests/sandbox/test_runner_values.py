@@ -152,3 +152,9 @@ def test_iterators_of_collections_are_read_as_those_of_lists():
     for made in (deque([1, 2]), array("i", [1, 2]), [1, 2]):
         assert values.encode(iter(made)) == {"__type__": "iterator", "items": [1, 2]}
     assert values.encode(reversed(deque([1, 2])))["items"] == [2, 1]
+
+
+def test_what_holds_equal_things_is_equal_and_of_one_kind():
+    assert values.Encoded("[1]") == values.Encoded("[1]")
+    assert len({LinkedList((1,)), LinkedList((1,)), BinaryTree((1,))}) == 2
+    assert repr(LinkedList((1,))) == "LinkedList(items=(1,))"

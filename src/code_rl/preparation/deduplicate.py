@@ -11,7 +11,6 @@ import ast
 import builtins
 import hashlib
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +28,7 @@ from code_rl.preparation.text import (
     same_telling,
     variable_names,
 )
+from code_rl.problems import syntax
 from code_rl.problems.problem import Problem
 
 SHINGLE = 5
@@ -209,10 +209,8 @@ _NAMED = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name", ast.AsyncFunc
 def program_shape(source: str) -> str | None:
     """A hash that is equal for programs which differ only in the names that they define, spacing and comments; None for what does not parse."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = syntax.parse(source)
+    except SyntaxError:
         return None
     bound: set[str] = set()
     for node in ast.walk(tree):

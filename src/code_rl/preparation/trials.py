@@ -9,11 +9,11 @@ import operator
 import random
 import re
 import sys
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from code_rl.problems import syntax
 from code_rl.problems.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.problems.values import dumps
 from code_rl.reward.compare import compare_printed, compare_returned
@@ -82,10 +82,8 @@ def is_unsteady(code: str) -> bool:
 def outside_imports(code: str) -> list[str]:
     """Top-level packages that a program imports and Python does not bring."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = syntax.parse(code)
+    except SyntaxError:
         return []
     found = set()
     for node in ast.walk(tree):
@@ -160,7 +158,7 @@ METHOD_SWAPS = {
 
 def mutants(source: str, count: int, seed: str) -> list[str]:
     """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises SyntaxError for what does not parse."""
-    tree = ast.parse(source)
+    tree = syntax.parse(source)
     original = ast.unparse(tree)
     found: dict[str, None] = {}
     changes = list(_changes(tree))

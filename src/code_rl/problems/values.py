@@ -36,30 +36,46 @@ class ValueCodecError(ValueError):
     """The value or its encoding is outside what the codec carries."""
 
 
-class Encoded:
-    """A value that travels as the text of its encoding and is first read where it arrives."""
+class _Holder:
+    """Holds one thing, and equals what holds an equal one. Not a dataclass: that module brings a megabyte, which every test's process would inherit."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    __slots__ = ("_held",)
+    _name = ""
+    """What the thing is called."""
 
-
-class _Nodes:
-    """What a structure of linked nodes holds. Not a dataclass: that module brings a megabyte, which every test's process would inherit."""
-
-    __slots__ = ("items",)
-    items: tuple[Any, ...]
-
-    def __init__(self, items: tuple[Any, ...]) -> None:
-        self.items = items
+    def __init__(self, held: Any) -> None:
+        self._held = held
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.items == other.items
+        return self._held == other._held if isinstance(other, type(self)) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.items)
+        return hash(self._held)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.items!r})"
+        return f"{type(self).__name__}({self._name}={self._held!r})"
+
+
+class Encoded(_Holder):
+    """A value that travels as the text of its encoding and is first read where it arrives."""
+
+    __slots__ = ()
+    _name = "text"
+
+    @property
+    def text(self) -> str:
+        """The encoding."""
+        return str(self._held)
+
+
+class _Nodes(_Holder):
+    __slots__ = ()
+    _name = "items"
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """The values."""
+        return tuple(self._held)
 
 
 class LinkedList(_Nodes):
