@@ -1,1 +1,5 @@
-"""Where the model lives: one connect(), one client shape (Tinker's)."""
+"""Where the model lives: `connect` gives one client shape, Tinker's, whatever is behind it.
+
+`embedded` is ours in this process, `remote` a service (checked by `preflight`), `vllm` a sampler beside either; `server` is `code-rl serve`.
+Others import `connect` and `adapters`.
+"""

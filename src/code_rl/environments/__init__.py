@@ -1,4 +1,4 @@
-"""Environments: what a problem is to a policy."""
+"""Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are ours, `wording` puts the problem into words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to tokens and back."""
+"""Messages to tokens and back: `get_renderer` chooses, `base` is the contract, `qwen3` and `template` are ours."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""What a run leaves on disk: directory, journal, checkpoints, metrics, rollouts."""
+"""What a run leaves on disk, written by `recorder` and read again by `resume` and `recording`.
+
+`directory` and `lock` make it one process's own, `journal` has what was decided, `inflight` what was sampled and judged, `checkpoints` the weights.
+"""

@@ -1,4 +1,7 @@
-"""The embedded sandbox: warm-fork workers in Linux namespaces."""
+"""The embedded sandbox: `pool` is the executor, `launcher` starts the zygote, whose code is in `guest`, `link` speaks to a worker.
+
+Others import `EmbeddedSandbox` from here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sandbox Fusion: its wire protocol, and an Executor that runs submissions on such servers."""
+"""Sandbox Fusion: its wire protocol (`protocol`), and an Executor that runs submissions on such servers (`client`).
+
+`remote` travels there. Others import `FusionClient` from here.
+"""
 
 from code_rl.sandbox.fusion.client import FusionClient
 
