@@ -168,6 +168,9 @@ def test_any_passing_reference_proves_a_problem() -> None:
         (with_solution(SUM, "print("), "reference_compile_error"),
         (with_solution(SUM), "no_reference"),
         (with_solution(SUM, "import no_such_library\n" + RIGHT), "missing_library"),
+        (with_solution(SUM, "from no_such_library.part import name\n" + RIGHT), "missing_library"),
+        (with_solution(SUM, "from math import nosuchname\n" + RIGHT), "reference_runtime_error"),
+        (with_solution(SUM, "import os.nowhere\n" + RIGHT), "reference_runtime_error"),
         (with_solution(SUM, "while True:\n    pass"), "reference_time_limit"),
         (with_solution(SUM, "import random\n" + RIGHT + "random.random() < 0.4 and print(7)"), "flaky"),
         (with_solution(SUM, "x = sum(range(4000000))\n" + RIGHT, time_limit_s=0.01), "impossible_time_limit"),
@@ -229,7 +232,9 @@ def test_a_slow_reference_without_a_stated_limit_gets_a_larger_one() -> None:
 
 def test_weak_tests_are_dropped_when_that_is_asked_for() -> None:
     weak = dataclasses.replace(SUM, tests=(SUMS[1], SUMS[3]))
-    assert verify(weak, mutants=8, min_strength=0.9)[0].reason == "weak_tests"
+    for reference in (RIGHT, "\ufeff" + RIGHT):  # with a byte order mark, as editors leave it
+        decision = verify(with_solution(weak, reference), mutants=8, min_strength=0.9)[0]
+        assert decision.reason == "weak_tests"
 
 
 def test_problems_without_a_reference_may_be_kept() -> None:

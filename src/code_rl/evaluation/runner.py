@@ -14,7 +14,7 @@ from code_rl.concurrency import default_concurrency, together
 from code_rl.evaluation.ask import Asked, AskError, Entry, Question
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, Key, Mode, Row, Sample, verdict_row
-from code_rl.problems.problem import Compare, Problem
+from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest
 from code_rl.renderers.base import Message
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
@@ -23,6 +23,8 @@ from code_rl.runs.inflight import Slot
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 
 OFFICIAL = "lcb-official"
+CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
+"""Where a limit cut a program, calls are judged apart: the limits are ours, and each call's own."""
 
 
 class Recorded(OnDemand):
@@ -55,7 +57,7 @@ class Recorded(OnDemand):
 async def judge_both(
     problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
 ) -> tuple[Verdict, Verdict]:
-    """The verdict under the problem's own rule, and LiveCodeBench's own decision on the same outputs."""
+    """The verdict under the problem's own rule, and LiveCodeBench's own decision: on the same outputs, or on those of all calls in one process."""
     if problem.interactor is not None:
         own = await judge(problem, code, executor, cpu_limit_s=cpu_limit_s)
         return own, own
@@ -63,10 +65,31 @@ async def judge_both(
     own = await judge(problem, code, recorded, cpu_limit_s=cpu_limit_s)
     if own.ours:
         return own, own
-    recorded.rewind()
     tests = tuple(dataclasses.replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
     official = dataclasses.replace(problem, tests=tests, compare=Compare(OFFICIAL))
+    in_one = None if code is None or own.kind in (*CUT, VerdictKind.COMPILE_ERROR) else in_one_process(official, code)
+    if in_one is not None:
+        total_s = len(tests) * min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s)
+        verdict = await judge(dataclasses.replace(in_one, time_limit_s=total_s), code, executor)
+        if not verdict.ours and verdict.kind not in CUT:
+            return own, verdict
+    recorded.rewind()
     return own, await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)
+
+
+def in_one_process(problem: Problem, code: str) -> Problem | None:
+    """The problem as LiveCodeBench runs a program that is called: all calls in one process, on one object. None where it knows no such tests."""
+    tests = [test for test in problem.tests if isinstance(test, CallTest) and not test.kwargs and test.raises is None]
+    name = problem.fn_name
+    if name is None or len(tests) < len(problem.tests) or any(test.fn_name not in (None, name) for test in tests):
+        return None
+    setup, owner = str(problem.meta.get("setup") or ""), "Solution"
+    if "class Solution" not in code:  # its own way to tell
+        owner = "_Module"
+        setup += f"\nclass {owner}:\n    {name} = staticmethod({name})\n"
+    calls = ((owner, ()), *((name, test.args) for test in tests))
+    whole = SequenceTest(owner, calls, (None, *(test.expected for test in tests)))
+    return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
 
 
 OnVerdict = Callable[[Verdict], None]

@@ -6,7 +6,10 @@ how strong the tests are. Where none passes and one ran out of time, they are tr
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.diagnosis import diagnose
 from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, outside_imports, reseeded, trivial_pass
+from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
@@ -26,6 +29,9 @@ UNSTEADY_REPEATS = 10
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """A limit that the data states and that the reference exceeds by more than this is a defect; below it, a limit set for another language."""
+_NOT_IMPORTED = re.compile(
+    r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* from '([^']+)'|(\S+\.so\S*): )"
+)
 
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
@@ -91,7 +97,10 @@ class Verifier:
         if verdict.ours:
             return _no_verdict(verdict)
         if message.startswith(("ModuleNotFoundError", "ImportError")):
-            return drop(MISSING_LIBRARY, f"the sandbox lacks one of: {', '.join(outside_imports(code)) or 'unknown'}")
+            open_tests = tuple(dataclasses.replace(test, public=True) for test in problem.tests)  # which show all of it
+            again = (await attempt(dataclasses.replace(problem, tests=open_tests), code, self.executor, limit)).verdict
+            if again.failure and (library := missing_library(again.failure.message)):
+                return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
         if verdict.kind not in (VerdictKind.TIME_LIMIT, VerdictKind.COMPILE_ERROR):
             found = await diagnose(problem, code, self.executor, limit, unsteady=is_unsteady(code))
             if found is not None:
@@ -166,6 +175,13 @@ class Verifier:
                 killed += 1
                 kills[verdict.passed] += 1
         return killed, made, kills
+
+
+def missing_library(message: str) -> str:
+    """The library that a program's error says is not there; none where it is Python's own: what that lacks, the program made up."""
+    named = _NOT_IMPORTED.match(message)
+    library = next(filter(None, named.groups())).partition(".")[0] if named else ""
+    return "" if library in sys.stdlib_module_names else library
 
 
 def wrong_solutions(problem: Problem) -> list[str]:
