@@ -425,7 +425,10 @@ def test_a_short_evaluation_problem_is_found_in_a_frame(frame: str) -> None:
     assert overlap(problem("a", frame.format(short.replace("shared", "largest"))), exam(short)) == ""
 
 
-@pytest.mark.parametrize("shown", [">>> {}([2, 3], 4)\n    20\n    >>> {}([5], 6)\n    30", "For example: {}([2, 3], 4) == 20, {}([5], 6) == 30"])
+@pytest.mark.parametrize(
+    "shown",
+    [">>> {}([2, 3], 4)\n    20\n    >>> {}([5], 6)\n    30", "For example: {}([2, 3], 4) == 20, {}([5], 6) == 30"],
+)
 def test_a_docstring_told_as_prose_is_the_same_evaluation_problem(shown: str) -> None:
     doc = f"Return the weight of all stones.\n    {shown.format('weigh', 'weigh')}"
     stub = f'def weigh(stones: list[int], each: int) -> int:\n    """ {doc}\n    """\n'
@@ -434,7 +437,9 @@ def test_a_docstring_told_as_prose_is_the_same_evaluation_problem(shown: str) ->
 
 
 def test_parts_of_a_series_overlap_only_where_their_texts_are_equal() -> None:
-    other = LEAK.replace("one integer, the number of minutes, or the word forever", "how often she refills a lamp until then")
+    other = LEAK.replace(
+        "one integer, the number of minutes, or the word forever", "how often she refills a lamp until then"
+    )
     first, second = problem("walk-i", other), exam(LEAK, ("walk-ii",))
     assert overlap(dataclasses.replace(first, id="walk"), exam(LEAK)) == "shared text"
     assert overlap(first, second) == overlap(dataclasses.replace(first, id="walk"), second) == ""

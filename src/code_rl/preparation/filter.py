@@ -51,7 +51,9 @@ _SIGHT = ("figure", "picture", "image", "diagram", "illustration", "![", "<img",
 _DATA = rf"\b(?:given|represent\w*|consists? of) (?:an?|the|one|two) (?:\w+ ){{0,2}}({_PICTURE})\b|\ban? ({_PICTURE}) (?:is|as|of|consists|has|with)\b"
 """What the program works on, which is no picture of the task."""
 _ORNAMENT = re.compile(r"\b(?:logo|icon|banner|badge|avatar|header|divider)s?\b", re.IGNORECASE)
-_HEADING = re.compile(r"^[\s#*_]*(?:input|output|constraints?|subtasks?|scoring)\b[\s#*_:]*$", re.MULTILINE | re.IGNORECASE)
+_HEADING = re.compile(
+    r"^[\s#*_]*(?:input|output|constraints?|subtasks?|scoring)\b[\s#*_:]*$", re.MULTILINE | re.IGNORECASE
+)
 _DRAWN = re.compile(r"(?:^(?!.*(?:[A-Za-z]{3}|\\[a-z]|[$<]))[ \t]*\S.*(?:\n|\Z)){2,}", re.MULTILINE)
 """Lines without words, two or more."""
 _TALK = ("interact", "flush")

@@ -209,7 +209,7 @@ def own_test_setting(setting: str) -> str | None:
         return f"{name}{at}"
     if name in CATALOGUE:
         return f"{name}{at}:test" if CATALOGUE[name].test_split else None
-    manifest = _manifest(SHIPPED.get(name, Path(name).expanduser()))
+    manifest = read_prepared(SHIPPED.get(name, Path(name).expanduser()))
     return f"{name}:test" if manifest is not None and "test" in manifest["splits"] else None
 
 
@@ -280,7 +280,7 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
         if not is_data_file(path.name):
             raise ConfigError(f"{path} is not a data file; use .jsonl, .json, .jsonl.gz, .jsonl.zst or .parquet")
         return Source(path.name.partition(".")[0], None, (path,), given=given)
-    manifest = _manifest(path)
+    manifest = read_prepared(path)
     if manifest is not None:
         splits = manifest["splits"]
         split = split or (role if role in splits else "train")
@@ -293,7 +293,7 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
     return Source(path.resolve().name, split, tuple(path / name for name in chosen), given=given)
 
 
-def _manifest(path: Path) -> dict[str, Any] | None:
+def read_prepared(path: Path) -> dict[str, Any] | None:
     """The manifest of a folder made by `code-rl prepare`; None for any other folder. Raises DataError for a damaged one."""
     file = path / MANIFEST
     if not file.is_file():
