@@ -25,7 +25,7 @@ from code_rl.problems.native import format_problem
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.livecodebench import release_shards
 from code_rl.problems.sources.records import Item, Origin
-from code_rl.problems.sources.shapes import read_row
+from code_rl.problems.sources.shapes import read_row, shape_of
 from code_rl.settings import suggestion
 
 Role = Literal["train", "test"]
@@ -154,6 +154,12 @@ class Dataset:
                     continue
             yield from source.items(skip)
             skip = 0
+
+    def shapes(self) -> list[str]:
+        """The names of the shapes that the first row of each source has, "" for one that is not known."""
+        firsts = [next(source.rows(), None) for source in self.sources]
+        shapes = [shape_of(first[1]) for first in firsts if first is not None]
+        return [shape.name if shape else "" for shape in shapes]
 
     def provenance(self) -> list[dict[str, Any]]:
         """Where the rows of each source come from."""
