@@ -14,9 +14,10 @@ from code_rl.concurrency import default_concurrency, together
 from code_rl.evaluation.ask import Asked, AskError, Entry, Question
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, Key, Mode, Row, Sample, verdict_row
-from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest
+from code_rl.problems.problem import Compare, Problem
 from code_rl.renderers.base import Message
 from code_rl.reward.judge import judge
+from code_rl.reward.submission import in_one_process
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader, derive_seed
 from code_rl.runs.inflight import Slot
@@ -75,21 +76,6 @@ async def judge_both(
             return own, verdict
     recorded.rewind()
     return own, await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)
-
-
-def in_one_process(problem: Problem, code: str) -> Problem | None:
-    """The problem as LiveCodeBench runs a program that is called: all calls in one process, on one object. None where it knows no such tests."""
-    tests = [test for test in problem.tests if isinstance(test, CallTest) and not test.kwargs and test.raises is None]
-    name = problem.fn_name
-    if name is None or len(tests) < len(problem.tests) or any(test.fn_name not in (None, name) for test in tests):
-        return None
-    setup, owner = str(problem.meta.get("setup") or ""), "Solution"
-    if "class Solution" not in code:  # its own way to tell
-        owner = "_Module"
-        setup += f"\nclass {owner}:\n    {name} = staticmethod({name})\n"
-    calls = ((owner, ()), *((name, test.args) for test in tests))
-    whole = SequenceTest(owner, calls, (None, *(test.expected for test in tests)))
-    return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
 
 
 OnVerdict = Callable[[Verdict], None]

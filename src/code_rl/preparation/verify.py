@@ -22,10 +22,13 @@ from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
+from code_rl.reward.submission import in_one_process
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
 
 UNSTEADY_REPEATS = 10
+FIRST = 32
+"""So many tests kill most of the mutants that any kill."""
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """A limit that the data states and that the reference exceeds by more than this is a defect; below it, a limit set for another language."""
@@ -120,7 +123,7 @@ class Verifier:
             decision = await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
-        killed, made, kills = await self._mutants(problem, code, slowest)
+        killed, made, kills = await self._mutants(problem, code, trial)
         card: dict[str, Any] = {
             "verified": True,
             "reference": number,
@@ -162,12 +165,12 @@ class Verifier:
                 return drop("wrong_solution_passes", f"wrong solution {number} passes all {verdict.total} tests")
         return None
 
-    async def _mutants(self, problem: Problem, code: str, slowest: float) -> tuple[int, int, Counter[int]]:
+    async def _mutants(self, problem: Problem, code: str, trial: Trial) -> tuple[int, int, Counter[int]]:
         """(mutants killed, mutants judged, kills by test). A mutant without a verdict about itself is left out."""
         kills: Counter[int] = Counter()
         killed = made = 0
         for program in mutants_of(code, self.config, problem):
-            verdict = (await attempt(problem, program, self.executor, 2 * rung(slowest))).verdict
+            verdict = await self._soon(problem, program, 2 * rung(trial.slowest_s), sum(trial.seconds))
             if verdict.ours:
                 continue
             made += 1
@@ -175,6 +178,20 @@ class Verifier:
                 killed += 1
                 kills[verdict.passed] += 1
         return killed, made, kills
+
+    async def _soon(self, problem: Problem, code: str, limit: float, total_s: float) -> Verdict:
+        """The verdict of a program whose end matters most where it is wrong: what passes the first of many tests makes the other calls in one process."""
+        first, rest = (
+            dataclasses.replace(problem, tests=part) for part in (problem.tests[:FIRST], problem.tests[FIRST:])
+        )
+        verdict = (await attempt(first, code, self.executor, limit)).verdict
+        if not verdict.correct or not rest.tests:
+            return verdict
+        whole = in_one_process(rest, code)
+        if whole is not None and (await attempt(whole, code, self.executor, max(limit, total_s))).verdict.correct:
+            return verdict
+        later = (await attempt(rest, code, self.executor, limit)).verdict
+        return dataclasses.replace(later, passed=FIRST + later.passed)
 
 
 def missing_library(message: str) -> str:
