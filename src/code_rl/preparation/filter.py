@@ -160,7 +160,7 @@ def _decorates(text: str, match: re.Match[str]) -> bool:
 def _is_drawn(text: str, match: re.Match[str]) -> bool:
     """Whether what is spoken of stands beside it, drawn with characters."""
     near = text[max(0, match.start() - 300) : match.end() + 600]
-    return any(sum(sign in "/\\|_+*#=~.─│┌└├" for sign in found[0]) >= 2 for found in _DRAWN.finditer(near))
+    return any(sum(sign in "/\\|_+*#=~─│┌└├" for sign in found[0]) >= 2 for found in _DRAWN.finditer(near))
 
 
 def _mentions(statement: str, parts: tuple[str, ...]) -> bool:

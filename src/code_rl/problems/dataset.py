@@ -312,7 +312,7 @@ def read_prepared(path: Path) -> dict[str, Any] | None:
         return None
     if manifest.get("version") != 1 or not isinstance(manifest.get("splits"), dict):
         raise DataError(
-            f"{file}: version {manifest.get('version')!r} of a prepared folder is not known; prepare it anew"
+            f"{file}: version {manifest.get('version')!r} of a prepared folder is not known; prepare it anew in another folder"
         )
     return manifest
 
