@@ -70,8 +70,8 @@ async def judge_both(
     official = dataclasses.replace(problem, tests=tests, compare=Compare(OFFICIAL))
     in_one = None if code is None or own.kind in (*CUT, VerdictKind.COMPILE_ERROR) else in_one_process(official, code)
     if in_one is not None:
-        total_s = len(tests) * min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s)
-        verdict = await judge(dataclasses.replace(in_one, time_limit_s=total_s), code, executor)
+        limit = min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s) + 2 * own.cpu_s
+        verdict = await judge(dataclasses.replace(in_one, time_limit_s=limit), code, executor)
         if not verdict.ours and verdict.kind not in CUT:
             return own, verdict
     recorded.rewind()
