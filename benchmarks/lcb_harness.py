@@ -41,7 +41,9 @@ OWN_PROCESS = "it runs the program in the harness's own process, whose end or st
 EXPECTED_NEAR = "the expected output lies in the program's own process there; here it never enters the sandbox"
 EXIT_CODE = "a program that ends with an exit code other than 0 has failed; lcb-official compares what it printed"
 EXIT_BEHIND = "as CPython does, what a program registered to run at its end runs"
-ONE_CALL = "it makes all calls in one process, on one object; here each is a process of its own"
+ONE_CALL = (
+    "it makes all calls in one process, on one object, and lcb-official follows; under lcb each is a process of its own"
+)
 RULE = "our rule: lcb-official follows the utility here, lcb does not"
 
 STDIN_FORMS = {

@@ -223,6 +223,37 @@ def test_livecodebench_has_its_imports_before_programs_on_stdin_and_ends_them_as
     assert [verdict.kind.value for verdict in asyncio.run(verdicts())] == [own, official]
 
 
+METHOD = "class Solution:\n    def pairs(self, n):\n        return [[i, i] for i in range(n)]\n"
+STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
+
+
+@pytest.mark.parametrize(
+    ("program", "own", "official"),
+    [
+        (METHOD, "passed", "passed"),
+        ("def pairs(n):\n    return tuple([i, i] for i in range(n))\n", "passed", "passed"),
+        (METHOD.replace("[i, i]", "(i, i)"), "passed", "wrong_answer"),
+        (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, sum(seen))", "passed", "wrong_answer"),
+        (METHOD + STATE + "lambda self, n: plain(self, setattr(self, 'm', getattr(self, 'm', 0) + n) or self.m)", "passed", "wrong_answer"),
+        (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, n + (n == 3 and len(seen) < 2))", "wrong_answer", "passed"),
+        ("def pairs(n, rows=[]):\n    rows += [[i, i] for i in range(n)]\n    return rows\n", "passed", "wrong_answer"),
+        (METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n", "passed", "runtime_error"),
+        (METHOD + STATE + "lambda self, n: seen.append(bytes(1 << 29)) or plain(self, n)", "passed", "passed"),
+        ("def pairs(n):\n    while True:\n        pass\n", "time_limit", "time_limit"),
+    ],
+    ids=["method", "function", "tuple within", "list", "attribute", "an earlier call is needed", "default value", "no class", "memory", "time"],
+)  # fmt: skip
+def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, own, official):
+    tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))
+    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=1.0)
+
+    async def verdicts():
+        async with EmbeddedSandbox(concurrency=1) as sandbox:
+            return await judge_both(problem, program, sandbox, cpu_limit_s=None)
+
+    assert [verdict.kind.value for verdict in asyncio.run(verdicts())] == [own, official]
+
+
 def test_a_file_of_another_day_is_another_native_file(tmp_path):
     data = write(tmp_path / "he.jsonl", HUMANEVAL)
     first = load("humaneval+", data).facts["files"]

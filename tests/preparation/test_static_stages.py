@@ -84,6 +84,11 @@ PICTURE = "![](https://example.org/4f2a.png)"
         f"{TASK}\nNote\n\n<image>\n\nSee the picture.",
         f"The yields are strictly increasing.\n\n{PICTURE}\n\n{TASK}",
         f"{TASK}\nThe following figure visualizes the second example.",
+        "You are given an image as a grid of pixels. Rotate the image by 90 degrees. Every pixel of the image below the threshold is black.",
+        "The following diagram shows the tree of a family:\n```\n   1\n  / \\\n 2   3\n```\nPrint the depth of a tree that is given so.",
+        f"![logo](https://example.org/logo.png)\n{TASK}",
+        f"{PICTURE}\n\n{TASK}",
+        f"{TASK}<h3>Example 1</h3>{PICTURE}<pre>Input: 3</pre>",
     ],
 )
 def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
@@ -95,11 +100,16 @@ def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
     [
         "Let f(n) be <image> for all n. Print f(n) modulo 998244353 for the given n, where n is at most 1000.",
         f"The rooms of the house and the doors between them are these:\n\n{PICTURE}\n\nPrint the shortest way from room a to room b.",
+        f"{PICTURE}\n\nInput\n\nThe first line contains a single integer n, the second line contains n integers between 1 and the limit of the problem, all of which are different from each other.\n\nOutput\n\nPrint the answer.",
+        f"{PICTURE}\nFind the area of the shaded part for the lengths a and b, which are given in the input.",
+        f"{PICTURE}\n{TASK}\nFields that touch as in the picture are neighbours.",
+        "The fractal of order n looks like this: https://example.org/4f2a.png . Print the number of its squares.",
+        "Alice drew a picture shown in the following picture of n by m pixels. Print how many of them are black.",
         "The board looks as shown in the figure below. Print how many rooks can stand on it so that none attacks another.",
     ],
 )
 def test_a_picture_that_holds_the_task_is_a_reason(text: str) -> None:
-    assert filter_entry(entry(problem("p", text)), CONFIG).reason == "image"
+    assert filter_entry(entry(problem("p", text.replace("{most}", "100"))), CONFIG).reason == "image"
 
 
 @pytest.mark.parametrize(
@@ -413,6 +423,27 @@ def test_a_short_evaluation_problem_is_found_in_a_frame(frame: str) -> None:
     short = "Write a function to find the shared elements from the given two lists."
     assert overlap(problem("a", frame.format(short)), exam(short)) == "shared text"
     assert overlap(problem("a", frame.format(short.replace("shared", "largest"))), exam(short)) == ""
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [">>> {}([2, 3], 4)\n    20\n    >>> {}([5], 6)\n    30", "For example: {}([2, 3], 4) == 20, {}([5], 6) == 30"],
+)
+def test_a_docstring_told_as_prose_is_the_same_evaluation_problem(shown: str) -> None:
+    doc = f"Return the weight of all stones.\n    {shown.format('weigh', 'weigh')}"
+    stub = f'def weigh(stones: list[int], each: int) -> int:\n    """ {doc}\n    """\n'
+    assert overlap(problem("a", " ".join(doc.split())), exam(stub)) == "shared text"
+    assert overlap(problem("a", " ".join(doc.replace("weigh", "f").split())), exam(stub)) == "shared text"
+
+
+def test_parts_of_a_series_overlap_only_where_their_texts_are_equal() -> None:
+    other = LEAK.replace(
+        "one integer, the number of minutes, or the word forever", "how often she refills a lamp until then"
+    )
+    first, second = problem("walk-i", other), exam(LEAK, ("walk-ii",))
+    assert overlap(dataclasses.replace(first, id="walk"), exam(LEAK)) == "shared text"
+    assert overlap(first, second) == overlap(dataclasses.replace(first, id="walk"), second) == ""
+    assert overlap(dataclasses.replace(first, statement=LEAK), second) == "shared text"
 
 
 def test_a_function_of_another_name_is_the_same_evaluation_problem() -> None:

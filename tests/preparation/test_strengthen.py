@@ -139,6 +139,25 @@ def test_edges_intervals_and_grids_as_arguments_may_have_conditions_too() -> Non
 
 
 @pytest.mark.parametrize(
+    ("statement", "conditions"),
+    [
+        ("You will generate a correct Python program. Return the largest of the numbers.", False),
+        ("Given a list of numbers, check whether the first is a prime.", False),
+        ("Return true if the text is a palindrome and false otherwise.", False),
+        ("Print the smallest possible sum\nof two of the numbers.", False),
+        ("You are given a list of primes. Return their sum.", True),
+        ("The text is a palindrome. Count its letters.", True),
+        ("Find two numbers whose sum is k. It is possible to find them.", True),
+        ("Find the two numbers; exactly one pair has the sum k.", True),
+        ("Given a correct sequence, return its length.", True),
+        ("Return the time for which a valid clock shows that text.", True),
+    ],
+)
+def test_a_word_that_only_says_what_is_asked_for_is_no_condition(statement: str, conditions: bool) -> None:
+    assert conditioned([[[1, 2], 2], [[3], 1]], statement) is conditions
+
+
+@pytest.mark.parametrize(
     "unsteady",
     ["import random\nprint(max(v) + random.choice([0, 0, 1]) * (v != sorted(v)))", "import time\nprint(max(v) + (time.time_ns() // 7 % 2 if v != sorted(v) else 0))"],
     ids=["random", "clock"],

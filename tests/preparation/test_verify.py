@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from code_rl.preparation.bench import Bench, make_entry
 from code_rl.preparation.ledger import Decision
 from code_rl.preparation.normalise import normalise, open_source
 from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.trials import mutants
 from code_rl.preparation.verify import Verifier, run_verify
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.sandbox.executor import Execution, Job, Status
+from code_rl.reward.judge import judge
+from code_rl.reward.verdict import Verdict
+from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status
 
 RIGHT = "a, b = map(int, input().split())\nif a > 0:\n    print(a + b)\nelse:\n    print(b)\n"
 SUMS = tuple(StdinTest(f"{a} {b}\n", f"{a + b if a > 0 else b}\n") for a, b in ((1, 2), (-3, 4), (10, 20), (0, 5)))
@@ -168,6 +172,9 @@ def test_any_passing_reference_proves_a_problem() -> None:
         (with_solution(SUM, "print("), "reference_compile_error"),
         (with_solution(SUM), "no_reference"),
         (with_solution(SUM, "import no_such_library\n" + RIGHT), "missing_library"),
+        (with_solution(SUM, "from no_such_library.part import name\n" + RIGHT), "missing_library"),
+        (with_solution(SUM, "from math import nosuchname\n" + RIGHT), "reference_runtime_error"),
+        (with_solution(SUM, "import os.nowhere\n" + RIGHT), "reference_runtime_error"),
         (with_solution(SUM, "while True:\n    pass"), "reference_time_limit"),
         (with_solution(SUM, "import random\n" + RIGHT + "random.random() < 0.4 and print(7)"), "flaky"),
         (with_solution(SUM, "x = sum(range(4000000))\n" + RIGHT, time_limit_s=0.01), "impossible_time_limit"),
@@ -229,7 +236,48 @@ def test_a_slow_reference_without_a_stated_limit_gets_a_larger_one() -> None:
 
 def test_weak_tests_are_dropped_when_that_is_asked_for() -> None:
     weak = dataclasses.replace(SUM, tests=(SUMS[1], SUMS[3]))
-    assert verify(weak, mutants=8, min_strength=0.9)[0].reason == "weak_tests"
+    for reference in (RIGHT, "\ufeff" + RIGHT):  # with a byte order mark, as editors leave it
+        decision = verify(with_solution(weak, reference), mutants=8, min_strength=0.9)[0]
+        assert decision.reason == "weak_tests"
+
+
+SIZES = (*range(40), *range(-1, -40, -1), *range(40, 140))
+
+
+@pytest.mark.parametrize("reference", ["def f(n):\n    if n < 0:\n        return -n\n    return n\n", "class Solution:\n    def f(self, n):\n        return -n if n < 0 else n\n"])  # fmt: skip
+def test_mutants_have_the_verdicts_that_all_tests_give_and_survivors_take_few_runs(reference: str) -> None:
+    problem = Problem("abs", "abs", tuple(CallTest((n,), abs(n)) for n in SIZES), fn_name="f", solutions=(reference,))
+    config = PrepareConfig(dataset="d", out="o", mutants=8)
+
+    async def run() -> tuple[int, Decision, list[Verdict]]:
+        async with room("auto") as executor:
+            counting = Counting(executor)
+            decision = await Verifier(config, counting).verify(make_entry(problem, 0)[0], problem)
+            assert decision is not None
+            programs = mutants(reference, 8, "0/abs")
+            return counting.cases, decision, [await judge(problem, code, executor) for code in programs]
+
+    cases, decision, verdicts = asyncio.run(run())
+    failing = [str(verdict.passed) for verdict in verdicts if not verdict.correct]
+    survivors = len(verdicts) - len(failing)
+    assert survivors >= 1
+    assert any(int(index) >= 32 for index in failing)
+    assert decision.notes["kills"] == dict(Counter(sorted(failing, key=int)))
+    assert (decision.card["mutants"], decision.card["mutants_killed"]) == (len(verdicts), len(failing))
+    assert cases < 2 * len(SIZES) + sum(int(index) + 1 for index in failing) + (survivors + len(failing)) * 33 + 1
+
+
+class Counting(OnDemand):
+    """Counts the tests that end."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(lambda: executor)
+        self.cases = 0
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        async for execution in super().run(job):
+            self.cases += 1
+            yield execution
 
 
 def test_problems_without_a_reference_may_be_kept() -> None:

@@ -44,7 +44,7 @@ from code_rl.problems.sources.livecodebench import (
     shard_paths,
 )
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
-from code_rl.problems.sources.shapes import ReadRow, read_as, shape_of
+from code_rl.problems.sources.shapes import ReadRow, read_as
 from code_rl.problems.sources.testcases import read_tests
 from code_rl.problems.store import Store, cached_store
 from code_rl.renderers.base import Message
@@ -176,8 +176,7 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     window = parse_window(choice.start_date, choice.end_date)
     if _is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
         dataset = _opened(data or name)
-        first = [row for source in dataset.sources for _, row in itertools.islice(source.rows(), 1)]
-        if any((shape := shape_of(row)) and shape.name == "livecodebench" for row in first):
+        if "livecodebench" in dataset.shapes():
             raise ConfigError(
                 f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its imports; write benchmark=livecodebench data={data or name}"
             )

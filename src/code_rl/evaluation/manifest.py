@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 
 import code_rl
 from code_rl.errors import ConfigError, SandboxError
+from code_rl.problems.files import sources_digest
 from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor, Job, Limits, Status, StdinInput, closing
 
@@ -23,14 +23,10 @@ MANIFEST = "manifest.json"
 @cache
 def code_version() -> dict[str, Any]:
     """Version, a hash of the package's source, and (in a checkout) the commit."""
-    root = Path(code_rl.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return {
         "code_rl": code_rl.__version__,
-        "source_sha256": digest.hexdigest(),
-        "commit": _commit(root),
+        "source_sha256": sources_digest("code_rl"),
+        "commit": _commit(Path(code_rl.__file__).parent),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
     }

@@ -17,12 +17,15 @@ from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, Key, Mode, Row, 
 from code_rl.problems.problem import Compare, Problem
 from code_rl.renderers.base import Message
 from code_rl.reward.judge import judge
+from code_rl.reward.submission import in_one_process
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader, derive_seed
 from code_rl.runs.inflight import Slot
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 
 OFFICIAL = "lcb-official"
+CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
+"""Where a limit cut a program, calls are judged apart: the limits are ours, and each call's own."""
 
 
 class Recorded(OnDemand):
@@ -55,7 +58,7 @@ class Recorded(OnDemand):
 async def judge_both(
     problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
 ) -> tuple[Verdict, Verdict]:
-    """The verdict under the problem's own rule, and LiveCodeBench's own decision on the same outputs."""
+    """The verdict under the problem's own rule, and LiveCodeBench's own decision: on the same outputs, or on those of all calls in one process."""
     if problem.interactor is not None:
         own = await judge(problem, code, executor, cpu_limit_s=cpu_limit_s)
         return own, own
@@ -63,9 +66,15 @@ async def judge_both(
     own = await judge(problem, code, recorded, cpu_limit_s=cpu_limit_s)
     if own.ours:
         return own, own
-    recorded.rewind()
     tests = tuple(dataclasses.replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
     official = dataclasses.replace(problem, tests=tests, compare=Compare(OFFICIAL))
+    in_one = None if code is None or own.kind in (*CUT, VerdictKind.COMPILE_ERROR) else in_one_process(official, code)
+    if in_one is not None:
+        limit = min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s) + 2 * own.cpu_s
+        verdict = await judge(dataclasses.replace(in_one, time_limit_s=limit), code, executor)
+        if not verdict.ours and verdict.kind not in CUT:
+            return own, verdict
+    recorded.rewind()
     return own, await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)
 
 

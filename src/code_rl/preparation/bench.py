@@ -68,6 +68,11 @@ class Entry:
         """How many tests there are."""
         return len(self.sizes)
 
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Its id and its names."""
+        return (self.id, *self.names.values())
+
 
 def make_entry(
     problem: Problem, place: int, *, stated_checker: bool = False, derived: bool = False

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from code_rl.errors import DataError
 from code_rl.preparation.bench import Bench, Entry, Survivor
-from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE
+from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE, in_series
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.text import (
@@ -149,6 +149,8 @@ FEW = 0.05
 """So small a share of a text's tokens never weighs more than the rest, however rare: where a leak meets its frame, a line that every copy has otherwise."""
 WHOLE = 0.85
 """So large a share is an overlap with other numbers too."""
+EQUAL = 0.95
+"""What parts of a series share less of are different problems: I is not II."""
 MOST_EXAMS = 8
 """Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
@@ -206,10 +208,13 @@ class Decontaminator:
                     why = "shared text" if size < len(own.tokens) else "equal text"
                     return self._pair(entry, known[run], why, 1.0)
         shares = {number: self._share(own, number) for number in self._near(own)}
+        for number, share in shares.items():
+            if share < EQUAL and in_series(entry.called, self._exams[number].names):
+                shares[number] = 0.0  # another part of a series is another problem
         best = max(shares, key=lambda number: shares[number], default=None)
         if best is not None and shares[best] >= self._containment:
             return self._pair(entry, best, "shared text", shares[best])
-        for name in _names((entry.id, *entry.names.values()), (entry.fn_name,) if entry.fn_name else ()):
+        for name in _names(entry.called, (entry.fn_name,) if entry.fn_name else ()):
             for number in self._named.get(name, ()):
                 share = shares.get(number, 0.0)
                 certain = _CERTAIN.fullmatch(name) and _common_words(entry.statement, self._exams[number].text)

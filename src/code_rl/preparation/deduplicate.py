@@ -11,7 +11,7 @@ import ast
 import builtins
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from code_rl.preparation.bench import Bench, Entry, Survivor
@@ -127,7 +127,7 @@ class Deduplicator:
     def _why_same(self, new: Sketch, old: Sketch) -> str:
         """Why `new` is the same problem as `old`, or nothing."""
         same_text = new.text_key == old.text_key
-        if in_series(new.entry, old.entry) or (not same_text and other_numbers(new.numbers, old.numbers)):
+        if in_series(new.entry.called, old.entry.called) or (not same_text and other_numbers(new.numbers, old.numbers)):
             return ""
         similarity = 1.0 if same_text else jaccard(new.shingles, old.shingles)
         if new.tests_key == old.tests_key and similarity >= SAME_TESTS_SIMILARITY:
@@ -152,14 +152,10 @@ class Deduplicator:
         return frozenset(shape for shape in map(program_shape, problem.solutions[:8]) if shape)
 
 
-def in_series(left: Entry, right: Entry) -> bool:
-    """True for two parts of one series: names that differ in a Roman numeral at their end only, where one may have none."""
-    for one in (left.id, *left.names.values()):
-        for other in (right.id, *right.names.values()):
-            (stem, part), (other_stem, other_part) = _series(one), _series(other)
-            if stem == other_stem and part != other_part and len(stem) > 3:
-                return True
-    return False
+def in_series(left: Iterable[str], right: Iterable[str]) -> bool:
+    """True where names of one are those of another but for a Roman numeral at the end, which one of them may lack: parts of a series."""
+    parts = {part for part in map(_series, right) if len(part[0]) > 3}
+    return any(stem == other and part != other_part for stem, part in map(_series, left) for other, other_part in parts)
 
 
 def _series(name: str) -> tuple[str, str]:

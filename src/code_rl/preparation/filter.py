@@ -30,7 +30,8 @@ LEAST_WORDS, LEAST_WORDS_BESIDE = 4, 25
 """A statement with fewer words beside its links is a link; one with fewer that says where the text lies has none."""
 _PICTURE = r"(?:figure|picture|image|diagram|illustration)s?"
 _EMBEDDED = re.compile(
-    r"!\[[^\]]*\]\([^)]*\)|<(?:img|image)\b[^>]*>?|\\includegraphics(?:\[[^\]]*\])?(?:\{[^}]*\})?|\[(?:image|figure|picture)(?:\s*:[^\]]*)?\]|data:image/",
+    r"!\[[^\]]*\]\([^)]*\)|<(?:img|image)\b[^>]*>?|\\includegraphics(?:\[[^\]]*\])?(?:\{[^}]*\})?|\[(?:image|figure|picture)(?:\s*:[^\]]*)?\]|data:image/"
+    r"|https?://[^\s)\"'>]+\.(?:png|jpe?g|gif|svg|webp)\b",
     re.IGNORECASE,
 )
 _SENDS = re.compile(
@@ -43,10 +44,18 @@ _SHOWN = re.compile(
     re.IGNORECASE,
 )
 _POINTS = re.compile(
-    rf"\b{_PICTURE} (?:above|below|shows?\b)|\b(?:above|below|following|attached|accompanying) {_PICTURE}\b",
+    rf"\b{_PICTURE} (?:(?:above|below)\b(?! (?:the|an?|this|that|its|\w|\d+)\b)|shows?\b)|\b(?:above|below|following|attached|accompanying) {_PICTURE}\b",
     re.IGNORECASE,
 )
-_SIGHT = ("figure", "picture", "image", "diagram", "illustration", "![", "<img", "includegraphics")
+_SIGHT = ("figure", "picture", "image", "diagram", "illustration", "![", "<img", "includegraphics", "://")
+_DATA = rf"\b(?:given|represent\w*|consists? of) (?:an?|the|one|two) (?:\w+ ){{0,2}}({_PICTURE})\b|\ban? ({_PICTURE}) (?:is|as|of|consists|has|with)\b"
+"""What the program works on, which is no picture of the task."""
+_ORNAMENT = re.compile(r"\b(?:logo|icon|banner|badge|avatar|header|divider)s?\b", re.IGNORECASE)
+_HEADING = re.compile(
+    r"^[\s#*_]*(?:input|output|constraints?|subtasks?|scoring)\b[\s#*_:]*$", re.MULTILINE | re.IGNORECASE
+)
+_DRAWN = re.compile(r"(?:^(?!.*(?:[A-Za-z]{3}|\\[a-z]|[$<]))[ \t]*\S.*(?:\n|\Z)){2,}", re.MULTILINE)
+"""Lines without words, two or more."""
 _TALK = ("interact", "flush")
 _EXAMPLE = re.compile(
     r"\b(?:for|in) (?:example|instance)\b|\be\.g\.|\b(?:an|this|that|the|following|above|first|second|third|one) (?:possible |sample )?(?:example|sample|test ?case|instance)s?\b|\bexamples? (?:of|how)\b",
@@ -111,9 +120,14 @@ def needs_picture(statement: str) -> str:
     task = task_text(statement)
     note = _NOTE.search(task)
     task = _EXPLANATION.sub(" ", task[: note.start()] if note and note.start() else task)
-    for pattern in (_EMBEDDED, _SENDS, _SHOWN, _POINTS):
+    data = {noun.lower().rstrip("s") for nouns in re.findall(_DATA, task, re.IGNORECASE) for noun in nouns if noun}
+    for match in _EMBEDDED.finditer(task):
+        if not _illustrates(task, match, embedded=True) and not _decorates(task, match):
+            return _around(task, match)
+    for pattern in (_SENDS, _SHOWN, _POINTS):
         for match in pattern.finditer(task):
-            if not _illustrates(task, match, embedded=pattern is _EMBEDDED):
+            about_data = pattern is not _SHOWN and any(noun in match[0].lower() for noun in data)
+            if not about_data and not _illustrates(task, match, embedded=False) and not _is_drawn(task, match):
                 return _around(task, match)
     return ""
 
@@ -132,6 +146,21 @@ def _illustrates(text: str, match: re.Match[str], *, embedded: bool) -> bool:
         and not _MENTION.search(near.replace(match[0], " "))
     )
     return unmentioned or _EXAMPLE.search(near) is not None
+
+
+def _decorates(text: str, match: re.Match[str]) -> bool:
+    """Whether an embedded picture before all text is called an ornament, or a whole task follows that does not speak of it."""
+    if _WORD.search(_LINK.sub(" ", text[: match.start()])):
+        return False
+    behind = _HEADING.split(_LINK.sub(" ", text[match.end() :]), maxsplit=1)[0]
+    enough = sum(1 for _ in islice(_WORD.finditer(behind), LEAST_WORDS_BESIDE)) == LEAST_WORDS_BESIDE
+    return enough and (_ORNAMENT.search(match[0]) is not None or not re.search(_PICTURE, behind, re.IGNORECASE))
+
+
+def _is_drawn(text: str, match: re.Match[str]) -> bool:
+    """Whether what is spoken of stands beside it, drawn with characters."""
+    near = text[max(0, match.start() - 300) : match.end() + 600]
+    return any(sum(sign in "/\\|_+*#=~─│┌└├" for sign in found[0]) >= 2 for found in _DRAWN.finditer(near))
 
 
 def _mentions(statement: str, parts: tuple[str, ...]) -> bool:

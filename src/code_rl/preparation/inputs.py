@@ -37,13 +37,24 @@ _SAID = {
 }
 """Words of a statement that make a rule of what is true of every list seen."""
 _CONDITIONS = re.compile(
-    r"\b(?:exactly one|only one|one solution|uniquely?|guarante\w+|ensured?|assum\w+|promised?|known|always|never|must be|valid|correct|legal|proper|regular|"
+    r"\b(?:exactly one|only one|one solution|uniquely?|guarante\w+|ensure(?:d|s)?(?! that when the)|assum\w+|promised?|known (?:that|to)|always|never|must be|valid|"
+    r"correct(?! (?:\w+ )?(?:program|code|function|answer|solution|output|result|order))|legal|proper|regular|"
     r"well-formed|balanced|brackets?|parenthes[ie]s|connected|trees?|forests?|graphs?|edges?|vertex|vertices|parents?|roots?|cycles?|acyclic|dag|overlap\w*|"
-    r"disjoint|intersect\w*|nested|palindrom\w*|primes?|coprime|divis\w+|multiples?|powers? of|triangles?|polygons?|rectang\w+|convex|magic|symmetric|"
-    r"dates?|days?|clock|roman|binary|hexadecimal|equation|expression|satisf\w+|among them|such an?|exists?|possible)\b",
+    r"disjoint|intersect\w*|nested|polygons?|rectang\w+|convex|dates?|days?|clock|expression|among them|such an?)\b",
     re.IGNORECASE,
 )
 """Words of a statement that name a condition on its inputs which is not among those that a change keeps."""
+_PROPERTIES = re.compile(
+    r"\b(?:palindrom\w*|primes?|coprime|divis\w+|multiples? of|powers? of|triang\w+|magic|symmetric|roman|binary|hexadecimal|equation|satisf\w+|exists?|possible)\b",
+    re.IGNORECASE,
+)
+"""Words that name such a condition, unless they stand in what is asked for."""
+_ASKED = re.compile(
+    r"\b(?:check\w*|determines?|decide|whether|finds?|counts?|prints?|outputs?|returns?|comput\w+|calculat\w+|converts?|gets?|sums? of|number of|how many)\b"
+    r"(?:(?!\n\s*\n)[^.;:!?])*",
+    re.IGNORECASE,
+)
+"""What is asked for, to the end of its sentence."""
 _PLAIN = re.compile(r"[\w ]*|[-+]?[\d.]+")
 _INTEGER, _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,17})"), re.compile(r"-?\d+\.\d+")
 
@@ -159,7 +170,7 @@ def mutated_texts(texts: Sequence[str], count: int, rng: random.Random, wording:
 
 def conditioned(samples: Sequence[Any], wording: str) -> bool:
     """Whether inputs of this kind, texts or values, may have to meet conditions that no change keeps: words for them, marks in a text, a list of rows."""
-    if _CONDITIONS.search(wording):
+    if _CONDITIONS.search(wording) or _PROPERTIES.search(_ASKED.sub(" ", wording)):
         return True
     given, block = _read(samples) if samples and isinstance(samples[0], str) else (samples, None)
     pool = Shape(given).pool

@@ -59,10 +59,12 @@ _SPELLED_NAME = re.compile(r"[a-z]\w*_\w+|\w*[a-z]\d+\w*")
 _CAMEL = re.compile(r"\b[a-z]++(?:[A-Z][a-z0-9]*+)++\b")
 _QUOTED = re.compile(r"[`$]([A-Za-z_]\w*)[`$]")
 _DEFINED = re.compile(r"\bdef\s+(\w+)|(\w+)\s*:\s*(?:[A-Za-z])|(\w+)\s*=")
-_FUNCTION = re.compile(r"\bdef\s+(\w+)")
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\((?!e?s\))")
+"""Not the plural of `index(es)`."""
 _HEADER = re.compile(r"^[ \t]*(?:def \w+\(.*|class \w+.*:|from \S+ import .*|import \w+(?: as \w+)?)$", re.MULTILINE)
 _EXAMPLES = re.compile(
     r"^[\s#*_-]*(?:example|sample)s?\b(?:[\s#*_]*(?:input|output|case|test|explanation)s?)?[\s\d:#*_.()-]*$"
+    r"|<(?:h\d|b|strong|p|dt)\b[^>]*>\s*(?:example|sample)s?(?:\s*(?:input|output|case|test)s?)?[\s\d:.]*</"
     r"|-{3,}\s*examples?\s*-{3,}|\bexample\s*1\s*:|(?:^|\n)\s*>>>",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -134,9 +136,8 @@ def variable_names(statement: str, starter_code: str | None, extra: Iterable[str
 
 
 def pattern(text: str) -> list[str]:
-    """The canonical tokens, names of functions that are defined being variables too; headers of code are left out."""
-    defined = frozenset(name.lower() for name in _FUNCTION.findall(text))
-    return canonical(_HEADER.sub("", text), defined)
+    """The canonical tokens, names of functions being variables too; headers of code are left out."""
+    return canonical(_HEADER.sub("", text), frozenset(name.lower() for name in _CALLED.findall(text)))
 
 
 def without_numbers(tokens: Sequence[str]) -> list[str]:

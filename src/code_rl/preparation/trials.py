@@ -8,7 +8,6 @@ import dataclasses
 import operator
 import random
 import re
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,21 +76,6 @@ def reseeded(problem: Problem, seed: int) -> Problem:
 def is_unsteady(code: str) -> bool:
     """True when a program uses randomness, the clock or threads: it may answer differently another time."""
     return _UNSTEADY.search(code) is not None
-
-
-def outside_imports(code: str) -> list[str]:
-    """Top-level packages that a program imports and Python does not bring."""
-    try:
-        tree = syntax.parse(code)
-    except SyntaxError:
-        return []
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return sorted(found - sys.stdlib_module_names)
 
 
 def trivial_pass(problem: Problem) -> tuple[str, str] | None:

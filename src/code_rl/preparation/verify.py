@@ -6,7 +6,10 @@ how strong the tests are. Where none passes and one ran out of time, they are tr
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +20,21 @@ from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.diagnosis import diagnose
 from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, outside_imports, reseeded, trivial_pass
+from code_rl.preparation.trials import Trial, attempt, is_unsteady, mutants, reseeded, trivial_pass
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
+from code_rl.reward.submission import in_one_process
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
 
 UNSTEADY_REPEATS = 10
+FIRST = 32
+"""So many tests kill most of the mutants that any kill."""
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """A limit that the data states and that the reference exceeds by more than this is a defect; below it, a limit set for another language."""
+_NOT_IMPORTED = re.compile(
+    r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* from '([^']+)'|(\S+\.so\S*): )"
+)
 
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
@@ -91,7 +100,10 @@ class Verifier:
         if verdict.ours:
             return _no_verdict(verdict)
         if message.startswith(("ModuleNotFoundError", "ImportError")):
-            return drop(MISSING_LIBRARY, f"the sandbox lacks one of: {', '.join(outside_imports(code)) or 'unknown'}")
+            open_tests = tuple(dataclasses.replace(test, public=True) for test in problem.tests)  # which show all of it
+            again = (await attempt(dataclasses.replace(problem, tests=open_tests), code, self.executor, limit)).verdict
+            if again.failure and (library := missing_library(again.failure.message)):
+                return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
         if verdict.kind not in (VerdictKind.TIME_LIMIT, VerdictKind.COMPILE_ERROR):
             found = await diagnose(problem, code, self.executor, limit, unsteady=is_unsteady(code))
             if found is not None:
@@ -111,7 +123,7 @@ class Verifier:
             decision = await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
-        killed, made, kills = await self._mutants(problem, code, slowest)
+        killed, made, kills = await self._mutants(problem, code, trial)
         card: dict[str, Any] = {
             "verified": True,
             "reference": number,
@@ -153,12 +165,12 @@ class Verifier:
                 return drop("wrong_solution_passes", f"wrong solution {number} passes all {verdict.total} tests")
         return None
 
-    async def _mutants(self, problem: Problem, code: str, slowest: float) -> tuple[int, int, Counter[int]]:
+    async def _mutants(self, problem: Problem, code: str, trial: Trial) -> tuple[int, int, Counter[int]]:
         """(mutants killed, mutants judged, kills by test). A mutant without a verdict about itself is left out."""
         kills: Counter[int] = Counter()
         killed = made = 0
         for program in mutants_of(code, self.config, problem):
-            verdict = (await attempt(problem, program, self.executor, 2 * rung(slowest))).verdict
+            verdict = await self._soon(problem, program, 2 * rung(trial.slowest_s), sum(trial.seconds))
             if verdict.ours:
                 continue
             made += 1
@@ -166,6 +178,27 @@ class Verifier:
                 killed += 1
                 kills[verdict.passed] += 1
         return killed, made, kills
+
+    async def _soon(self, problem: Problem, code: str, limit: float, total_s: float) -> Verdict:
+        """The verdict of a program whose end matters most where it is wrong: what passes the first of many tests makes the other calls in one process."""
+        first, rest = (
+            dataclasses.replace(problem, tests=part) for part in (problem.tests[:FIRST], problem.tests[FIRST:])
+        )
+        verdict = (await attempt(first, code, self.executor, limit)).verdict
+        if not verdict.correct or not rest.tests:
+            return verdict
+        whole = in_one_process(rest, code)
+        if whole is not None and (await attempt(whole, code, self.executor, max(limit, total_s))).verdict.correct:
+            return verdict
+        later = (await attempt(rest, code, self.executor, limit)).verdict
+        return dataclasses.replace(later, passed=FIRST + later.passed)
+
+
+def missing_library(message: str) -> str:
+    """The library that a program's error says is not there; none where it is Python's own: what that lacks, the program made up."""
+    named = _NOT_IMPORTED.match(message)
+    library = next(filter(None, named.groups())).partition(".")[0] if named else ""
+    return "" if library in sys.stdlib_module_names else library
 
 
 def wrong_solutions(problem: Problem) -> list[str]:

@@ -17,7 +17,7 @@ from code_rl.errors import ConfigError, install_command
 from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
-from code_rl.problems.dataset import MANIFEST, PREPARED, Dataset
+from code_rl.problems.dataset import MANIFEST, PREPARED, Dataset, read_prepared
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
 from code_rl.runs.files import drop_torn_line, sync_directory, write_atomically
@@ -45,7 +45,7 @@ async def run_write(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
         if members:
             _write_split(bench, name, members, file, on_item)
             splits[name] = {"file": file.name, "problems": len(members), "sha256": file_sha256(file)}
-    for each in _earlier(bench.out).get("splits", {}).values():
+    for each in (read_prepared(bench.out) or {"splits": {}})["splits"].values():
         if each["file"] not in [split["file"] for split in splits.values()]:
             (bench.out / Path(each["file"]).name).unlink(missing_ok=True)
     write_atomically(bench.out / MANIFEST, json.dumps(_manifest(bench, survivors, splits), indent=1) + "\n")
@@ -57,19 +57,10 @@ def check_replaced(config: PrepareConfig, source: Dataset) -> None:
     out = Path(config.out).expanduser()
     if any(file.resolve().parent == out.resolve() for each in source.sources for file in each.files):
         raise ConfigError(f"out={out} is where dataset={config.dataset} lies, which would be overwritten; choose another folder")  # fmt: skip
-    earlier = _earlier(out)
+    earlier = read_prepared(out) or {}
     other = earlier.get("settings", {}).get("dataset", config.dataset)
     if other != config.dataset and earlier.get("provenance") != source.provenance():
         raise ConfigError(f"out={out} holds what was prepared of dataset={other}; choose another folder")
-
-
-def _earlier(out: Path) -> dict[str, Any]:
-    """The manifest in `out`, empty where there is none."""
-    try:
-        found = json.loads((out / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and found.get("format") == PREPARED else {}
 
 
 def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Path, on_item: OnItem) -> None:

@@ -25,7 +25,7 @@ from code_rl.problems.native import format_problem
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.livecodebench import release_shards
 from code_rl.problems.sources.records import Item, Origin
-from code_rl.problems.sources.shapes import read_row
+from code_rl.problems.sources.shapes import read_row, shape_of
 from code_rl.settings import suggestion
 
 Role = Literal["train", "test"]
@@ -155,6 +155,12 @@ class Dataset:
             yield from source.items(skip)
             skip = 0
 
+    def shapes(self) -> list[str]:
+        """The names of the shapes that the first row of each source has, "" for one that is not known."""
+        firsts = [next(source.rows(), None) for source in self.sources]
+        shapes = [shape_of(first[1]) for first in firsts if first is not None]
+        return [shape.name if shape else "" for shape in shapes]
+
     def provenance(self) -> list[dict[str, Any]]:
         """Where the rows of each source come from."""
         return [source.provenance() for source in self.sources]
@@ -209,7 +215,7 @@ def own_test_setting(setting: str) -> str | None:
         return f"{name}{at}"
     if name in CATALOGUE:
         return f"{name}{at}:test" if CATALOGUE[name].test_split else None
-    manifest = _manifest(SHIPPED.get(name, Path(name).expanduser()))
+    manifest = read_prepared(SHIPPED.get(name, Path(name).expanduser()))
     return f"{name}:test" if manifest is not None and "test" in manifest["splits"] else None
 
 
@@ -280,7 +286,7 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
         if not is_data_file(path.name):
             raise ConfigError(f"{path} is not a data file; use .jsonl, .json, .jsonl.gz, .jsonl.zst or .parquet")
         return Source(path.name.partition(".")[0], None, (path,), given=given)
-    manifest = _manifest(path)
+    manifest = read_prepared(path)
     if manifest is not None:
         splits = manifest["splits"]
         split = split or (role if role in splits else "train")
@@ -293,7 +299,7 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
     return Source(path.resolve().name, split, tuple(path / name for name in chosen), given=given)
 
 
-def _manifest(path: Path) -> dict[str, Any] | None:
+def read_prepared(path: Path) -> dict[str, Any] | None:
     """The manifest of a folder made by `code-rl prepare`; None for any other folder. Raises DataError for a damaged one."""
     file = path / MANIFEST
     if not file.is_file():
@@ -306,7 +312,7 @@ def _manifest(path: Path) -> dict[str, Any] | None:
         return None
     if manifest.get("version") != 1 or not isinstance(manifest.get("splits"), dict):
         raise DataError(
-            f"{file}: version {manifest.get('version')!r} of a prepared folder is not known; prepare it anew"
+            f"{file}: version {manifest.get('version')!r} of a prepared folder is not known; prepare it anew in another folder"
         )
     return manifest
 

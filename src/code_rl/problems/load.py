@@ -18,7 +18,7 @@ from code_rl.problems.order import Selected, subsample
 from code_rl.problems.problem import Problem, StdinTest, TestCase
 from code_rl.problems.settle import settle_all
 from code_rl.problems.sources.records import Skipped
-from code_rl.problems.sources.shapes import NATIVE, shape_of
+from code_rl.problems.sources.shapes import NATIVE
 from code_rl.problems.store import Store, cached_store
 from code_rl.renderers import Renderer
 from code_rl.sandbox.executor import Executor
@@ -111,9 +111,7 @@ async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) 
 async def _settled(dataset: Dataset, executor: Executor, say: Say, skip: int) -> AsyncIterator[Problem | Skipped]:
     """What the rows give. Our own format is for its writer to get right: a malformed or repeated row is an error there, not a row to leave out."""
     say(f"reading {dataset} (the first time; then kept)")
-    first = (next(source.rows(), None) for source in dataset.sources)
-    shapes = [shape_of(row[1]) for row in first if row is not None]
-    native = bool(shapes) and all(shape is not None and shape.name == NATIVE for shape in shapes)
+    native = {*dataset.shapes()} == {NATIVE}
     seen: dict[str, int] = {}
     async with aclosing(settle_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
         async for item in items:

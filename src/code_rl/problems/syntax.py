@@ -11,10 +11,10 @@ _one_at_a_time = threading.Lock()
 
 
 def parse(source: str) -> ast.Module:
-    """The tree of a program. Raises SyntaxError, without a line where CPython names none, for whatever does not parse."""
+    """The tree of a program, which a byte order mark may begin, as in a file. Raises SyntaxError, without a line where CPython names none, for whatever does not parse."""
     with _one_at_a_time, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return ast.parse(source)
+            return ast.parse(source.removeprefix("\ufeff"))
         except (ValueError, RecursionError, MemoryError) as error:
             raise SyntaxError(str(error) or type(error).__name__) from error

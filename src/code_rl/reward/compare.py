@@ -64,7 +64,7 @@ def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compa
         got = parse_value(value, dumps(expected, -ENVELOPE).encode())
     except UnreadableError as error:
         return str(error)
-    return compare_values(got, expected, rule_for(compare, test))
+    return compare_values(got, expected, rule_for(compare, test), outermost=int(isinstance(test, SequenceTest)))
 
 
 def _kinds(names: list[str]) -> set[str]:

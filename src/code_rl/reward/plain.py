@@ -69,7 +69,7 @@ def _parts(data: bytes) -> int:
     return sum(map(data.count, (b",", b":", b"[", b"{"))) + 1
 
 
-def compare_values(got: Any, expected: Any, rule: Compare) -> str | None:
+def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -> str | None:
     """Compare `got` (from `parse_value`) with `expected` (a Python value). None when equal, else a safe message.
 
     Decisions shared by all rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal whatever their order; set
@@ -78,7 +78,7 @@ def compare_values(got: Any, expected: Any, rule: Compare) -> str | None:
     number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an assert.
 
     `exact`: equal types all the way down. `tokens`: strings by their tokens between white space. `lcb-official`: True equals 1, NaN equals nothing,
-    and only the outermost tuple is read as a list. `python`: a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for
+    and only the outermost tuple of an answer, `outermost` levels down, is read as a list. `python`: a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for
     an expected int only with `integers_as_floats`, then within tolerance.
     """
     pending: list[tuple[Any, Any, int]] = [(got, encode(expected, -ENVELOPE), 0)]
@@ -86,7 +86,7 @@ def compare_values(got: Any, expected: Any, rule: Compare) -> str | None:
         one, other, depth = pending.pop()
         if depth > 2 * MAX_DEPTH:
             return "the returned value is nested too deeply"
-        children = _step(one, other, rule, outermost=depth == 0)
+        children = _step(one, other, rule, outermost=depth == outermost)
         if isinstance(children, str):
             return children
         pending.extend((a, b, depth + 1) for a, b in children)

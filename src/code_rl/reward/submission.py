@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 
 from code_rl.errors import DataError, SandboxError
@@ -31,6 +32,26 @@ def case_input(test: TestCase, catch: bool = False) -> CaseInput:
         (_, args), *calls = test.calls
         return CallInput(args, fn_name=test.class_name, calls=tuple(calls))
     return CallInput(test.args, test.kwargs, fn_name=test.fn_name, catch=catch)
+
+
+def in_one_process(problem: Problem, code: str) -> Problem | None:
+    """The problem with one test, which makes the calls of all of them in one process, on one object if `code` speaks of a `class Solution`.
+
+    So LiveCodeBench runs what is called; None where a test is more than a call by position.
+    """
+    tests = [test for test in problem.tests if isinstance(test, CallTest) and not test.kwargs and test.raises is None]
+    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in tests}
+    if name is None or len(tests) < len(problem.tests) or len(tolerances) != 1 or problem.compare.rule == "checker":
+        return None
+    if any(test.fn_name not in (None, name) for test in tests):
+        return None
+    setup, owner = meta_source(problem, "setup"), "Solution"
+    if "class Solution" not in code:  # LiveCodeBench's own way to tell
+        owner = "_Module"
+        setup += f"\nclass {owner}:\n    {name} = staticmethod({name})\n"
+    calls = ((owner, ()), *((name, test.args) for test in tests))
+    whole = SequenceTest(owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop())
+    return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
