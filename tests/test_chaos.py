@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_support import rollouts, small
 
 from code_rl.assembly import assemble
 from code_rl.commands.train import prepare
@@ -25,6 +24,7 @@ from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file, steps_in
 from code_rl.runs.journal import read_journal
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import Execution, Executor, Job
+from tests.pipeline_support import rollouts, small
 
 TIMEOUT_S = 240
 STEPS = 3

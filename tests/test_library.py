@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from pipeline_support import SMALL
 
 import code_rl
 from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest
 from code_rl.concurrency import wait_for
 from code_rl.runs.recorder import read_metrics
+from tests.pipeline_support import SMALL
 
 PACKAGE = Path(code_rl.__file__).parent
 SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n"), StdinTest("5 6\n", "11\n")))

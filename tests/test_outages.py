@@ -16,7 +16,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from pipeline_support import rollouts, small, untimed
 
 from code_rl.backends.places import BackendKind, Place
 from code_rl.backends.remote import Link, RemoteFuture
@@ -24,9 +23,8 @@ from code_rl.errors import BackendError, OutageError, SandboxError
 from code_rl.runs.journal import read_journal
 from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.sandbox.retries import LOSSES, OUTAGES, LostError, RefusedError, Retries
-
-sys.path.insert(0, str(Path(__file__).parent / "fusion"))
-from fusion_support import ServerProcess
+from tests.fusion.fusion_support import ServerProcess
+from tests.pipeline_support import rollouts, small, untimed
 
 ROOT = Path(__file__).parent.parent
 

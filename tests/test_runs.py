@@ -10,7 +10,6 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_support import rollouts, small
 
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.commands.train import train_command
@@ -21,6 +20,7 @@ from code_rl.runs.files import JsonLines, keep_lines, read_lines, write_atomical
 from code_rl.runs.journal import Journal, read_journal
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.trackers import TRACKERS
+from tests.pipeline_support import rollouts, small
 from tinker_utils.log import setup_logging as course_logging
 
 

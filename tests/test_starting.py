@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_support import small
 from rich.console import Console as RichConsole
 
 import code_rl.loop
@@ -31,6 +30,7 @@ from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
 from code_rl.runs.files import read_lines
 from code_rl.runs.recorder import read_metrics
+from tests.pipeline_support import small
 
 HOSTILE = "a[/x][bold]:smile:"
 

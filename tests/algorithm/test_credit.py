@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rollout_support import REWARD, group_of, objective, trajectory
 
 from code_rl.algorithm.advantages import compute_advantages, get_estimator, should_skip
 from code_rl.algorithm.kl import penalise_kl
@@ -18,6 +17,7 @@ from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
 from code_rl.loop import credit, examples_of
 from code_rl.objective import Objective
+from tests.rollout_support import REWARD, group_of, objective, trajectory
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
 binary = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from reward.fakes import ScriptedExecutor, printed
 
 from code_rl.errors import ConfigError, SandboxError
 from code_rl.problems.problem import Problem, StdinTest
@@ -14,6 +13,7 @@ from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rewards import Reward, get_reward
 from code_rl.rollouts.trajectory import Trajectory, Turn
+from tests.reward.fakes import ScriptedExecutor, printed
 
 PROBLEM = Problem("p", "", (StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1")))
 BLOCK = "```python\nprint(1)\n```"

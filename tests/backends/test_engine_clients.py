@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-from embedded_models import FAMILIES, policy_datum, reference, service, supervised_datum, text, tokens, torch, trained
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tinker import types
@@ -17,6 +16,17 @@ from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.embedded.state import read_state
 from code_rl.backends.embedded.worker import Worker
 from code_rl.errors import BackendError, CheckpointError, ConfigError, DataError
+from tests.backends.embedded_models import (
+    FAMILIES,
+    policy_datum,
+    reference,
+    service,
+    supervised_datum,
+    text,
+    tokens,
+    torch,
+    trained,
+)
 
 ADAM = types.AdamParams(learning_rate=1e-2)
 

@@ -5,12 +5,12 @@ from collections import deque
 
 import numpy as np
 import pytest
-from embedded_models import policy_datum, reference, service, text, tokens, torch, trained
 from tinker import types
 
 from benchmarks.memory import SHAPES, measure_sampling, trace
 from code_rl.backends.embedded import decode, packing, sampling
 from code_rl.backends.embedded.passes import read_datums, read_pass
+from tests.backends.embedded_models import policy_datum, reference, service, text, tokens, torch, trained
 
 MIDDLE = {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
 MIDDLE |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}

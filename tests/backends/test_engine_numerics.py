@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from embedded_models import (
+from tinker import types
+
+from code_rl.backends.embedded.learner import Learner
+from tests.backends.embedded_models import (
     FAMILIES,
     policy_datum,
     reference,
@@ -15,9 +18,6 @@ from embedded_models import (
     torch,
     trained,
 )
-from tinker import types
-
-from code_rl.backends.embedded.learner import Learner
 
 peft = pytest.importorskip("peft")
 

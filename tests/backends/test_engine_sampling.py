@@ -4,13 +4,23 @@ import asyncio
 
 import numpy as np
 import pytest
-from embedded_models import FAMILIES, policy_datum, reference, reference_logprobs, service, text, tokens, torch, trained
 from tinker import types
 
 from code_rl.backends.embedded import EmbeddedService, picking
 from code_rl.backends.embedded.models import source_of
 from code_rl.backends.embedded.picking import Choice, Picker
 from code_rl.errors import ConfigError, DataError
+from tests.backends.embedded_models import (
+    FAMILIES,
+    policy_datum,
+    reference,
+    reference_logprobs,
+    service,
+    text,
+    tokens,
+    torch,
+    trained,
+)
 
 
 def sampler(family="qwen3", **kwargs):

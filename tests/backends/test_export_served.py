@@ -16,12 +16,12 @@ import pytest
 torch = pytest.importorskip("torch")
 for needed in ("fastapi", "uvicorn", "openai", "requests", "multipart"):
     pytest.importorskip(needed, reason=f"transformers serve needs {needed}")
-from embedded_models import text, trained  # noqa: E402
 from tinker import types  # noqa: E402
 
 from code_rl.backends.embedded import EmbeddedService  # noqa: E402
 from code_rl.commands.export import export_command  # noqa: E402
 from code_rl.renderers import get_renderer  # noqa: E402
+from tests.backends.embedded_models import text, trained  # noqa: E402
 
 pytestmark = pytest.mark.slow
 QUESTIONS = ("Print the sum of two integers.", "Read a list of integers and print the sum of the even ones.")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from code_rl.sandbox.executor import Execution, Executor, Job, Limits, StdinInput
-from corpus.canary import guarded, processes_named
-from corpus.probes import FIND, PLANT, PROBES, Canary, probe_source
-from corpus.rooms import CONFINED, FUSION, room
+from tests.corpus.canary import guarded, processes_named
+from tests.corpus.probes import FIND, PLANT, PROBES, Canary, probe_source
+from tests.corpus.rooms import CONFINED, FUSION, room
 
 LIMITS = Limits(cpu_s=5.0, memory_mb=256)
 

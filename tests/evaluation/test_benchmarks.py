@@ -11,8 +11,6 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from corpus.rooms import data_file
-from problems.test_livecodebench import row as livecodebench_row
 
 from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
@@ -22,6 +20,8 @@ from code_rl.problems.fetch import Pinned, fetch
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.settle import AT_ONCE
 from code_rl.sandbox.embedded import EmbeddedSandbox
+from tests.corpus.rooms import data_file
+from tests.problems.test_livecodebench import row as livecodebench_row
 
 HUMANEVAL = {
     "task_id": "HumanEval/900", "entry_point": "twice", "atol": 0, "base_input": [[[1]], [[]]], "plus_input": [[[5, 6]]],

@@ -16,7 +16,7 @@ from code_rl.cli import main
 from code_rl.commands.evaluate import data_of
 from code_rl.errors import ConfigError
 from code_rl.evaluation import endpoint as endpoint_module
-from evaluation.chat_server import RIGHT, ChatServer
+from tests.evaluation.chat_server import RIGHT, ChatServer
 
 WRONG = "```python\nprint(0)\n```"
 SUM = {

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rollout_support import PROBLEM, group_of, trajectory
-
 from code_rl.evaluation.evaluate import IN_FLIGHT, evaluate
 from code_rl.problems.problem import Problem
 from code_rl.rollouts.sample import Sampling
 from code_rl.rollouts.trajectory import Group
+from tests.rollout_support import PROBLEM, group_of, trajectory
 
 
 class Answering:

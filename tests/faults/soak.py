@@ -67,7 +67,7 @@ def resident(pid: int) -> float:
 
 
 def descendants(pid: int) -> list[int]:
-    from strikes import _descendants
+    from tests.faults.strikes import _descendants
 
     return _descendants(pid)
 
@@ -101,7 +101,7 @@ def main(words: list[str]) -> int:
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     import code_rl.commands.train

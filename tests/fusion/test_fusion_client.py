@@ -7,12 +7,12 @@ import json
 
 import pytest
 from aiohttp import web
-from fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 from code_rl.problems import values
 from code_rl.sandbox.executor import Status
 from code_rl.sandbox.fusion.client import FusionClient
 from code_rl.sandbox.starvation import processors
+from tests.fusion.fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 
 def only(executions):

@@ -8,11 +8,11 @@ import signal
 
 import pytest
 from aiohttp import web
-from fusion_support import QUICK, STUBBORN, ServerProcess, collect, fake_server, outcome, stdin_job
 
 from code_rl.errors import ConfigError, OutageError, SandboxError
 from code_rl.sandbox.executor import Status, retries_of
 from code_rl.sandbox.fusion.client import FusionClient
+from tests.fusion.fusion_support import QUICK, STUBBORN, ServerProcess, collect, fake_server, outcome, stdin_job
 
 RESULT = "results.bin"
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fusion_support import stdin_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from code_rl.sandbox.fusion.payload import RESULT_FILE, TEST_CODE, TEST_UTIL, ma
 from code_rl.sandbox.fusion.protocol import run_urls
 from code_rl.sandbox.fusion.records import read_records
 from code_rl.sandbox.servers import Server, ServerPool
+from tests.fusion.fusion_support import stdin_job
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,12 +13,12 @@ import zlib
 
 import aiohttp
 import pytest
-from fusion_support import ServerProcess, collect, stdin_job
 
 from code_rl.errors import ConfigError
 from code_rl.sandbox.fusion.client import FusionClient
 from code_rl.sandbox.server import SandboxServerConfig, serve
 from code_rl.settings import make_settings
+from tests.fusion.fusion_support import ServerProcess, collect, stdin_job
 
 SLEEP = {"code": "import time; time.sleep(1); print('done')", "language": "python"}
 

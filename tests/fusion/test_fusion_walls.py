@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 from code_rl.errors import IsolationError
 from code_rl.sandbox import embedded
@@ -21,6 +20,7 @@ from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.sandbox.fusion.client import FusionClient
 from code_rl.sandbox.fusion.payload import RESULT_FILE, make_chunk
 from code_rl.sandbox.fusion.records import read_records
+from tests.fusion.fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 SEARCH = """
 import os, re, sys

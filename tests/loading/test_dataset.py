@@ -11,7 +11,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
-from raw_rows import SAMPLES, SUM, taco
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.preparation.bench import STAGE_SETTINGS
@@ -27,6 +26,7 @@ from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import build_prompt, build_question
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.store import READERS
+from tests.loading.raw_rows import SAMPLES, SUM, taco
 
 
 def row(number):

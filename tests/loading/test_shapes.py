@@ -6,12 +6,24 @@ import copy
 import json
 
 import pytest
-from raw_rows import CALLS, METHOD, METHOD_STARTER, SAMPLES, SUM, TABLES, TOP, apps, lcbv5, prime_call, taco
 
 from code_rl.environments.wording import get_wording
 from code_rl.problems.prompts import build_prompt
 from code_rl.problems.sources.records import Origin, Skipped, Unsettled
 from code_rl.problems.sources.shapes import read_row, shape_of
+from tests.loading.raw_rows import (
+    CALLS,
+    METHOD,
+    METHOD_STARTER,
+    SAMPLES,
+    SUM,
+    TABLES,
+    TOP,
+    apps,
+    lcbv5,
+    prime_call,
+    taco,
+)
 
 ORIGIN = Origin("set", "set/train", 4)
 

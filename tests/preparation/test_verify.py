@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from corpus.rooms import room
 
 from code_rl.preparation.bench import Bench, make_entry
 from code_rl.preparation.ledger import Decision
@@ -18,6 +17,7 @@ from code_rl.preparation.verify import Verifier, run_verify
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.sandbox.executor import Execution, Job, Status
+from tests.corpus.rooms import room
 
 RIGHT = "a, b = map(int, input().split())\nif a > 0:\n    print(a + b)\nelse:\n    print(b)\n"
 SUMS = tuple(StdinTest(f"{a} {b}\n", f"{a + b if a > 0 else b}\n") for a, b in ((1, 2), (-3, 4), (10, 20), (0, 5)))

@@ -11,8 +11,6 @@ import zlib
 from datetime import date
 
 import pytest
-from corpus.reading import read_livecodebench, read_rows
-from corpus.rooms import data_file
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +27,8 @@ from code_rl.problems.sources.livecodebench import (
     shard_paths,
 )
 from code_rl.problems.sources.records import RowError, Skipped
+from tests.corpus.reading import read_livecodebench, read_rows
+from tests.corpus.rooms import data_file
 
 PUBLIC = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 PRIVATE = [{"input": "5 6\n", "output": "11\n", "testtype": "stdin"}]

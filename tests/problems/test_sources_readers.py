@@ -5,16 +5,6 @@ import copy
 from dataclasses import replace
 
 import pytest
-from corpus.reading import (
-    count_reasons,
-    read_humaneval,
-    read_humaneval_plus,
-    read_humaneval_plus_origin,
-    read_leetcode,
-    read_mbpp,
-    read_mbpp_plus,
-    read_rows,
-)
 
 from code_rl.errors import DataError
 from code_rl.problems.problem import CallTest, Problem
@@ -26,6 +16,16 @@ from code_rl.problems.values import BinaryTree, LinkedList
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.embedded import EmbeddedSandbox
+from tests.corpus.reading import (
+    count_reasons,
+    read_humaneval,
+    read_humaneval_plus,
+    read_humaneval_plus_origin,
+    read_leetcode,
+    read_mbpp,
+    read_mbpp_plus,
+    read_rows,
+)
 
 HUMANEVAL = {
     "task_id": "HumanEval/900",

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import httpx
 import pytest
 import tinker
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import EscapingProxy, settings
-from serve_support import ServerThread
-
 from code_rl.backends.adapters import download_adapter, read_embedded, read_folder
 from code_rl.backends.places import KEYLESS, Place
 from code_rl.commands.export import export_command
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
+from tests.remote.remote_support import EscapingProxy, settings
+from tests.serve.serve_support import ServerThread
 
 
 @pytest.fixture(scope="module")

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tinker
 from tinker import types
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import FaultyProxy, settings
-from serve_support import ServerThread
 
 from code_rl.backends.connect import logprobs_of
 from code_rl.backends.embedded import EmbeddedService
@@ -25,6 +19,8 @@ from code_rl.backends.preflight import context_of, load_tokenizer, probe_narrowi
 from code_rl.backends.remote import Link, RemoteSamplingClient
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
+from tests.remote.remote_support import FaultyProxy, settings
+from tests.serve.serve_support import ServerThread
 
 
 @pytest.fixture(scope="module")

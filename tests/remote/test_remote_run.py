@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from aiohttp import web
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import FaultyProxy, OtherServer, records, sampled, settings
-from serve_support import ServerThread
 
 from code_rl.backends.names import BUILT_IN_FOLDER, built_in_context
 from code_rl.backends.places import KEYLESS, Place
 from code_rl.backends.preflight import survey
 from code_rl.commands.train import train_command
 from code_rl.errors import ConfigError
+from tests.remote.remote_support import FaultyProxy, OtherServer, records, sampled, settings
+from tests.serve.serve_support import ServerThread
 
 
 @pytest.fixture(scope="module")

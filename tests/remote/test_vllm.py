@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from fake_vllm import FakeVllm
-from remote_support import FaultyProxy, OtherServer, sampled, settings
 
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
 from code_rl.runs.recorder import read_metrics
+from tests.remote.fake_vllm import FakeVllm
+from tests.remote.remote_support import FaultyProxy, OtherServer, sampled, settings
 
 
 def given(url: str, log_path: Path, **changes: str) -> dict[str, str]:

@@ -6,10 +6,10 @@ import random
 import re
 
 import pytest
-from chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.renderers import get_renderer
+from tests.renderers.chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 
 NAMES = tuple(TEMPLATES)
 COUNT = 240

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DARK, DESKTOP, PHONE, chromium, expect, open_page, watched
-from run_folders import write_run
 
 from code_rl.preparation.report import Dropped, Report, StageReport, render_page
 from code_rl.reports.page import write_report
 from code_rl.reports.run import open_run
+from tests.reports.browsing import DARK, DESKTOP, PHONE, chromium, expect, open_page, watched
+from tests.reports.run_folders import write_run
 
 
 @pytest.fixture(scope="module")

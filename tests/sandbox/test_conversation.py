@@ -7,10 +7,10 @@ import os
 from io import FileIO
 
 import pytest
-from sandbox_boxes import stdin_job
 
 from code_rl.sandbox.embedded import EmbeddedSandbox, conversation, pool
 from code_rl.sandbox.executor import CallInput, Conversation, Job, Limits, Status
+from tests.sandbox.sandbox_boxes import stdin_job
 
 INTERACTOR = "import os, time\ndef interact():\n    "
 

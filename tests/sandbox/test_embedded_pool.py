@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from sandbox_boxes import LEVELS, collect, run_one, stdin_job
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.connect import connect_executor
@@ -17,6 +16,7 @@ from code_rl.sandbox.embedded.guest import confine, wire
 from code_rl.sandbox.embedded.guest.supervisor import Supervisor
 from code_rl.sandbox.executor import Execution, Status, retries_of
 from code_rl.sandbox.starvation import CEILING
+from tests.sandbox.sandbox_boxes import LEVELS, collect, run_one, stdin_job
 
 ECHO = "print(input())"
 

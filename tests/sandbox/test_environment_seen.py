@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sandbox_boxes import LEVELS, run, stdin_job
+
+from tests.sandbox.sandbox_boxes import LEVELS, run, stdin_job
 
 PRINT_ENVIRONMENT = """
 import ctypes, os

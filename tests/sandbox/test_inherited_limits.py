@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox_boxes import LEVELS
+
+from tests.sandbox.sandbox_boxes import LEVELS
 
 PROGRAM = """
 import asyncio, resource

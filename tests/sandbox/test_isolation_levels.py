@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sandbox_boxes import LEVELS, run_jobs, run_one, stdin_job
 
 from code_rl.sandbox.executor import Status
+from tests.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one, stdin_job
 
 level = pytest.mark.parametrize("level", LEVELS)
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_boxes import LEVELS, collect, stdin_job
 
 from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.executor import Job
+from tests.sandbox.sandbox_boxes import LEVELS, collect, stdin_job
 
 JOBS = (
     stdin_job("print(input())", b"1", b"2"),

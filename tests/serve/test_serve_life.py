@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-from serve_support import API, Raw, ServeProcess, ServerThread, json_datum, json_pass
+from tests.serve.serve_support import API, Raw, ServeProcess, ServerThread, json_datum, json_pass
 
 TOKENS = list(range(20, 40))
 DATA = [json_datum(TOKENS)]

@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 import tinker
-from serve_support import ServerThread
 from tinker import types
 
 from code_rl.backends.server.seam import Facts, Load
 from code_rl.errors import ConfigError, DataError
+from tests.serve.serve_support import ServerThread
 
 
 def finished(value=None, error=None):

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Iterable
 import aiohttp
 
 from code_rl.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
-from walls.programs import source
-from walls.walks import WALKER, WALKS
+from tests.walls.programs import source
+from tests.walls.walks import WALKER, WALKS
 
 TAG = "".join(secrets.choice(string.ascii_letters) for _ in range(5))
 PIECES, LETTERS = 4, 12
