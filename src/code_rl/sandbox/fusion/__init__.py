@@ -1,5 +1,1 @@
-"""Sandbox Fusion: its wire protocol, and an Executor that runs submissions on such servers."""
-
-from code_rl.sandbox.fusion.client import FusionClient
-
-__all__ = ["FusionClient"]
+"""Sandbox Fusion: its wire protocol, and an Executor (`client`) that runs submissions on such servers."""
