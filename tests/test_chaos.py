@@ -115,7 +115,8 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
     async with contextlib.AsyncExitStack() as stack:
         run: Run = await assemble(config, log_path, resumes, Console(STEPS, 0), asyncio.Event(), stack)
         executor = ChaoticExecutor(run.executor, chaos)
-        backend = replace(run.backend, trainer=ChaoticTrainer(run.backend.trainer, chaos))
+        trainer: Any = ChaoticTrainer(run.backend.trainer, chaos)
+        backend = replace(run.backend, trainer=trainer)
         before = asyncio.all_tasks()
         try:
             with cancelled_by_service():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -161,7 +161,7 @@ def test_what_is_refused_is_not_tried_again():
 
 
 def test_past_the_patience_every_waiting_submission_ends_with_one_clear_error():
-    async def go() -> list[BaseException]:
+    async def go() -> Sequence[object]:
         flaky = Flaky()
         flaky.gone = True
         executor = patient(flaky, 0.2)
@@ -198,7 +198,7 @@ def test_nothing_is_left_waiting_when_the_executor_is_closed_in_an_outage():
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await executor.aclose()
-        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        return asyncio.all_tasks() - {asyncio.current_task()}
 
     assert asyncio.run(go()) == set()
 

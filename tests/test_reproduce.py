@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from code_rl.cli import main
-from code_rl.commands.reproduce import BEFORE, RUN, STATE, make_plan, read_published, reproduce_command
-from code_rl.commands.reproduce_view import differences
+from code_rl.commands.reproduce import RUN, STATE, make_plan, read_published, reproduce_command
+from code_rl.commands.reproduce_view import BEFORE, differences
 from code_rl.config.recipes import RECIPES, read_recipe
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.problems.builtin import test_split as builtin_split

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -82,7 +83,7 @@ def test_last_checkpoint_is_the_last_with_the_key(tmp_path):
 
 def test_a_checkpoint_is_saved_from_a_script_and_from_within_a_running_loop(tmp_path):
     service = EmbeddedService(state_dir=tmp_path / "state")
-    trainer = service.create_lora_training_client("tiny", rank=4, seed=0).result()
+    trainer: Any = service.create_lora_training_client("tiny", rank=4, seed=0).result()
 
     async def within() -> dict[str, str]:
         return save_checkpoint(trainer, "b", tmp_path, {"step": 2})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_wrong_takes_correctness_and_leaves_the_format_score():
 def test_soft_penalty_sinks_linearly_over_the_buffer(length, taken):
     member = trajectory(reward=1.0, length=length, truncated=length == 100)
     penalty = objective(shaping=Shaping("penalty", 40, 0.5))
-    assert credit(group_of([member], max_tokens=100), penalty).rewards_G == (pytest.approx(1.0 - taken),)
+    assert credit(group_of([member], max_tokens=100), penalty).rewards_G == pytest.approx((1.0 - taken,))
 
 
 @given(binary)
@@ -136,7 +137,7 @@ def test_examples_carry_the_logprobs_that_made_them():
         assert example.array("logprobs")[example.sampled].tolist() == pytest.approx(member.logprobs)
 
 
-def examples_with_gap(ratios, advantages):
+def examples_with_gap(ratios, advantages) -> tuple[list[Any], list[Any]]:
     """Examples, and trainer logprobs that differ from the sampler's by log(ratio), token by token."""
     examples, logprobs = [], []
     for ratio_T, reward in zip(ratios, advantages, strict=True):

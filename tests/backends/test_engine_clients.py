@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -366,13 +367,14 @@ def test_unknown_losses_are_refused_by_name(name):
 
 def test_unknown_loss_settings_are_refused_by_name():
     _, trainer = client()
-    for loss, config in [
+    refused: list[tuple[str, dict[str, Any]]] = [
         ("ppo", {"clip_ratio": 0.2}),
         ("importance_sampling", {"clip_low_threshold": 0.8}),
         ("ppo", {"clip_low_threshold": float("nan")}),
         ("ppo", {"clip_low_threshold": "0.8"}),
         ("ppo", {"clip_low_threshold": 1.5}),
-    ]:
+    ]
+    for loss, config in refused:
         with pytest.raises(ConfigError, match=next(iter(config))):
             trainer.forward(data(), loss, config)
 
@@ -419,11 +421,12 @@ def test_other_optimizers_and_bad_values_are_refused():
 
 
 def test_services_refuse_what_they_cannot_honour(tmp_path):
-    for kwargs, word in [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"device": "abacus"}, "abacus"),
         ({"device": "cpu", "dtype": "float16"}, "float16"),
         ({"device": "cpu", "threads": 0}, "threads"),
-    ]:
+    ]
+    for kwargs, word in refused:
         with pytest.raises(ConfigError, match=word):
             EmbeddedService(**kwargs)
     if not torch.cuda.is_available():

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_merged_folder_generates_the_same_greedy_text_as_the_sampler(exported):
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Print the sum of two integers."}], add_generation_prompt=True, return_dict=False
     )
-    model = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
     theirs = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40, temperature=None)[
         0, len(prompt) :
     ]

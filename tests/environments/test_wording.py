@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_wording_of_ones_own_is_a_function_by_its_path(module):
 @pytest.mark.parametrize("setting", ["prompt", "system_prompt"])
 def test_an_environment_of_ones_own_words_its_problems_itself(setting):
     with pytest.raises(ConfigError, match=f"{setting}= has no effect with environment=tests.newcomer:Twice"):
-        get_environment("tests.newcomer:Twice", **{setting: "plain"})
+        get_environment("tests.newcomer:Twice", **dict[str, Any]({setting: "plain"}))
 
 
 def test_training_and_its_evaluations_draw_in_these_words_from_so_few_tokens(tmp_path):

@@ -282,8 +282,12 @@ def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, se
 
 def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes_on(problems, tmp_path, serve, capsys, monkeypatch):  # fmt: skip
     monkeypatch.setattr(endpoint_module, "FIRST_PAUSE_S", 0.02)
-    served = serve(lambda body, attempt: RIGHT if served.server.answered < 5 or back else "drop")
-    back = []
+    back: list[bool] = []
+
+    def script(body, attempt):
+        return RIGHT if served.server.answered < 5 or back else "drop"
+
+    served = serve(script)
     out = tmp_path / "out"
     settings = {
         "benchmark": problems,

@@ -90,7 +90,7 @@ class Workshop:
         whole, name = self.whole(), f"{fault}-{stage}".replace(" ", "-")
         words = self.given(name, **MORE.get(fault, {}))
         log_path, marker = Path(words["log_path"]), self.folder / name / "struck"
-        more = {
+        more: dict[str, Any] = {
             "folder": str(self.folder / name),
             "log_path": str(log_path),
             "dataset": words["dataset"],

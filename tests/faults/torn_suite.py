@@ -289,7 +289,7 @@ def quicken() -> None:
     """Leave out what costs time and shows nothing here: fsync, and reading the tokenizer anew for each case."""
     from transformers import AutoTokenizer
 
-    os.fsync = lambda _: None
+    os.fsync = lambda fd: None
     AutoTokenizer.from_pretrained = cache(AutoTokenizer.from_pretrained)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import signal
 
 import pytest
@@ -78,8 +79,9 @@ async def flipped_bit(body, forward):
 
 
 async def cut_connection(body, forward):
-    answer = web.json_response(await forward(body))
-    answer.content_length = len(answer.body) + 1000
+    text = json.dumps(await forward(body))
+    answer = web.json_response(text=text)
+    answer.content_length = len(text.encode()) + 1000
     answer.force_close()
     return answer
 

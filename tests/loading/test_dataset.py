@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from typing import Any
 
 import chz
 import pyarrow
@@ -49,7 +50,7 @@ def write(path, count):
     elif path.suffix == ".json":
         path.write_text(json.dumps([row(number) for number in range(count)]))
     else:
-        packers = {".gz": gzip.compress, ".zst": zstandard.compress}
+        packers: dict[str, Any] = {".gz": gzip.compress, ".zst": zstandard.compress}
         path.write_bytes(packers.get(path.suffix, bytes)(lines(count)))
     return path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 import pytest
 
@@ -184,7 +185,7 @@ def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(name):
     assert get_wording("code-r1")(read(row).view()) == row["prompt"]
 
 
-BAD_VERL = {
+BAD_VERL: dict[str, dict[str, Any]] = {
     "not_tests": {"reward_model": {"ground_truth": json.dumps({"pytest": "def test_it(): ..."})}},
     "blank_statement": {"prompt": [{"role": "system", "content": "Add two numbers."}]},
     "test_is_not_python": {"reward_model": {"ground_truth": json.dumps({"functional": "def check(:"})}},

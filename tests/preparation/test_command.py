@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def report(out: Path) -> dict[str, object]:
+def report(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "report.json").read_text()))
 
 

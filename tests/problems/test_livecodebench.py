@@ -9,6 +9,7 @@ import os
 import pickle
 import zlib
 from datetime import date
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -138,7 +139,7 @@ def test_tests_that_unpack_beyond_the_limit_are_refused(monkeypatch):
         decode_private_tests(pack("[" + " " * (1 << 20) + "]"))
 
 
-BAD = {
+BAD: dict[str, dict[str, Any]] = {
     "missing_field": {"question_content": None},
     "wrong_field_type": {"starter_code": 3},
     "bad_date": {"contest_date": "last spring"},

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Status
 from tests.sandbox.sandbox_boxes import LEVELS, collect, run_one, stdin_job
 

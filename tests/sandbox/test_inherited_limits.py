@@ -12,7 +12,7 @@ PROGRAM = """
 import asyncio, resource
 {before}
 from code_rl.errors import ConfigError
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, StdinInput
 resource.setrlimit(resource.{kind}, ({limit}, {limit}))
 

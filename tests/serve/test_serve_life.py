@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -159,7 +160,7 @@ def test_a_cancelled_sample_is_not_drawn(tmp_path):
         model = raw.model(raw.session())
         snapshot = sampler(raw, model, 1)
         sampled(raw, snapshot, 0)
-        engine = server.core.engines["tiny"]
+        engine: Any = server.core.engines["tiny"]
         import threading
 
         gate = threading.Event()

@@ -92,7 +92,7 @@ class Server:
             os.write(handle, f"{os.getpid()} {id(learner)} {learner.adam.steps}\n".encode())
             return metrics
 
-        Learner.optim_step = noted  # type: ignore[method-assign]
+        Learner.optim_step = noted  # type: ignore[assignment]
         return serve_command(given)
 
 

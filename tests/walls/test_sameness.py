@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, StdinInput, closing
 from tests.corpus.rooms import CONFINED
 from tests.walls.programs import source
