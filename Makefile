@@ -36,7 +36,7 @@ unit: $(VENV)/.installed
 
 slow: $(VENV)/.installed
 	mkdir -p build
-	$(BIN)/pytest -m slow --junitxml=build/slow.xml; status=$$?; $(BIN)/python scripts/write_slow_index.py build/slow.xml; exit $$status
+	$(BIN)/pytest -m slow --junitxml=build/slow.xml; status=$$?; $(BIN)/python scripts/write_slow_index.py build/*.xml; exit $$status
 
 audit: $(VENV)/.installed
 	$(BIN)/python scripts/audit.py

@@ -23,19 +23,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from walls.between import BETWEEN
-from walls.blame import BLAME, BLAMED_CHECKERS
-from walls.holders import HOLDERS, PATIENT
-from walls.honest import HONEST
-from walls.programs import Entry
-from walls.thieves import ASKED, CHECKER_THIEVES, OWNERS, THIEVES
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, Limits, Status, StdinInput
+from tests.walls.between import BETWEEN
+from tests.walls.blame import BLAME, BLAMED_CHECKERS
+from tests.walls.holders import HOLDERS, PATIENT
+from tests.walls.honest import HONEST
+from tests.walls.programs import Entry
+from tests.walls.thieves import ASKED, CHECKER_THIEVES, OWNERS, THIEVES
 
 SETTINGS = {
     "seconds": "20",

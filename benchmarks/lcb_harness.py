@@ -31,7 +31,7 @@ from code_rl.evaluation.runner import judge_both
 from code_rl.problems.builtin import SPLITS, test_split
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import LCB_PRELUDE
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
 TIMEOUT_S = 2
 STDIN_MOCK = "it gives programs a mock of stdin that cannot do this; here they are programs on a real stdin"

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,10 +23,8 @@ from typing import Any
 from unittest.mock import patch
 
 import chz
-from latency import Latency, SlowExecutor, Spent, remote
 from rich.console import Console as Rich
 from rich.table import Table
-from shared_cores import simulate_shared
 
 import code_rl.evaluation.evaluate
 from code_rl.assembly import assemble
@@ -37,6 +36,10 @@ from code_rl.forecast import Plan, StageTimes, simulate
 from code_rl.loop import train
 from code_rl.run import Run
 from code_rl.runs.recorder import read_metrics
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.latency import Latency, SlowExecutor, Spent, remote
+from benchmarks.shared_cores import simulate_shared
 
 
 @chz.chz

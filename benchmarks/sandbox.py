@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from code_rl.sandbox.connect import check_executor, connect_executor
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Executor, Job, StdinInput
 
 SLEEPER = "import time\ntime.sleep(2)\nprint(input())\n"

@@ -17,23 +17,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from corpus.cheats_call import CHEATS_CALL  # noqa: E402
-from corpus.cheats_stdin import CHEATS_STDIN  # noqa: E402
-from corpus.honest_call import HONEST_CALL  # noqa: E402
-from corpus.honest_stdin import HONEST_STDIN  # noqa: E402
-from corpus.leaks import LEAKS  # noqa: E402
-from walls.between import BETWEEN  # noqa: E402
-from walls.blame import BLAME  # noqa: E402
-from walls.holders import HOLDERS  # noqa: E402
-from walls.honest import HONEST, needs  # noqa: E402
-from walls.thieves import OWNERS, THIEVES  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from code_rl.preparation.trials import mutants  # noqa: E402
 from code_rl.problems.builtin import BuiltinTrainSet  # noqa: E402
 from code_rl.problems.native import problem_to_json  # noqa: E402
 from code_rl.problems.problem import Problem, StdinTest  # noqa: E402
+from tests.corpus.cheats_call import CHEATS_CALL  # noqa: E402
+from tests.corpus.cheats_stdin import CHEATS_STDIN  # noqa: E402
+from tests.corpus.honest_call import HONEST_CALL  # noqa: E402
+from tests.corpus.honest_stdin import HONEST_STDIN  # noqa: E402
+from tests.corpus.leaks import LEAKS  # noqa: E402
+from tests.walls.between import BETWEEN  # noqa: E402
+from tests.walls.blame import BLAME  # noqa: E402
+from tests.walls.holders import HOLDERS  # noqa: E402
+from tests.walls.honest import HONEST, needs  # noqa: E402
+from tests.walls.thieves import OWNERS, THIEVES  # noqa: E402
 
 FOLDER = ROOT / "src" / "code_rl" / "audit" / "corpus"
 MUTATED, MUTANTS_EACH = 60, 3

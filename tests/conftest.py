@@ -7,6 +7,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers share the cores
 import pytest
 from hypothesis import settings
 
+from tests.boxes import end_servers
+
 settings.register_profile("no-clock", deadline=None)
 settings.load_profile("no-clock")
 
@@ -17,3 +19,7 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CODE_RL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_sessionfinish():
+    end_servers()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_support import rollouts, small
 
 from code_rl.commands.train import train_command
 from code_rl.errors import ConfigError
+from tests.pipeline_support import rollouts, small
 
 
 @pytest.mark.parametrize(
@@ -21,31 +21,31 @@ from code_rl.errors import ConfigError
 )
 @pytest.mark.filterwarnings("ignore:coroutine")
 def test_a_broken_part_is_named_in_one_line(tmp_path, setting, name):
-    with pytest.raises(ConfigError, match=rf"^{setting}=broken_parts:{name} "):
-        train_command(small(tmp_path / "run", max_steps=1, **{setting: f"broken_parts:{name}"}))
+    with pytest.raises(ConfigError, match=rf"^{setting}=tests.broken_parts:{name} "):
+        train_command(small(tmp_path / "run", max_steps=1, **{setting: f"tests.broken_parts:{name}"}))
     if setting == "loss":
         assert not (tmp_path / "run" / "rollouts.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", ["sentence", "bare"])
 def test_a_wording_that_gives_text_is_told_that_a_list_of_messages_is_wanted(tmp_path, name):
-    with pytest.raises(ConfigError, match=rf"prompt=broken_parts:{name} .*a list of messages is wanted"):
-        train_command(small(tmp_path / "run", max_steps=1, prompt=f"broken_parts:{name}"))
+    with pytest.raises(ConfigError, match=rf"prompt=tests.broken_parts:{name} .*a list of messages is wanted"):
+        train_command(small(tmp_path / "run", max_steps=1, prompt=f"tests.broken_parts:{name}"))
 
 
 def test_a_clip_range_that_a_loss_does_not_take_is_refused_before_anything_is_sampled(tmp_path):
-    with pytest.raises(ConfigError, match=r"clip_low=0\.1: loss=broken_parts:PLAIN has no such bound"):
-        train_command(small(tmp_path / "run", loss="broken_parts:PLAIN", clip_low=0.1))
+    with pytest.raises(ConfigError, match=r"clip_low=0\.1: loss=tests.broken_parts:PLAIN has no such bound"):
+        train_command(small(tmp_path / "run", loss="tests.broken_parts:PLAIN", clip_low=0.1))
     assert not (tmp_path / "run" / "rollouts.jsonl").exists()
 
 
 def test_an_environment_that_ends_on_the_public_tests_is_told_which_call_is_for_the_last_answer(tmp_path):
-    with pytest.raises(ConfigError, match=r"environment=broken_parts:Hasty .*verdict of judge_public"):
-        train_command(small(tmp_path, max_steps=1, environment="broken_parts:Hasty"))
+    with pytest.raises(ConfigError, match=r"environment=tests.broken_parts:Hasty .*verdict of judge_public"):
+        train_command(small(tmp_path, max_steps=1, environment="tests.broken_parts:Hasty"))
 
 
 def test_an_environment_that_never_ends_is_ended_at_its_max_turns(tmp_path):
-    assert train_command(small(tmp_path, max_steps=1, environment="broken_parts:Endless", save_every=0)) == 0
+    assert train_command(small(tmp_path, max_steps=1, environment="tests.broken_parts:Endless", save_every=0)) == 0
     rows = [row for group in rollouts(tmp_path) for row in group["completions"]]
     assert not any("turns" in row for row in rows)
 

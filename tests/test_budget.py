@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_support import rollouts, small, untimed
 from transformers import AutoTokenizer
 
 from benchmarks.shared_cores import simulate_shared
@@ -24,6 +23,7 @@ from code_rl.errors import ConfigError, DataError
 from code_rl.forecast import Plan, StageTimes, assumptions, forecast, simulate
 from code_rl.renderers import get_renderer
 from code_rl.runs.recorder import read_metrics
+from tests.pipeline_support import rollouts, small, untimed
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_support import rollouts, small
 
 from code_rl.assembly import assemble
 from code_rl.commands.train import prepare
@@ -25,6 +24,7 @@ from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file, steps_in
 from code_rl.runs.journal import read_journal
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import Execution, Executor, Job
+from tests.pipeline_support import rollouts, small
 
 TIMEOUT_S = 240
 STEPS = 3
@@ -115,7 +115,8 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
     async with contextlib.AsyncExitStack() as stack:
         run: Run = await assemble(config, log_path, resumes, Console(STEPS, 0), asyncio.Event(), stack)
         executor = ChaoticExecutor(run.executor, chaos)
-        backend = replace(run.backend, trainer=ChaoticTrainer(run.backend.trainer, chaos))
+        trainer: Any = ChaoticTrainer(run.backend.trainer, chaos)
+        backend = replace(run.backend, trainer=trainer)
         before = asyncio.all_tasks()
         try:
             with cancelled_by_service():

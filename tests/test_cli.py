@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from code_rl import __version__
+from code_rl.cli import main
 from code_rl.errors import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parent.parent
@@ -49,12 +50,21 @@ def call(*words: str, module: str = "train.py", **environment: str) -> subproces
         (["executor=localhost"], "executor"),
     ],
 )
-def test_bad_settings_are_one_clear_line_and_exit_code_2(words, message, tmp_path):
-    result = call(*words, HOME=str(tmp_path))
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.count("\n") == 1
+def test_bad_settings_are_one_clear_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(ROOT)
+    assert main(["train", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("error: ")
+    assert message in error
+
+
+@pytest.mark.parametrize("words", [["learning_rat=1"], ["log_path=train.py"]])
+def test_a_process_says_it_alike(words):
+    result = call(*words)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith("error: ")
-    assert message in result.stderr
 
 
 def test_unknown_verb_gets_a_suggestion():

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import chz
 import pytest
-from pipeline_support import small
 
 import code_rl
 from code_rl.algorithm.metrics import METRICS
@@ -26,6 +25,7 @@ from code_rl.config import Config
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.runs.recorder import read_metrics
 from code_rl.settings import read_arguments
+from tests.pipeline_support import small
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_support import rollouts, small, untimed
 
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
 from code_rl.runs.checkpoints import read_checkpoints, write_checkpoints
+from tests.pipeline_support import rollouts, small, untimed
 
 
 @pytest.fixture(scope="module")

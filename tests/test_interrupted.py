@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from pipeline_support import small, untimed
 
 import code_rl.assembly
 from code_rl.commands.train import prepare, train_command
 from code_rl.errors import ConfigError
 from code_rl.runs.directory import read_config
 from code_rl.runs.lock import LOCK
+from tests.pipeline_support import small, untimed
 
 ROOT = Path(__file__).parent.parent
 MINUTE = 60.0

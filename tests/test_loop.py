@@ -147,7 +147,7 @@ class FailingSometimes:
 def test_completions_that_the_sandbox_lost_are_masked_counted_and_no_part_of_a_baseline(tmp_path, monkeypatch):
     import code_rl.assembly
 
-    connect = code_rl.assembly.connect_executor
+    connect = vars(code_rl.assembly)["connect_executor"]
     monkeypatch.setattr(
         code_rl.assembly, "connect_executor", lambda *args, **kwargs: FailingSometimes(connect(*args, **kwargs))
     )
@@ -174,7 +174,12 @@ def test_max_tokens_beyond_the_context_is_capped_and_said(tmp_path, capsys):
 
 
 def test_interrupt_finishes_the_step_saves_and_says_how_to_resume(tmp_path):
-    words = [f"{name}={value}" for name, value in small(tmp_path / "run", max_steps="-1", eval_every="-1").items()]
+    words = [
+        f"{name}={value}"
+        for name, value in small(
+            tmp_path / "run", batch_size="8", max_tokens="24", max_steps="-1", eval_every="-1"
+        ).items()
+    ]
     process = subprocess.Popen(
         [sys.executable, "train.py", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

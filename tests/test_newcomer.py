@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 
-import newcomer
 import pytest
-from pipeline_support import rollouts, small, untimed
 
 from code_rl.backends.preflight import load_tokenizer
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.sources import shapes
+from tests import newcomer
+from tests.pipeline_support import rollouts, small, untimed
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
 
@@ -23,7 +23,7 @@ def trained(tmp_path, name="run", **settings):
 
 
 def test_an_advantage_is_a_function_of_rewards(tmp_path):
-    trained(tmp_path, advantage="newcomer:median")
+    trained(tmp_path, advantage="tests.newcomer:median")
     for group in rollouts(tmp_path / "run"):
         rewards = sorted(row["reward"] for row in group["completions"])
         if rewards[0] != rewards[-1]:
@@ -32,7 +32,7 @@ def test_an_advantage_is_a_function_of_rewards(tmp_path):
 
 
 def test_a_reward_is_a_function_of_a_trajectory(tmp_path):
-    trained(tmp_path, reward="newcomer:short", format_coef=0)
+    trained(tmp_path, reward="tests.newcomer:short", format_coef=0)
     rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]
     assert any(row["verdict"] == "passed" for row in rows)
     for row in rows:
@@ -40,7 +40,7 @@ def test_a_reward_is_a_function_of_a_trajectory(tmp_path):
 
 
 def test_a_loss_of_ones_own_that_is_the_built_in_one_trains_alike(tmp_path):
-    own = trained(tmp_path, "own", loss="newcomer:SAME_AS_BUILT_IN")
+    own = trained(tmp_path, "own", loss="tests.newcomer:SAME_AS_BUILT_IN")
     built_in = trained(tmp_path, "built_in")
     assert own["n_datums"] > 0
     assert own["loss"] == pytest.approx(built_in["loss"], rel=1e-5)
@@ -48,7 +48,7 @@ def test_a_loss_of_ones_own_that_is_the_built_in_one_trains_alike(tmp_path):
 
 
 def test_a_loss_of_ones_own_is_logged_by_its_formula(tmp_path):
-    record = trained(tmp_path, loss="newcomer:REINFORCE")
+    record = trained(tmp_path, loss="tests.newcomer:REINFORCE")
     advantage, tokens = 0.0, 0
     for group in rollouts(tmp_path / "run"):
         if not group["skipped"]:
@@ -59,7 +59,7 @@ def test_a_loss_of_ones_own_is_logged_by_its_formula(tmp_path):
 
 
 def test_a_wording_is_a_function_of_what_a_problem_shows(tmp_path):
-    trained(tmp_path, prompt="newcomer:brief", max_tokens=32)
+    trained(tmp_path, prompt="tests.newcomer:brief", max_tokens=32)
     words_of = load_tokenizer("tiny").decode
     assert all(
         "one Python program in a code block" in words_of(row["prompt_tokens"]) for row in rollouts(tmp_path / "run")
@@ -67,15 +67,15 @@ def test_a_wording_is_a_function_of_what_a_problem_shows(tmp_path):
 
 
 def test_an_environment_is_a_class_with_two_calls(tmp_path):
-    record = trained(tmp_path, environment="newcomer:Twice", max_tokens=128)
+    record = trained(tmp_path, environment="tests.newcomer:Twice", max_tokens=128)
     assert 1.0 < record["turns"] <= 2.0
     rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]
     assert all(len(row.get("turns", ())) <= 1 for row in rows)
 
 
 def test_the_settings_of_a_run_name_the_parts(tmp_path):
-    trained(tmp_path, advantage="newcomer:median")
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["advantage"] == "newcomer:median"
+    trained(tmp_path, advantage="tests.newcomer:median")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["advantage"] == "tests.newcomer:median"
 
 
 def native(path, *names):
@@ -108,13 +108,13 @@ def test_a_benchmark_of_ones_own_is_a_file(tmp_path, monkeypatch):
 
 
 def test_a_benchmark_of_ones_own_is_an_object(tmp_path):
-    assert main(["eval", "benchmark=newcomer:sums", "model=reference", f"out={tmp_path / 'out'}"]) == 0
+    assert main(["eval", "benchmark=tests.newcomer:sums", "model=reference", f"out={tmp_path / 'out'}"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert (results["problems"], results["pass@1"], results["benchmark"]) == (3, 1.0, "newcomer:sums")
+    assert (results["problems"], results["pass@1"], results["benchmark"]) == (3, 1.0, "tests.newcomer:sums")
 
 
 def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
-    for name in ("newcomer:nothing", "newcomer:median", "newcomr"):
+    for name in ("tests.newcomer:nothing", "tests.newcomer:median", "newcomr"):
         assert main(["eval", f"benchmark={name}", "model=reference", f"out={tmp_path / 'out'}"]) == 2
         assert name in capsys.readouterr().err
 
@@ -122,24 +122,24 @@ def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
 def test_a_reader_of_rows_of_ones_own_is_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "3"]]}) + "\n")
-    (problem,) = open_dataset("newcomer:pairs")
+    (problem,) = open_dataset("tests.newcomer:pairs")
     assert (problem.id, problem.tests[0].expected) == ("pairs/0", "3")
-    before = open_dataset("newcomer:pairs").fingerprint()
+    before = open_dataset("tests.newcomer:pairs").fingerprint()
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "4"]]}) + "\n")
-    assert open_dataset("newcomer:pairs").fingerprint() != before
+    assert open_dataset("tests.newcomer:pairs").fingerprint() != before
 
 
 def test_an_object_of_ones_own_is_a_data_set_too(tmp_path, capsys):
-    dataset = open_dataset("newcomer:sums")
+    dataset = open_dataset("tests.newcomer:sums")
     assert [item.id for item in dataset] == ["sum-0", "sum-1", "sum-2"]
-    assert dataset.fingerprint() == open_dataset("newcomer:sums").fingerprint()
+    assert dataset.fingerprint() == open_dataset("tests.newcomer:sums").fingerprint()
     (tmp_path / "q.jsonl").write_text('{"problem_id": "sum-1", "program_id": 0, "code": "print(3)"}\n')
-    words = ["problems=newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
+    words = ["problems=tests.newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
     assert main(["judge", *words]) == 0
     assert '"passed"' in (tmp_path / "v.jsonl").read_text()
     capsys.readouterr()
-    assert main(["judge", *["problems=newcomer:nothing"], *words[1:]]) == 2
-    assert "problems=newcomer:nothing cannot be loaded" in capsys.readouterr().err
+    assert main(["judge", *["problems=tests.newcomer:nothing"], *words[1:]]) == 2
+    assert "problems=tests.newcomer:nothing cannot be loaded" in capsys.readouterr().err
 
 
 def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):

@@ -10,13 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 import httpx
 import pytest
-from pipeline_support import rollouts, small, untimed
 
 from code_rl.backends.places import BackendKind, Place
 from code_rl.backends.remote import Link, RemoteFuture
@@ -24,9 +23,8 @@ from code_rl.errors import BackendError, OutageError, SandboxError
 from code_rl.runs.journal import read_journal
 from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.sandbox.retries import LOSSES, OUTAGES, LostError, RefusedError, Retries
-
-sys.path.insert(0, str(Path(__file__).parent / "fusion"))
-from fusion_support import ServerProcess
+from tests.fusion.fusion_support import ServerProcess
+from tests.pipeline_support import rollouts, small, untimed
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,7 +161,7 @@ def test_what_is_refused_is_not_tried_again():
 
 
 def test_past_the_patience_every_waiting_submission_ends_with_one_clear_error():
-    async def go() -> list[BaseException]:
+    async def go() -> Sequence[object]:
         flaky = Flaky()
         flaky.gone = True
         executor = patient(flaky, 0.2)
@@ -200,7 +198,7 @@ def test_nothing_is_left_waiting_when_the_executor_is_closed_in_an_outage():
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await executor.aclose()
-        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        return asyncio.all_tasks() - {asyncio.current_task()}
 
     assert asyncio.run(go()) == set()
 

@@ -12,12 +12,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pipeline_support import SMALL, rollouts, sequential_reference, small, untimed
 
 from code_rl.commands.train import train_command
 from code_rl.concurrency import SideWork
 from code_rl.errors import BackendError, CheckpointError
 from code_rl.runs.journal import read_journal
+from tests.pipeline_support import SMALL, rollouts, sequential_reference, small, untimed
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import chz
 import pytest
-from pipeline_support import small
-from preparation.test_strengthen import LAST, LOOP, MAX, SCAN, SORTED
 
 from code_rl.cli import main
 from code_rl.commands.train import train_command
@@ -22,6 +20,8 @@ from code_rl.problems.problem import Problem
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
 from code_rl.runs.directory import with_checksum
+from tests.pipeline_support import small
+from tests.preparation.test_strengthen import LAST, LOOP, MAX, SCAN, SORTED
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_support import small, untimed
 
 from code_rl.cli import main
 from code_rl.commands.train import train_command
 from code_rl.runs.directory import with_checksum
 from code_rl.runs.files import read_lines
+from tests.pipeline_support import small, untimed
 
 RICH = {
     "loss": "ppo", "clip_high": "0.28", "kl_coef": "0.05", "num_minibatches": "2", "dynamic_sampling": "1", "max_steps_off_policy": "1",
@@ -115,10 +115,10 @@ def test_overlong_judged_brings_masked_completions_back_and_says_what_it_assumes
 
 
 def test_a_reward_that_reads_what_no_recording_has_is_refused_by_name(tmp_path, capsys):
-    assert train_command(small(tmp_path, max_steps=1, save_every=0, reward="broken_parts:quick")) == 0
+    assert train_command(small(tmp_path, max_steps=1, save_every=0, reward="tests.broken_parts:quick")) == 0
     assert main(["replay", f"log_path={tmp_path}"]) == 2
     error = capsys.readouterr().err
-    assert "reward=broken_parts:quick" in error
+    assert "reward=tests.broken_parts:quick" in error
     assert "no cpu_s of a verdict" in error
     assert error.count("\n") == 1
 

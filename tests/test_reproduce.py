@@ -15,16 +15,16 @@ import chz
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from evaluation.test_benchmarks import HUMANEVAL, MBPP_PLUS
 
 from code_rl.cli import main
-from code_rl.commands.reproduce import BEFORE, RUN, STATE, make_plan, read_published, reproduce_command
-from code_rl.commands.reproduce_view import differences
+from code_rl.commands.reproduce import RUN, STATE, make_plan, read_published, reproduce_command
+from code_rl.commands.reproduce_view import BEFORE, differences
 from code_rl.config.recipes import RECIPES, read_recipe
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.problems.builtin import test_split as builtin_split
 from code_rl.problems.sources.verl import CODE_R1_SYSTEM, code_r1_question
 from code_rl.runs.directory import with_checksum
+from tests.evaluation.test_benchmarks import HUMANEVAL, MBPP_PLUS
 
 NAMES = sorted(path.stem for path in (RECIPES / "reproduce").glob("*.toml"))
 

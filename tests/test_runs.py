@@ -6,11 +6,11 @@ import asyncio
 import json
 import logging
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_support import rollouts, small
 
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.commands.train import train_command
@@ -21,6 +21,7 @@ from code_rl.runs.files import JsonLines, keep_lines, read_lines, write_atomical
 from code_rl.runs.journal import Journal, read_journal
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.trackers import TRACKERS
+from tests.pipeline_support import rollouts, small
 from tinker_utils.log import setup_logging as course_logging
 
 
@@ -82,7 +83,7 @@ def test_last_checkpoint_is_the_last_with_the_key(tmp_path):
 
 def test_a_checkpoint_is_saved_from_a_script_and_from_within_a_running_loop(tmp_path):
     service = EmbeddedService(state_dir=tmp_path / "state")
-    trainer = service.create_lora_training_client("tiny", rank=4, seed=0).result()
+    trainer: Any = service.create_lora_training_client("tiny", rank=4, seed=0).result()
 
     async def within() -> dict[str, str]:
         return save_checkpoint(trainer, "b", tmp_path, {"step": 2})

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_support import small
 
 from code_rl.cli import main
 from code_rl.commands.report import report_command
 from code_rl.redaction import HIDDEN, holds_key, redacted
 from code_rl.runs.logs import setup_logging
+from tests.pipeline_support import small
 
 ROOT = Path(__file__).parent.parent
 KEY = "tml-Kq8vXw2LmZ5tRn7B"

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from preparation.planted import planted_set
 
 from code_rl.cli import main
 from code_rl.errors import ConfigError
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.shards import Shard, read_shard, shard_paths
+from tests.preparation.planted import planted_set
 
 RESULTS = ("train.jsonl", "test.jsonl", "manifest.json", "dropped.jsonl")
 

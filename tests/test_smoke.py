@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from pipeline_support import small
 
 from code_rl.commands.train import train_command
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
 from code_rl.reports.text import summary
 from code_rl.runs.smoke import FAIL, OPEN, PASS, smoke_lines, smoke_test
+from tests.pipeline_support import small
 
 
 def records(count, *, form=(0.7, 0.97), reward=0.01, correct=(0.05, 0.15), held_out=(0.2, 0.4), noise=0.02):

@@ -158,13 +158,13 @@ def test_keys_are_found_in_an_env_file_from_the_working_directory_upwards(tmp_pa
 
 
 def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, monkeypatch):
-    monkeypatch.setattr("code_rl.commands.train.settings_of", lambda path: {"max_steps": was})
+    before = {"max_steps": 3}
+    monkeypatch.setattr("code_rl.commands.train.settings_of", lambda path: dict(before))
     endless = {"backend": "tinker", "model_name": "x", "max_steps": "-1", "log_path": str(tmp_path)}
     for name, value in KEY.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TINKER_BASE_URL", raising=False)
-    was = 3
     with pytest.raises(ConfigError, match="nothing limits what this run spends"):
         confirm(make_config(endless), resumes=True)
-    was = -1
+    before["max_steps"] = -1
     confirm(make_config(endless), resumes=True)

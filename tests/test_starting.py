@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_support import small
 from rich.console import Console as RichConsole
 
 import code_rl.loop
@@ -31,6 +30,7 @@ from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
 from code_rl.runs.files import read_lines
 from code_rl.runs.recorder import read_metrics
+from tests.pipeline_support import small
 
 HOSTILE = "a[/x][bold]:smile:"
 
@@ -243,7 +243,7 @@ def test_a_prompt_that_leaves_no_more_than_the_buffer_gives_its_place_wherever_i
     tests = [{"kind": "stdin", "input": "", "expected": ""}]
     rows = [{"id": f"p{i}", "statement": "a " * (2 if i < 64 else 430), "tests": tests} for i in range(70)]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    order = [problem["id"] for problem in ProblemOrder(rows, 0).batch(0, 16)]  # type: ignore[arg-type, index]
+    order = [problem["id"] for problem in ProblemOrder(rows, 0).batch(0, 16)]  # type: ignore[arg-type]
     late = [name for name in order if int(name[1:]) >= 64]
     assert late
     given = small(tmp_path / "run", dataset=tmp_path / "problems.jsonl", eval_every=-1, save_every=0, max_steps=1)

@@ -94,11 +94,7 @@ VERBS = {
         "code_rl.commands.audit",
         "check a grader, a Tinker server or a training script that others wrote: audit grader=… | backend=… | script=…",
     ),
-    "sandbox": Verb(
-        "code_rl.sandbox.server:SandboxServerConfig",
-        "code_rl.sandbox.server:sandbox_command",
-        "serve Sandbox Fusion's protocol on the embedded sandbox",
-    ),
+    "sandbox": _verb("code_rl.commands.sandbox", "serve Sandbox Fusion's protocol on the embedded sandbox"),
     "serve": _verb("code_rl.commands.serve", "serve the embedded engine to programs that use the Tinker SDK"),
 }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rollout_support import REWARD, group_of, objective, trajectory
 
 from code_rl.algorithm.advantages import compute_advantages, get_estimator, should_skip
 from code_rl.algorithm.kl import penalise_kl
@@ -18,6 +18,7 @@ from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
 from code_rl.loop import credit, examples_of
 from code_rl.objective import Objective
+from tests.rollout_support import REWARD, group_of, objective, trajectory
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
 binary = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
@@ -117,7 +118,7 @@ def test_wrong_takes_correctness_and_leaves_the_format_score():
 def test_soft_penalty_sinks_linearly_over_the_buffer(length, taken):
     member = trajectory(reward=1.0, length=length, truncated=length == 100)
     penalty = objective(shaping=Shaping("penalty", 40, 0.5))
-    assert credit(group_of([member], max_tokens=100), penalty).rewards_G == (pytest.approx(1.0 - taken),)
+    assert credit(group_of([member], max_tokens=100), penalty).rewards_G == pytest.approx((1.0 - taken,))
 
 
 @given(binary)
@@ -136,7 +137,7 @@ def test_examples_carry_the_logprobs_that_made_them():
         assert example.array("logprobs")[example.sampled].tolist() == pytest.approx(member.logprobs)
 
 
-def examples_with_gap(ratios, advantages):
+def examples_with_gap(ratios, advantages) -> tuple[list[Any], list[Any]]:
     """Examples, and trainer logprobs that differ from the sampler's by log(ratio), token by token."""
     examples, logprobs = [], []
     for ratio_T, reward in zip(ratios, advantages, strict=True):

@@ -144,7 +144,7 @@ class Recording:
     def _future(self, name: str) -> Any:
         events = self.events
 
-        class Noted(Future):  # type: ignore[type-arg]
+        class Noted(Future):
             def result(self, timeout: float | None = None) -> Any:
                 events.append(f"wait {name}")
 
@@ -152,7 +152,7 @@ class Recording:
 
 
 def test_train_step_submits_both_requests_before_it_waits_for_either():
-    client = Recording()
+    client: Any = Recording()
     assert train_step(client, [make_datum([1, 2], [-0.1], 1, 1.0)], types.AdamParams(learning_rate=0.25)) is None
     assert client.events == [
         "submit importance_sampling 1",
@@ -163,7 +163,8 @@ def test_train_step_submits_both_requests_before_it_waits_for_either():
 
 
 def test_train_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
-    client, futures = Recording(), []
+    client: Any = Recording()
+    futures: list[Any] = []
     datums = [make_datum([1, 2], [-0.1], 1, 1.0)]
     train_step(client, datums, types.AdamParams(learning_rate=0.25), futures=futures)
     assert client.events == ["submit importance_sampling 1", "submit optim_step 0.25"]
@@ -171,7 +172,7 @@ def test_train_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
 
 
 def test_a_step_without_datums_applies_what_was_accumulated():
-    client = Recording()
+    client: Any = Recording()
     train_step(client, [], types.AdamParams(learning_rate=0.25))
     assert client.events == ["submit optim_step 0.25", "wait optim_step"]
 

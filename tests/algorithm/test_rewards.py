@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from reward.fakes import ScriptedExecutor, printed
 
 from code_rl.errors import ConfigError, SandboxError
 from code_rl.problems.problem import Problem, StdinTest
@@ -14,6 +13,7 @@ from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rewards import Reward, get_reward
 from code_rl.rollouts.trajectory import Trajectory, Turn
+from tests.reward.fakes import ScriptedExecutor, printed
 
 PROBLEM = Problem("p", "", (StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1")))
 BLOCK = "```python\nprint(1)\n```"
@@ -80,11 +80,12 @@ def lengthy(trajectory):
 
 
 def test_a_reward_of_ones_own_is_a_function_by_its_path():
-    assert judged(BLOCK, *outputs("1112"), reward=get_reward("algorithm.test_rewards:lengthy"))[0] == len(BLOCK)
+    assert judged(BLOCK, *outputs("1112"), reward=get_reward("tests.algorithm.test_rewards:lengthy"))[0] == len(BLOCK)
 
 
 @pytest.mark.parametrize(
-    "name", ["corectness", "no.such.module:f", "algorithm.test_rewards:absent", "algorithm.test_rewards:BLOCK"]
+    "name",
+    ["corectness", "no.such.module:f", "tests.algorithm.test_rewards:absent", "tests.algorithm.test_rewards:BLOCK"],
 )
 def test_what_is_no_reward_is_refused_by_name(name):
     with pytest.raises(ConfigError, match="reward"):
@@ -96,8 +97,8 @@ def nowhere(trajectory):
 
 
 def test_a_reward_that_is_no_number_is_an_error_that_names_it():
-    with pytest.raises(ConfigError, match=r"reward=algorithm.test_rewards:nowhere .*finite"):
-        judged(BLOCK, *outputs("1111"), reward=get_reward("algorithm.test_rewards:nowhere"))
+    with pytest.raises(ConfigError, match=r"reward=tests.algorithm.test_rewards:nowhere .*finite"):
+        judged(BLOCK, *outputs("1111"), reward=get_reward("tests.algorithm.test_rewards:nowhere"))
 
 
 @pytest.mark.parametrize(

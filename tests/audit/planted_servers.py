@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,9 +15,7 @@ from tinker import types
 
 from code_rl.backends.embedded.lora import LoraSettings
 from code_rl.backends.server.engine import EmbeddedEngine, EmbeddedHost
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-from serve_support import ServerThread
+from tests.serve.serve_support import ServerThread
 
 
 def _then(future: Future[Any], change: Callable[[Any], Any]) -> Future[Any]:

@@ -33,8 +33,8 @@ PLANTED = Path(__file__).with_name("planted.py")
 CLASSES = ("early exit", "reads the expected output", "stdin idiom", "mutant", "to be stolen from")
 
 
-def _corpus(each: int = 2) -> Corpus:
-    """A few short programs of some classes."""
+def _corpus(each: int = 1) -> Corpus:
+    """Short programs of some classes."""
     whole, kept = load_corpus(), []
     for name in CLASSES:
         members = [entry for entry in whole.entries if entry.group == name and not entry.problem.calls]
@@ -273,7 +273,7 @@ class Overloaded:
 
 
 def test_verdicts_that_load_changes_are_flips() -> None:
-    card = wait_for(audit_grader(Overloaded(), _corpus(), 1, (1, 4), 6, print))
+    card = wait_for(audit_grader(Overloaded(), _corpus(2), 1, (1, 4), 6, print))
     assert len(card.flips) >= 2
     assert any("depend on the load" in finding for finding in card.findings())
 
@@ -287,7 +287,7 @@ def test_a_verdict_that_changes_from_one_time_to_the_next_is_chance_and_not_the_
             asked[code] += 1
             return Outcome(asked[code] % 2 == 0)
 
-    card = wait_for(audit_grader(Changing(), _corpus(), 1, (1, 4), 6, print))
+    card = wait_for(audit_grader(Changing(), _corpus(2), 1, (1, 4), 6, print))
     assert len(card.random) >= 2
     assert not card.clean
     assert any("chance decides" in finding for finding in card.findings())
@@ -354,7 +354,7 @@ def test_a_description_makes_requests_of_a_program_and_reads_scores(tmp_path: Pa
         )
         grader = open_grader(make_settings(AuditConfig, {"grader": f"http:{file}"}))
         try:
-            return await audit_grader(grader, _corpus(), 2, (), 2, print)
+            return await audit_grader(grader, _corpus(2), 2, (), 2, print)
         finally:
             await grader.aclose()
             await runner.cleanup()

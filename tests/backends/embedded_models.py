@@ -1,5 +1,7 @@
 """Small random models of each family, with weights large enough that every part of the network matters."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from code_rl.backends.embedded import EmbeddedService  # noqa: E402
 from code_rl.backends.embedded.models import wrap_model  # noqa: E402
 
 VOCAB = 97
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
     "num_hidden_layers": 2,
@@ -32,29 +34,34 @@ LLAMA3_ROPE = {
 
 
 def _qwen3():
-    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+    heads: dict[str, Any] = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
     return Qwen3ForCausalLM(Qwen3Config(**SHAPE, **heads, tie_word_embeddings=True))
 
 
 def _tiny_shape():
     """The shape of the built-in model."""
-    shape = SHAPE | {"vocab_size": 644, "hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 256}
+    shape: dict[str, Any] = SHAPE | {
+        "vocab_size": 644,
+        "hidden_size": 96,
+        "num_hidden_layers": 3,
+        "intermediate_size": 256,
+    }
     shape |= {"max_position_embeddings": 512, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 32}
     return Qwen3ForCausalLM(Qwen3Config(**shape, tie_word_embeddings=True))
 
 
 def _qwen2():
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 1}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 1}
     return Qwen2ForCausalLM(Qwen2Config(**SHAPE, **heads, tie_word_embeddings=False))
 
 
 def _llama():
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
     return LlamaForCausalLM(LlamaConfig(**SHAPE, **heads, tie_word_embeddings=False))
 
 
 def _llama3():
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_parameters": LLAMA3_ROPE}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_parameters": LLAMA3_ROPE}
     return LlamaForCausalLM(LlamaConfig(**SHAPE, **heads, tie_word_embeddings=True, attention_bias=True, mlp_bias=True))
 
 
@@ -101,28 +108,25 @@ def text(ids):
     return types.ModelInput.from_ints(list(ids))
 
 
+def datum(full, **inputs):
+    """One whose targets are all tokens but the first."""
+    inputs["target_tokens"] = np.array(full[1:], dtype=np.int64)
+    return types.Datum(model_input=text(full[:-1]), loss_fn_inputs=inputs)
+
+
 def policy_datum(prompt, completion, logprobs, advantage):
     """A datum as the loop makes them: zeros on the prompt."""
     full = list(prompt) + list(completion)
     off = [0.0] * (len(prompt) - 1)
-    return types.Datum(
-        model_input=text(full[:-1]),
-        loss_fn_inputs={
-            "target_tokens": np.array(full[1:], dtype=np.int64),
-            "logprobs": np.array(off + list(logprobs), dtype=np.float32),
-            "advantages": np.array(off + [advantage] * len(completion), dtype=np.float32),
-        },
+    return datum(
+        full,
+        logprobs=np.array(off + list(logprobs), dtype=np.float32),
+        advantages=np.array(off + [advantage] * len(completion), dtype=np.float32),
     )
 
 
 def supervised_datum(full, weights):
-    return types.Datum(
-        model_input=text(full[:-1]),
-        loss_fn_inputs={
-            "target_tokens": np.array(full[1:], dtype=np.int64),
-            "weights": np.array(weights, dtype=np.float32),
-        },
-    )
+    return datum(full, weights=np.array(weights, dtype=np.float32))
 
 
 def reference_logprobs(model, full, temperature=1.0):

@@ -4,10 +4,10 @@ import asyncio
 import gc
 import json
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
-from embedded_models import FAMILIES, policy_datum, reference, service, supervised_datum, text, tokens, torch, trained
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tinker import types
@@ -17,6 +17,17 @@ from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.embedded.state import read_state
 from code_rl.backends.embedded.worker import Worker
 from code_rl.errors import BackendError, CheckpointError, ConfigError, DataError
+from tests.backends.embedded_models import (
+    FAMILIES,
+    policy_datum,
+    reference,
+    service,
+    supervised_datum,
+    text,
+    tokens,
+    torch,
+    trained,
+)
 
 ADAM = types.AdamParams(learning_rate=1e-2)
 
@@ -356,13 +367,14 @@ def test_unknown_losses_are_refused_by_name(name):
 
 def test_unknown_loss_settings_are_refused_by_name():
     _, trainer = client()
-    for loss, config in [
+    refused: list[tuple[str, dict[str, Any]]] = [
         ("ppo", {"clip_ratio": 0.2}),
         ("importance_sampling", {"clip_low_threshold": 0.8}),
         ("ppo", {"clip_low_threshold": float("nan")}),
         ("ppo", {"clip_low_threshold": "0.8"}),
         ("ppo", {"clip_low_threshold": 1.5}),
-    ]:
+    ]
+    for loss, config in refused:
         with pytest.raises(ConfigError, match=next(iter(config))):
             trainer.forward(data(), loss, config)
 
@@ -409,11 +421,12 @@ def test_other_optimizers_and_bad_values_are_refused():
 
 
 def test_services_refuse_what_they_cannot_honour(tmp_path):
-    for kwargs, word in [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"device": "abacus"}, "abacus"),
         ({"device": "cpu", "dtype": "float16"}, "float16"),
         ({"device": "cpu", "threads": 0}, "threads"),
-    ]:
+    ]
+    for kwargs, word in refused:
         with pytest.raises(ConfigError, match=word):
             EmbeddedService(**kwargs)
     if not torch.cuda.is_available():

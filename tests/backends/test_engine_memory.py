@@ -5,12 +5,14 @@ from collections import deque
 
 import numpy as np
 import pytest
-from embedded_models import policy_datum, reference, service, text, tokens, torch, trained
 from tinker import types
 
 from benchmarks.memory import SHAPES, measure_sampling, trace
 from code_rl.backends.embedded import decode, packing, sampling
+from code_rl.backends.embedded.forward import Prompt
 from code_rl.backends.embedded.passes import read_datums, read_pass
+from code_rl.backends.embedded.picking import Choice
+from tests.backends.embedded_models import policy_datum, reference, service, text, tokens, torch, trained
 
 MIDDLE = {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
 MIDDLE |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
@@ -167,7 +169,7 @@ def test_what_an_allocator_keeps_on_a_gpu_is_there_to_be_used(monkeypatch):
 
 def test_draws_that_wait_are_taken_in_order(tiny):
     weights = tiny._snapshot.weights
-    prompt = decode.Prompt(tuple(tokens(0, 30, 644)))
-    draws = deque(decode.Draw((0, i), prompt, 5, decode.Choice(0, i), frozenset()) for i in range(9))
+    prompt = Prompt(tuple(tokens(0, 30, 644)))
+    draws = deque(decode.Draw((0, i), prompt, 5, Choice(0, i), frozenset()) for i in range(9))
     budget = decode.cell_bytes(weights) * (32 + 3 * 16)
     assert [d.place[1] for d, _ in decode.decode(weights, draws, budget)] == list(range(9))

@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from embedded_models import (
+from tinker import types
+
+from code_rl.backends.embedded.learner import Learner
+from tests.backends.embedded_models import (
     FAMILIES,
     policy_datum,
     reference,
@@ -15,9 +18,6 @@ from embedded_models import (
     torch,
     trained,
 )
-from tinker import types
-
-from code_rl.backends.embedded.learner import Learner
 
 peft = pytest.importorskip("peft")
 
@@ -97,7 +97,7 @@ def test_gradients_equal_autograd_through_peft(family, apart):
     rows = groups()
     out = client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling").result()
     wrapped = as_peft(model, client)
-    total = 0.0
+    total = torch.zeros(())
     for prompt, completion, old, advantage in rows:
         lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
         total = total + reference_losses(
@@ -189,7 +189,7 @@ def test_policy_losses_equal_their_formulas(name, config):
         shift = np.random.default_rng(len(completion)).uniform(-0.8, 0.8, len(completion))
         rows.append((prompt, completion, (lp.numpy() + shift).astype(np.float32), advantage))
     out = client.forward_backward([policy_datum(*row) for row in rows], name, config).result()
-    total = 0.0
+    total = torch.zeros(())
     for prompt, completion, old, advantage in rows:
         lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
         total = total + reference_losses(name, lp, torch.tensor(old), torch.full((len(completion),), advantage), config)

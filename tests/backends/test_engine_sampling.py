@@ -1,16 +1,28 @@
 """The sampler against transformers, and its promises: seeds, stops, independence from the batch."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
-from embedded_models import FAMILIES, policy_datum, reference, reference_logprobs, service, text, tokens, torch, trained
 from tinker import types
 
 from code_rl.backends.embedded import EmbeddedService, picking
 from code_rl.backends.embedded.models import source_of
 from code_rl.backends.embedded.picking import Choice, Picker
 from code_rl.errors import ConfigError, DataError
+from tests.backends.embedded_models import (
+    FAMILIES,
+    policy_datum,
+    reference,
+    reference_logprobs,
+    service,
+    supervised_datum,
+    text,
+    tokens,
+    torch,
+    trained,
+)
 
 
 def sampler(family="qwen3", **kwargs):
@@ -18,7 +30,8 @@ def sampler(family="qwen3", **kwargs):
 
 
 def params(**kwargs):
-    return types.SamplingParams(**({"max_tokens": 30, "seed": 1, "stop": []} | kwargs))
+    given: dict[str, Any] = {"max_tokens": 30, "seed": 1, "stop": []}
+    return types.SamplingParams(**(given | kwargs))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -50,10 +63,7 @@ def test_sampled_logprobs_equal_transformers_and_trainer(family):
     for sequence in client.sample(text(prompt), 5, params()).result().sequences:
         full = prompt + sequence.tokens
         np.testing.assert_allclose(sequence.logprobs, reference_logprobs(model, full)[20:].numpy(), atol=3e-5)
-        datum = types.Datum(
-            model_input=text(full[:-1]),
-            loss_fn_inputs={"target_tokens": full[1:], "weights": [0.0] * 20 + [1.0] * len(sequence.tokens)},
-        )
+        datum = supervised_datum(full, [0.0] * 20 + [1.0] * len(sequence.tokens))
         trained_lp = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()
         np.testing.assert_allclose(sequence.logprobs, trained_lp[20:], atol=1e-4)
 
@@ -362,10 +372,7 @@ def test_bf16_sampler_agrees_with_its_trainer():
     worst = []
     for sequence in client.sample(text(prompt), 8, params()).result().sequences:
         full = prompt + sequence.tokens
-        datum = types.Datum(
-            model_input=text(full[:-1]),
-            loss_fn_inputs={"target_tokens": full[1:], "weights": [1.0] * (len(full) - 1)},
-        )
+        datum = supervised_datum(full, [1.0] * (len(full) - 1))
         lp = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()[19:]
         worst.append(np.abs(lp - np.array(sequence.logprobs)).mean())
     assert np.mean(worst) < 0.1
@@ -427,7 +434,7 @@ def test_the_built_in_model_answers_as_transformers_does():
         [{"role": "user", "content": "print the sum of the list"}], add_generation_prompt=True, tokenize=True
     )["input_ids"]
     got = client.sample(text(prompt), 1, types.SamplingParams(max_tokens=40, temperature=0.0)).result().sequences[0]
-    model = AutoModelForCausalLM.from_pretrained(source_of("tiny"))
+    model: Any = AutoModelForCausalLM.from_pretrained(source_of("tiny"))
     ids = torch.tensor([prompt])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40)
     assert got.tokens == out[0, len(prompt) :].tolist()

@@ -6,12 +6,12 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
-from embedded_models import text, trained  # noqa: E402
 from tinker import types  # noqa: E402
 
 from code_rl.backends.adapters import read_folder  # noqa: E402
@@ -19,6 +19,7 @@ from code_rl.backends.embedded import EmbeddedService  # noqa: E402
 from code_rl.commands.export import export_command  # noqa: E402
 from code_rl.errors import CheckpointError, ConfigError  # noqa: E402
 from code_rl.evaluation.ask import checkpoint_record  # noqa: E402
+from tests.backends.embedded_models import text, trained  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(4, 700, (3, 40)).tolist()
 
@@ -86,7 +87,7 @@ def test_merged_folder_generates_the_same_greedy_text_as_the_sampler(exported):
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Print the sum of two integers."}], add_generation_prompt=True, return_dict=False
     )
-    model = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
     theirs = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40, temperature=None)[
         0, len(prompt) :
     ]

@@ -16,12 +16,12 @@ import pytest
 torch = pytest.importorskip("torch")
 for needed in ("fastapi", "uvicorn", "openai", "requests", "multipart"):
     pytest.importorskip(needed, reason=f"transformers serve needs {needed}")
-from embedded_models import text, trained  # noqa: E402
 from tinker import types  # noqa: E402
 
 from code_rl.backends.embedded import EmbeddedService  # noqa: E402
 from code_rl.commands.export import export_command  # noqa: E402
-from code_rl.renderers import get_renderer  # noqa: E402
+from code_rl.renderers import Message, get_renderer  # noqa: E402
+from tests.backends.embedded_models import text, trained  # noqa: E402
 
 pytestmark = pytest.mark.slow
 QUESTIONS = ("Print the sum of two integers.", "Read a list of integers and print the sum of the even ones.")
@@ -60,7 +60,7 @@ def test_transformers_serve_answers_with_the_samplers_greedy_text(tmp_path):
     served = subprocess.Popen([*command, "--device", "cpu", "--dtype", "float32"], stdout=subprocess.DEVNULL)
     try:
         for question in QUESTIONS:
-            messages = [{"role": "user", "content": question}]
+            messages: list[Message] = [{"role": "user", "content": question}]
             parameters = types.SamplingParams(max_tokens=40, temperature=0.0, stop=renderer.get_stop_sequences())
             sequence = sampler.sample(text(renderer.prompt_tokens(messages)), 1, parameters).result().sequences[0]
             ours = renderer.parse_response(sequence.tokens)[0]["content"]

@@ -11,6 +11,7 @@ import torch
 from code_rl.backends import names as reading
 from code_rl.backends.names import BUILT_IN_FOLDER, source_of
 from code_rl.errors import ConfigError
+from code_rl.problems.files import cache_folder
 
 gguf = pytest.importorskip("gguf")
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -107,12 +108,12 @@ def test_a_file_that_is_no_model_is_one_line_and_leaves_nothing(content, tmp_pat
     (tmp_path / "x.gguf").write_bytes(content)
     with pytest.raises(ConfigError, match=r"^model '.*x\.gguf' could not be read: "):
         source_of(str(tmp_path / "x.gguf"))
-    assert not any(path.name.startswith("tmp") for path in (reading.cache_folder() / "models").iterdir())
+    assert not any(path.name.startswith("tmp") for path in (cache_folder() / "models").iterdir())
 
 
 def test_without_the_reader_it_is_said_how_to_install_it(tmp_path, monkeypatch):
     (tmp_path / "x.gguf").write_bytes(b"x")
-    monkeypatch.setattr(reading.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install .*gguf"):
         source_of(str(tmp_path / "x.gguf"))
 

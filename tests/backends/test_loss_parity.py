@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from embedded_models import policy_datum, reference, service, tokens, torch, trained
 
 from code_rl.config import loss_config, make_config
+from tests.backends.embedded_models import policy_datum, reference, service, tokens, torch, trained
 
 peft = pytest.importorskip("peft")
 

@@ -12,6 +12,7 @@ import json
 import os
 import runpy
 import sys
+from typing import Any
 
 MODEL = "Qwen/Qwen3-8B"
 ANSWERER = "Qwen/Qwen3.5-9B"  # whom one recipe names in its source
@@ -96,10 +97,8 @@ def quickstart():
     def example(given, wanted):
         prompt, completion = tokenizer.encode(given), tokenizer.encode(wanted)
         tokens, weights = prompt + completion, [0] * len(prompt) + [1] * len(completion)
-        return types.Datum(
-            model_input=types.ModelInput.from_ints(tokens[:-1]),
-            loss_fn_inputs={"weights": weights[1:], "target_tokens": tokens[1:]},
-        )
+        inputs: dict[str, Any] = {"weights": weights[1:], "target_tokens": tokens[1:]}
+        return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
     pairs = [("x: banana split\ny:", " anana-bay plit-say"), ("x: quantum physics\ny:", " uantum-qay ysics-phay")]
     data = [example(*pair) for pair in pairs]

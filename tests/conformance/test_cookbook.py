@@ -15,10 +15,8 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-from serve_support import Raw, ServeProcess
-
 import code_rl.backends.embedded
+from tests.serve.serve_support import Raw, ServeProcess
 
 PROGRAMS = Path(__file__).parent / "cookbook_programs.py"
 VARIABLE = "CODE_RL_COOKBOOK_PYTHON"

@@ -16,8 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-from serve_support import ServeProcess
+from tests.serve.serve_support import ServeProcess
 
 CASES = Path(__file__).parent / "cases"
 VARIABLE = "CODE_RL_SDK024_PYTHON"

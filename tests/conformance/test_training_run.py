@@ -14,8 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-from serve_support import ServeProcess
+from tests.serve.serve_support import ServeProcess
 
 SMALL = (
     "recipe=tiny",

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corpus.probes import Canary
+from tests.corpus.probes import Canary
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from corpus.entries import FAILED, Entry, sum_problem
+from tests.corpus.entries import FAILED, Entry, sum_problem
 
 SUM = sum_problem(time_limit_s=1.0, memory_limit_mb=256)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from code_rl.problems.problem import CallTest, Compare, Problem
-from corpus.entries import PASSED, Entry, total_problem
+from tests.corpus.entries import PASSED, Entry, total_problem
 
 TOTAL = total_problem()
 PAIRS = Problem(

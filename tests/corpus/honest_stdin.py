@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from corpus.entries import PASSED, Entry, stdin_problem, sum_problem
+from tests.corpus.entries import PASSED, Entry, stdin_problem, sum_problem
 
 SUM = sum_problem()
 LINES = stdin_problem("shout", ("a b\nc\n\nd\n", "A B\nC\n\nD\n"), ("x\n", "X\n"))

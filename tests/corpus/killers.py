@@ -14,8 +14,8 @@ from code_rl.problems.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.problems.sources.records import Draft
 from code_rl.reward.judge import judge
 from code_rl.sandbox.executor import Executor
-from corpus.oracle import KILLED, SURVIVED, Question, fates
-from corpus.references import SOURCES, read_source
+from tests.corpus.oracle import KILLED, SURVIVED, Question, fates
+from tests.corpus.references import SOURCES, read_source
 
 TIME_LIMIT_S = 2.0
 

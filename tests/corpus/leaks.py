@@ -6,7 +6,7 @@ import hashlib
 from textwrap import dedent
 
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from corpus.entries import FAILED, Entry
+from tests.corpus.entries import FAILED, Entry
 
 _TOKEN = "TOK-" + hashlib.sha256(b"what no program can know").hexdigest()[:24]
 TOKEN = Problem("token", "Print the token.", (StdinTest("the token, please\n", f"{_TOKEN}\n"),))

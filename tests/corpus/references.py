@@ -14,7 +14,7 @@ from code_rl.problems.sources.records import Draft, Row, Skipped
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
-from corpus.reading import (
+from tests.corpus.reading import (
     read_humaneval,
     read_humaneval_plus,
     read_humaneval_plus_origin,
@@ -24,7 +24,7 @@ from corpus.reading import (
     read_mbpp_plus_origin,
     read_rows,
 )
-from corpus.rooms import data_file
+from tests.corpus.rooms import data_file
 
 Item = Problem | Draft | Skipped
 Reader = Callable[[Iterable[Row]], Iterator[Item]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import pytest
 
 from code_rl.errors import IsolationError
 from code_rl.problems.files import data_folder
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Executor
-from code_rl.sandbox.fusion import FusionClient
+from code_rl.sandbox.fusion.client import FusionClient
+from tests.boxes import end_server, shared_box, shared_server, start_server
 
 LEVELS = ("full", "landlock", "none")
 CONFINED = ("full", "landlock")
@@ -32,57 +32,29 @@ DATA = (data_folder(), Path(__file__).parents[2] / ".." / "shared" / "data")
 
 
 @contextlib.asynccontextmanager
-async def room(name: str, concurrency: int = 4) -> AsyncIterator[Executor]:
-    """The executor called `name`. Skips the test when this machine cannot have that level."""
-    try:
-        executor = await _server(concurrency) if name == FUSION else _Embedded(name, concurrency)
-    except IsolationError as error:
-        pytest.skip(str(error))
-    async with executor as opened:
-        yield opened
+async def room(name: str, concurrency: int = 4, *, own: bool = False) -> AsyncIterator[Executor]:
+    """The executor called `name`, shared or `own`. Skips the test when this machine cannot have that level."""
+    async with contextlib.AsyncExitStack() as stack:
+        if name == FUSION:
+            url = shared_server(concurrency) if not own else await stack.enter_async_context(_server(concurrency))
+            client = FusionClient([url], concurrency)
+            stack.push_async_callback(client.aclose)
+            yield client
+            return
+        try:
+            box = EmbeddedSandbox(concurrency, name) if own else shared_box(name, concurrency)
+        except IsolationError as error:
+            pytest.skip(str(error))
+        if own:
+            await stack.enter_async_context(box)
+        yield box
 
 
-class _Embedded:
-    def __init__(self, level: str, concurrency: int) -> None:
-        self._sandbox = EmbeddedSandbox(concurrency=concurrency, isolation=level)
-
-    async def __aenter__(self) -> Executor:
-        return self._sandbox
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._sandbox.aclose()
-
-
-class _Served:
-    """Our server as a process of its own, and a client of it."""
-
-    def __init__(self, process: asyncio.subprocess.Process, url: str, concurrency: int) -> None:
-        self._process = process
-        self._client = FusionClient([url], concurrency=concurrency)
-
-    async def __aenter__(self) -> Executor:
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
-        self._process.terminate()
-        await self._process.wait()
-
-
-async def _server(concurrency: int) -> _Served:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "code_rl.cli",
-        "sandbox",
-        "port=0",
-        f"concurrency={concurrency}",
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    line = (await process.stdout.readline()).decode()
-    assert line.startswith("serving "), line
-    return _Served(process, line.split()[1], concurrency)
+@contextlib.asynccontextmanager
+async def _server(concurrency: int) -> AsyncIterator[str]:
+    process, url = await asyncio.to_thread(start_server, concurrency)
+    yield url
+    await asyncio.to_thread(end_server, process)
 
 
 def data_file(name: str) -> Path:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from code_rl.sandbox.executor import Executor, Job, StdinInput
-from corpus.canary import guarded
-from corpus.cheats_call import CHEATS_CALL
-from corpus.cheats_stdin import CHEATS_STDIN
-from corpus.entries import Entry
-from corpus.leaks import LEAKS
-from corpus.probes import PROBES, probe_source
-from corpus.rooms import CONFINED, FUSION, THIRDS, room
-from corpus.verdicts import misjudged
+from tests.corpus.canary import guarded
+from tests.corpus.cheats_call import CHEATS_CALL
+from tests.corpus.cheats_stdin import CHEATS_STDIN
+from tests.corpus.entries import Entry
+from tests.corpus.leaks import LEAKS
+from tests.corpus.probes import PROBES, probe_source
+from tests.corpus.rooms import CONFINED, FUSION, THIRDS, room
+from tests.corpus.verdicts import misjudged
 
 HARMLESS_KINDS = ("early exit", "returned objects", "missing")
 GATES = ("signals no host process", "writes no host file")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from code_rl.sandbox.executor import Execution, Executor, Job, Limits, StdinInput
-from corpus.canary import guarded, processes_named
-from corpus.probes import FIND, PLANT, PROBES, Canary, probe_source
-from corpus.rooms import CONFINED, FUSION, room
+from tests.corpus.canary import Guarded, guarded, processes_named
+from tests.corpus.probes import FIND, PLANT, PROBES, Canary, probe_source
+from tests.corpus.rooms import CONFINED, FUSION, room
 
 LIMITS = Limits(cpu_s=5.0, memory_mb=256)
 
@@ -32,26 +35,45 @@ def _breaches(execution: Execution, canary: Canary) -> list[str]:
     return found + [f"host file {path}" for path in written if Path(path).exists()]
 
 
-@pytest.mark.parametrize("name", [*CONFINED, FUSION])
-@pytest.mark.parametrize("probe", PROBES)
-def test_a_program(probe: str, name: str, tmp_path: Path) -> None:
-    async def attack() -> list[str]:
-        async with guarded(tmp_path) as host, room(name, concurrency=1) as executor:
-            execution = await _run(executor, probe_source(PROBES[probe], host.canary))
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A canary on the host, and a room that was opened when it was there."""
+
+    runner: asyncio.Runner
+    host: Guarded
+    executor: Executor
+
+    def breaches(self, *probes: str) -> list[str]:
+        """What programs could do that run these probes one after the other."""
+
+        async def attack() -> list[str]:
+            done = [await _run(self.executor, probe_source(probe, self.host.canary)) for probe in probes]
             await asyncio.sleep(0.05)
-            return _breaches(execution, host.canary) + host.damage()
+            assert PLANT not in probes or b"looked" in done[-1].stdout
+            return [
+                breach for execution in done for breach in _breaches(execution, self.host.canary)
+            ] + self.host.damage()
 
-    assert asyncio.run(attack()) == []
+        return self.runner.run(attack())
 
 
-@pytest.mark.parametrize("name", [*CONFINED, FUSION])
-def test_nothing_left_by_a_submission_is_found_by_the_next_or_stays_alive(name: str, tmp_path: Path) -> None:
-    async def attack() -> list[str]:
-        async with guarded(tmp_path) as host, room(name, concurrency=1) as executor:
-            planted = await _run(executor, probe_source(PLANT, host.canary))
-            looked = await _run(executor, probe_source(FIND, host.canary))
-            found = _breaches(planted, host.canary) + _breaches(looked, host.canary) + host.damage()
-            assert b"looked" in looked.stdout
-            return found + [f"process {pid}" for pid in processes_named("left" + host.canary.marker[:8])]
+@pytest.fixture(scope="module", params=[*CONFINED, FUSION])
+def arena(request, tmp_path_factory) -> Iterator[Arena]:
+    async def enter() -> tuple[Guarded, Executor]:
+        host = await stack.enter_async_context(guarded(tmp_path_factory.mktemp("host")))
+        return host, await stack.enter_async_context(room(request.param, 1, own=True))
 
-    assert asyncio.run(attack()) == []
+    stack = contextlib.AsyncExitStack()
+    with asyncio.Runner() as runner:
+        yield Arena(runner, *runner.run(enter()))
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_program(arena: Arena, probe: str) -> None:
+    assert arena.breaches(PROBES[probe]) == []
+
+
+def test_nothing_left_by_a_submission_is_found_by_the_next_or_stays_alive(arena: Arena) -> None:
+    assert arena.breaches(PLANT, FIND) == []
+    assert processes_named("left" + arena.host.canary.marker[:8]) == []

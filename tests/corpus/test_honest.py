@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from corpus.honest_call import HONEST_CALL
-from corpus.honest_stdin import HONEST_STDIN
-from corpus.rooms import THIRDS, room
-from corpus.verdicts import misjudged
+from tests.corpus.honest_call import HONEST_CALL
+from tests.corpus.honest_stdin import HONEST_STDIN
+from tests.corpus.rooms import THIRDS, room
+from tests.corpus.verdicts import misjudged
 
 
 def test_the_corpus_has_at_least_forty_idioms() -> None:

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pytest
 
 from code_rl.preparation.trials import mutants
-from corpus.killers import Tally, drafts, judge_mutants
-from corpus.rooms import room
+from tests.corpus.killers import Tally, drafts, judge_mutants
+from tests.corpus.rooms import room
 
 EACH = 6
 

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pytest
 
-from corpus.references import SOURCES, Report, judge_references, read_source, sample
-from corpus.rooms import room
+from tests.corpus.references import SOURCES, Report, judge_references, read_source, sample
+from tests.corpus.rooms import room
 
 SAMPLE = 2
 QUICK = ("humaneval", "humanevalplus-mini", "mbpp", "mbppplus", "leetcode-v0.2.0-test", "leetcode-v0.3.1-test")

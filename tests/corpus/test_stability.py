@@ -10,12 +10,12 @@ import pytest
 
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from corpus.cheats_call import CHEATS_CALL
-from corpus.cheats_stdin import CHEATS_STDIN
-from corpus.entries import Entry, stdin_problem
-from corpus.honest_call import HONEST_CALL
-from corpus.honest_stdin import HONEST_STDIN
-from corpus.rooms import room
+from tests.corpus.cheats_call import CHEATS_CALL
+from tests.corpus.cheats_stdin import CHEATS_STDIN
+from tests.corpus.entries import Entry, stdin_problem
+from tests.corpus.honest_call import HONEST_CALL
+from tests.corpus.honest_stdin import HONEST_STDIN
+from tests.corpus.rooms import room
 
 STABLE_KINDS = ("output tricks", "early exit", "patched grader", "returned objects", "missing")
 TIMED = ("flood", "huge", "deep", "exponential", "cyclic", "grows", "sigalrm", "thread_exits", "fork", "spin")

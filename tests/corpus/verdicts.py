@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from code_rl.reward.judge import judge
 from code_rl.sandbox.executor import Executor
-from corpus.entries import Entry
+from tests.corpus.entries import Entry
 
 
 async def misjudged(entries: Iterable[Entry], executor: Executor, at_once: int = 4) -> dict[str, str]:

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from pipeline_support import rollouts, small, untimed
+
+from tests.pipeline_support import rollouts, small, untimed
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from pipeline_support import rollouts, small
 
 from code_rl.backends.preflight import load_tokenizer
 from code_rl.commands.train import train_command
@@ -16,6 +16,7 @@ from code_rl.errors import ConfigError
 from code_rl.objective import environment_of
 from code_rl.problems.problem import ProblemView
 from code_rl.problems.prompts import build_prompt
+from tests.pipeline_support import rollouts, small
 
 VIEW = ProblemView("p", "Print 1.", None, None, ())
 MODULE = """
@@ -61,8 +62,8 @@ def test_a_wording_of_ones_own_is_a_function_by_its_path(module):
 
 @pytest.mark.parametrize("setting", ["prompt", "system_prompt"])
 def test_an_environment_of_ones_own_words_its_problems_itself(setting):
-    with pytest.raises(ConfigError, match=f"{setting}= has no effect with environment=newcomer:Twice"):
-        get_environment("newcomer:Twice", **{setting: "plain"})
+    with pytest.raises(ConfigError, match=f"{setting}= has no effect with environment=tests.newcomer:Twice"):
+        get_environment("tests.newcomer:Twice", **dict[str, Any]({setting: "plain"}))
 
 
 def test_training_and_its_evaluations_draw_in_these_words_from_so_few_tokens(tmp_path):

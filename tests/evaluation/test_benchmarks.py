@@ -11,8 +11,6 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from corpus.rooms import data_file
-from problems.test_livecodebench import row as livecodebench_row
 
 from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
@@ -21,7 +19,9 @@ from code_rl.evaluation.settings import Choice
 from code_rl.problems.fetch import Pinned, fetch
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.settle import AT_ONCE
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from tests.boxes import shared_box
+from tests.corpus.rooms import data_file
+from tests.problems.test_livecodebench import row as livecodebench_row
 
 HUMANEVAL = {
     "task_id": "HumanEval/900", "entry_point": "twice", "atol": 0, "base_input": [[[1]], [[]]], "plus_input": [[[5, 6]]],
@@ -70,11 +70,11 @@ ODD = type("Odd", (list,), {"prompt": "Solve it."})([SUM])
 @pytest.mark.parametrize(("name", "said"), [("TWICE", "gives id 'a' more than once"), ("ODD", "its prompt is a str")])
 def test_an_object_that_loses_a_problem_or_has_no_wording_is_refused(name, said):
     with pytest.raises(ConfigError, match=said):
-        load(f"evaluation.test_benchmarks:{name}", None)
+        load(f"tests.evaluation.test_benchmarks:{name}", None)
 
 
 def test_an_object_whose_prompt_is_none_is_asked_as_in_training():
-    assert load("evaluation.test_benchmarks:OWN", None).prompt is COURSE
+    assert load("tests.evaluation.test_benchmarks:OWN", None).prompt is COURSE
 
 
 def test_livecodebench_s_rows_have_one_score_under_one_name(tmp_path):
@@ -85,15 +85,8 @@ def test_livecodebench_s_rows_have_one_score_under_one_name(tmp_path):
 
 
 def load(name, data, through=lambda sandbox: sandbox, **choice):
-    async def run():
-        sandbox = EmbeddedSandbox(concurrency=1)
-        try:
-            executor = through(sandbox)
-            return await load_benchmark(name, None if data is None else str(data), Choice(**choice), executor)
-        finally:
-            await sandbox.aclose()
-
-    return asyncio.run(run())
+    executor = through(shared_box())
+    return asyncio.run(load_benchmark(name, None if data is None else str(data), Choice(**choice), executor))
 
 
 def write(path, *rows):
@@ -216,11 +209,8 @@ def test_livecodebench_has_its_imports_before_programs_on_stdin_and_ends_them_as
 ):
     benchmark = load("livecodebench", write(tmp_path / "one.jsonl", livecodebench_row()))
 
-    async def verdicts():
-        async with EmbeddedSandbox(concurrency=1) as sandbox:
-            return await judge_both(only(benchmark), program, sandbox, cpu_limit_s=None)
-
-    assert [verdict.kind.value for verdict in asyncio.run(verdicts())] == [own, official]
+    verdicts = asyncio.run(judge_both(only(benchmark), program, shared_box(), cpu_limit_s=None))
+    assert [verdict.kind.value for verdict in verdicts] == [own, official]
 
 
 METHOD = "class Solution:\n    def pairs(self, n):\n        return [[i, i] for i in range(n)]\n"

@@ -15,7 +15,7 @@ from code_rl.evaluation.ask import AskError, Question
 from code_rl.evaluation.endpoint import Endpoint, chat_url
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.problems.problem import Problem, StdinTest
-from evaluation.chat_server import RIGHT, chat_server
+from tests.evaluation.chat_server import RIGHT, chat_server
 
 PROBLEM = Problem(id="sum", statement="Add.", tests=(StdinTest("1 2\n", "3\n"),))
 

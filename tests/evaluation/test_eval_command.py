@@ -16,7 +16,7 @@ from code_rl.cli import main
 from code_rl.commands.evaluate import data_of
 from code_rl.errors import ConfigError
 from code_rl.evaluation import endpoint as endpoint_module
-from evaluation.chat_server import RIGHT, ChatServer
+from tests.evaluation.chat_server import RIGHT, ChatServer
 
 WRONG = "```python\nprint(0)\n```"
 SUM = {
@@ -282,8 +282,12 @@ def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, se
 
 def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes_on(problems, tmp_path, serve, capsys, monkeypatch):  # fmt: skip
     monkeypatch.setattr(endpoint_module, "FIRST_PAUSE_S", 0.02)
-    served = serve(lambda body, attempt: RIGHT if served.server.answered < 5 or back else "drop")
-    back = []
+    back: list[bool] = []
+
+    def script(body, attempt):
+        return RIGHT if served.server.answered < 5 or back else "drop"
+
+    served = serve(script)
     out = tmp_path / "out"
     settings = {
         "benchmark": problems,

@@ -15,10 +15,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from corpus.rooms import data_file
 
 from code_rl.cli import main
 from code_rl.preparation.trials import mutants
+from tests.corpus.rooms import data_file
 
 PYTHON = os.environ.get("CODE_RL_EVALPLUS")
 SETS = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-
-from rollout_support import PROBLEM, group_of, trajectory
+from typing import Any
 
 from code_rl.evaluation.evaluate import IN_FLIGHT, evaluate
 from code_rl.problems.problem import Problem
 from code_rl.rollouts.sample import Sampling
 from code_rl.rollouts.trajectory import Group
+from tests.rollout_support import PROBLEM, group_of, trajectory
 
 
 class Answering:
@@ -44,7 +44,7 @@ class Loading(Sequence[Problem]):
 
 
 def test_a_large_split_is_asked_a_part_at_a_time_and_every_group_counts():
-    policy = Answering()
+    policy: Any = Answering()
     splits = {"large": Loading(3 * IN_FLIGHT, policy), "small": Loading(8, policy)}
     results = asyncio.run(evaluate(policy, splits, samples=2, sampling=Sampling(8), seed=0))
     assert policy.most == splits["large"].ahead == IN_FLIGHT

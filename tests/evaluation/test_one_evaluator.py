@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from environments.conversation_support import Echo, Scripted, policy, problem, program
 
 from code_rl.environments import Repair, Reply, Single
 from code_rl.evaluation.ask import Entry, Weights
@@ -15,6 +14,7 @@ from code_rl.evaluation.evaluate import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
 from code_rl.rollouts.sample import Sampling
+from tests.environments.conversation_support import Echo, Scripted, policy, problem, program
 
 WRONG, RIGHT = program("1"), program("7")
 TASKS = {name: replace(problem(), id=name) for name in ("a", "b")}

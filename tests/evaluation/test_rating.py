@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from corpus.rooms import data_file
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.figures import Outcome
@@ -21,6 +20,7 @@ from code_rl.evaluation.rating import (
 )
 from code_rl.evaluation.results import Rating, _rating
 from code_rl.reward.verdict import VerdictKind
+from tests.corpus.rooms import data_file
 
 
 @pytest.mark.parametrize(("rating", "expected"), [(1936, 95.2), (963, 28.5), (1791, 92.7)])

@@ -147,8 +147,8 @@ def child(case: dict[str, Any], out: int, err: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
         if case["fault"]:
-            sys.path.insert(0, str(Path(__file__).parent))
-            import strikes
+            sys.path.insert(0, str(Path(__file__).parents[2]))
+            from tests.faults import strikes
 
             strikes.arm(case["fault"], case["stage"], case["more"])
         from code_rl.cli import main

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "survival"), str(HERE.parent)]
+sys.path.insert(0, str(HERE.parents[1]))
 
-from forge import ROOT, Forge, Outcome  # noqa: E402
-from kill_suite import Facts, facts_of  # noqa: E402
-from strikes import FAULTS, FILLER, STAGES  # noqa: E402
+from tests.faults.forge import ROOT, Forge, Outcome  # noqa: E402
+from tests.faults.strikes import FAULTS, FILLER, STAGES  # noqa: E402
+from tests.survival.kill_suite import Facts, facts_of  # noqa: E402
 
 RUN = {
     "backend": "embedded", "executor": "embedded", "sandbox_concurrency": "2", "threads": "1", "batch_size": "8", "group_size": "2",
@@ -90,7 +90,7 @@ class Workshop:
         whole, name = self.whole(), f"{fault}-{stage}".replace(" ", "-")
         words = self.given(name, **MORE.get(fault, {}))
         log_path, marker = Path(words["log_path"]), self.folder / name / "struck"
-        more = {
+        more: dict[str, Any] = {
             "folder": str(self.folder / name),
             "log_path": str(log_path),
             "dataset": words["dataset"],

@@ -67,7 +67,7 @@ def resident(pid: int) -> float:
 
 
 def descendants(pid: int) -> list[int]:
-    from strikes import _descendants
+    from tests.faults.strikes import _descendants
 
     return _descendants(pid)
 
@@ -101,7 +101,7 @@ def main(words: list[str]) -> int:
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     import code_rl.commands.train
@@ -117,7 +117,7 @@ def main(words: list[str]) -> int:
         if step - first[0] >= WARM_UP and step % EVERY == 0:
             looks.append(look(step, temporary))
 
-    Recorder.log_step = logged  # type: ignore[method-assign]
+    Recorder.log_step = logged
     run = folder / "run"
     words_given = (
         {"log_path": str(run), "max_steps": asked["steps"]}

@@ -251,5 +251,5 @@ def _never() -> Any:
     from code_rl.backends.places import BackendKind, Place
     from code_rl.backends.remote import Link, RemoteFuture
 
-    httpx.get = lambda *_, **__: None  # type: ignore[assignment]
+    httpx.get = lambda *_, **__: None
     return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.2, 0.5), lambda value: value)

@@ -35,7 +35,7 @@ from code_rl.runs.inflight import read_slots
 from code_rl.runs.journal import read_history, trained_line
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.resume import check_decisions
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
 LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-2, 3), st.floats(), st.text(max_size=12),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from matrix import BEGIN, END, GOES_ON, PAGE, STOPS, Workshop, workshop
-from strikes import FAULTS, STAGES
+from tests.faults.matrix import BEGIN, END, GOES_ON, PAGE, STOPS, Workshop, workshop
+from tests.faults.strikes import FAULTS, STAGES
 
 MUST_GO_ON = ("clock forward", "clock back", "sandbox away")
 

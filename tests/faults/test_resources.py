@@ -13,14 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from pipeline_support import small
-
 from code_rl.backends.embedded.state import read_state, write_state
 from code_rl.cli import main
 from code_rl.errors import CheckpointError, ResourceError, in_words, lacks_memory, stopped
 from code_rl.runs.files import JsonLines, read_lines, write_atomically
 from code_rl.runs.journal import Journal, read_journal
+from tests.pipeline_support import small
 
 ROOT = Path(__file__).parents[2]
 

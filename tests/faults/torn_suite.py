@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "survival"), str(HERE.parent)]
+sys.path.insert(0, str(HERE.parents[1]))
 
-from forge import Forge  # noqa: E402
-from kill_suite import facts_of  # noqa: E402
-from matrix import Workshop, _unlike  # noqa: E402
+from tests.faults.forge import Forge  # noqa: E402
+from tests.faults.matrix import Workshop, _unlike  # noqa: E402
+from tests.survival.kill_suite import facts_of  # noqa: E402
 
 BOUNDARY = 64
 LARGE = 200_000
@@ -289,7 +289,7 @@ def quicken() -> None:
     """Leave out what costs time and shows nothing here: fsync, and reading the tokenizer anew for each case."""
     from transformers import AutoTokenizer
 
-    os.fsync = lambda _: None
+    os.fsync = lambda fd: None
     AutoTokenizer.from_pretrained = cache(AutoTokenizer.from_pretrained)
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fusion_support import ServerProcess
+
+from tests.fusion.fusion_support import ServerProcess
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ from code_rl.errors import OutageError, SandboxError
 from code_rl.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
 from code_rl.sandbox.fusion.client import FusionClient
 
-QUICK = {"patience_s": 2.0, "grace_s": 20.0}
-STUBBORN = {"patience_s": 60.0, "grace_s": 20.0}
+QUICK: dict[str, Any] = {"patience_s": 2.0, "grace_s": 20.0}
+STUBBORN: dict[str, Any] = {"patience_s": 60.0, "grace_s": 20.0}
 
 Forward = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 Handler = Callable[[int, dict[str, Any], Forward], Awaitable[web.StreamResponse]]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from fusion_support import ServerProcess
 
+from tests.fusion.fusion_support import ServerProcess
 from tinker_utils.lcb import TEST_CODE, TEST_UTIL
 
 ADD = {"inputs": ["1 2\n", "20 3\n"], "outputs": ["3\n", "23"]}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from aiohttp import web
-from fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 from code_rl.problems import values
 from code_rl.sandbox.executor import Status
 from code_rl.sandbox.fusion.client import FusionClient
 from code_rl.sandbox.starvation import processors
+from tests.fusion.fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 
 def only(executions):
@@ -159,7 +160,7 @@ def test_a_wrong_first_test_costs_one_request(server: ServerProcess):
     async def go():
         async with fake_server(spy, server.url) as url:
             client = FusionClient([url], 4, **QUICK)
-            stream = client.run(stdin_job("print(0)", *["1"] * 100))
+            stream: Any = client.run(stdin_job("print(0)", *["1"] * 100))
             async for _ in stream:
                 break
             await stream.aclose()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import signal
 
 import pytest
 from aiohttp import web
-from fusion_support import QUICK, STUBBORN, ServerProcess, collect, fake_server, outcome, stdin_job
 
 from code_rl.errors import ConfigError, OutageError, SandboxError
 from code_rl.sandbox.executor import Status, retries_of
 from code_rl.sandbox.fusion.client import FusionClient
+from tests.fusion.fusion_support import QUICK, STUBBORN, ServerProcess, collect, fake_server, outcome, stdin_job
 
 RESULT = "results.bin"
 
@@ -78,8 +79,9 @@ async def flipped_bit(body, forward):
 
 
 async def cut_connection(body, forward):
-    answer = web.json_response(await forward(body))
-    answer.content_length = len(answer.body) + 1000
+    text = json.dumps(await forward(body))
+    answer = web.json_response(text=text)
+    answer.content_length = len(text.encode()) + 1000
     answer.force_close()
     return answer
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fusion_support import stdin_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +20,12 @@ from code_rl.errors import ConfigError, SandboxError
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.executor import CallInput, Job, Limits, Status
 from code_rl.sandbox.fusion.client import FusionClient
-from code_rl.sandbox.fusion.payload import RESULT_FILE, TEST_CODE, TEST_UTIL, make_chunk
+from code_rl.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
 from code_rl.sandbox.fusion.protocol import run_urls
 from code_rl.sandbox.fusion.records import read_records
+from code_rl.sandbox.fusion.remote.harness import RESULT_FILE
 from code_rl.sandbox.servers import Server, ServerPool
+from tests.fusion.fusion_support import stdin_job
 
 ROOT = Path(__file__).parents[2]
 

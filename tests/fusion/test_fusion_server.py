@@ -10,9 +10,9 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fusion_support import ServerProcess
 
 from code_rl.sandbox.fusion.protocol import LANGUAGES
+from tests.fusion.fusion_support import ServerProcess
 
 
 def post(server: ServerProcess, body, path="/run_code"):

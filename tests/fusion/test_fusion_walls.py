@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 from code_rl.errors import IsolationError
-from code_rl.sandbox import embedded
+from code_rl.sandbox.embedded import pool
 from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.sandbox.fusion.client import FusionClient
-from code_rl.sandbox.fusion.payload import RESULT_FILE, make_chunk
+from code_rl.sandbox.fusion.payload import make_chunk
 from code_rl.sandbox.fusion.records import read_records
+from code_rl.sandbox.fusion.remote.harness import RESULT_FILE
+from tests.fusion.fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 SEARCH = """
 import os, re, sys
@@ -229,13 +230,13 @@ def test_no_byte_of_a_trusted_job_reaches_a_server():
 
 
 def test_where_the_machine_isolates_nothing_trusted_jobs_run_all_the_same(monkeypatch, caplog):
-    class Bare(embedded.EmbeddedSandbox):
+    class Bare(pool.EmbeddedSandbox):
         def __init__(self, concurrency=None, isolation="auto"):
             if isolation == "auto":
                 raise IsolationError("no namespaces here")
             super().__init__(concurrency, isolation)
 
-    monkeypatch.setattr(embedded, "EmbeddedSandbox", Bare)
+    monkeypatch.setattr(pool, "EmbeddedSandbox", Bare)
 
     async def go():
         client = FusionClient(["http://127.0.0.1:9"], 2, **QUICK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ OURS = Verdict(VerdictKind.SANDBOX_ERROR, 0, 2, "lcb", Failure(0, True, "a worke
 def broken(monkeypatch):
     """A sandbox that fails `left` times, then judges."""
     left = [10**9]
-    judge = rows.judge_async
+    judge = getattr(rows, "judge_async")  # noqa: B009 - imported there
 
     async def fails(problem, code):
         left[0] -= 1
@@ -59,7 +60,7 @@ def test_a_row_without_a_problem_is_a_data_error(problem, named):
 
 def test_trl_gets_a_reward_a_completion_in_order():
     problem = rows.to_row(SUM)["problem"]
-    answers = [RIGHT, [{"role": "assistant", "content": WRONG}], "none", RIGHT]
+    answers: list[Any] = [RIGHT, [{"role": "assistant", "content": WRONG}], "none", RIGHT]
     rewards = asyncio.run(trl.code_reward(answers, problem=[problem] * 4, prompts=["?"] * 4, trainer_state=None))
     assert rewards == [1.0, 0.0, 0.0, 1.0]
 
@@ -67,7 +68,7 @@ def test_trl_gets_a_reward_a_completion_in_order():
 def test_trl_gets_a_reward_for_messages_of_parts_and_without_content_and_none_for_no_completions():
     problem = rows.to_row(SUM)["problem"]
     parts = [{"role": "assistant", "content": [{"type": "image"}, {"type": "text", "text": RIGHT}]}]
-    answers = [parts, [{"role": "assistant", "tool_calls": []}], []]
+    answers: list[Any] = [parts, [{"role": "assistant", "tool_calls": []}], []]
     assert asyncio.run(trl.code_reward(answers, problem=[problem] * 3)) == [1.0, 0.0, 0.0]
     logged = {}
     assert asyncio.run(trl.code_reward([], problem=[], log_metric=logged.__setitem__)) == []

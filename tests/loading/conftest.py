@@ -9,7 +9,7 @@ import pytest
 from code_rl.problems.problem import Problem
 from code_rl.problems.settle import settle
 from code_rl.reward.judge import judge
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from tests.boxes import shared_box
 
 
 class Court:
@@ -17,7 +17,7 @@ class Court:
 
     def __init__(self):
         self._runner = asyncio.Runner()
-        self.executor = EmbeddedSandbox(concurrency=2)
+        self.executor = shared_box(concurrency=2)
 
     def run(self, coroutine):
         return self._runner.run(coroutine)
@@ -31,7 +31,6 @@ class Court:
         return [self.run(judge(problem, program, self.executor)).kind.value for program in programs]
 
     def close(self):
-        self.run(self.executor.aclose())
         self._runner.close()
 
 

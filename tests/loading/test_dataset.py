@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from typing import Any
 
 import chz
 import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
-from raw_rows import SAMPLES, SUM, taco
 
 from code_rl.errors import ConfigError, DataError
 from code_rl.preparation.bench import STAGE_SETTINGS
@@ -27,6 +27,7 @@ from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import build_prompt, build_question
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.store import READERS
+from tests.loading.raw_rows import SAMPLES, SUM, taco
 
 
 def row(number):
@@ -49,7 +50,7 @@ def write(path, count):
     elif path.suffix == ".json":
         path.write_text(json.dumps([row(number) for number in range(count)]))
     else:
-        packers = {".gz": gzip.compress, ".zst": zstandard.compress}
+        packers: dict[str, Any] = {".gz": gzip.compress, ".zst": zstandard.compress}
         path.write_bytes(packers.get(path.suffix, bytes)(lines(count)))
     return path
 

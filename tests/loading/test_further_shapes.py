@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled
 from code_rl.problems.sources.shapes import read_row, shape_of
 
-ACECODE = {
+ACECODE: dict[str, Any] = {
     "id": "oss_7",
     "source": "oss",
     "question": "Write `total(values)`: the sum.",
@@ -24,7 +25,7 @@ ACECODE = {
         },
     ],
 }
-EVOEVAL = {
+EVOEVAL: dict[str, Any] = {
     "task_id": "EvoEval/7",
     "prompt": 'def total(values, start):\n    """ The sum from start on. """\n',
     "entry_point": "total",
@@ -32,7 +33,7 @@ EVOEVAL = {
     "parent": "HumanEval/7",
     "inputs": ["[1, 2], 3", "(), 0.5", ""],
 }
-BIGCODEBENCH = {
+BIGCODEBENCH: dict[str, Any] = {
     "task_id": "BigCodeBench/7",
     "complete_prompt": 'import math\n\ndef task_func(x, scale=1):\n    """ The root. """\n',
     "instruct_prompt": "Write the root.",
@@ -52,7 +53,7 @@ class TestCases(unittest.TestCase):
             task_func(-1)
 """,
 }
-VERL = {
+VERL: dict[str, Any] = {
     "data_source": "taco",
     "prompt": [{"role": "system", "content": "Think."}, {"role": "user", "content": "Print the double."}],
     "ability": "code",

@@ -10,8 +10,9 @@ import sys
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hub_server import HubServer
-from raw_rows import PRODUCT, SUM
+
+from tests.loading.hub_server import HubServer
+from tests.loading.raw_rows import PRODUCT, SUM
 
 OLD, NEW = "1" * 40, "2" * 40
 CARD = """---

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from corpus.rooms import data_file
 
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped, item_id
+from tests.corpus.rooms import data_file
 
 NOTHING = "pass"
 NOTHING_METHOD = (

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 import pytest
-from raw_rows import CALLS, METHOD, METHOD_STARTER, SAMPLES, SUM, TABLES, TOP, apps, lcbv5, prime_call, taco
 
 from code_rl.environments.wording import get_wording
 from code_rl.problems.prompts import build_prompt
 from code_rl.problems.sources.records import Origin, Skipped, Unsettled
 from code_rl.problems.sources.shapes import read_row, shape_of
+from tests.loading.raw_rows import (
+    CALLS,
+    METHOD,
+    METHOD_STARTER,
+    SAMPLES,
+    SUM,
+    TABLES,
+    TOP,
+    apps,
+    lcbv5,
+    prime_call,
+    taco,
+)
 
 ORIGIN = Origin("set", "set/train", 4)
 
@@ -172,7 +185,7 @@ def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(name):
     assert get_wording("code-r1")(read(row).view()) == row["prompt"]
 
 
-BAD_VERL = {
+BAD_VERL: dict[str, dict[str, Any]] = {
     "not_tests": {"reward_model": {"ground_truth": json.dumps({"pytest": "def test_it(): ..."})}},
     "blank_statement": {"prompt": [{"role": "system", "content": "Add two numbers."}]},
     "test_is_not_python": {"reward_model": {"ground_truth": json.dumps({"functional": "def check(:"})}},

@@ -12,9 +12,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
-from raw_rows import SAMPLES
 
 from code_rl.problems.sources.shapes import shape_of
+from tests.loading.raw_rows import SAMPLES
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("problem", "solutions", "starter_code", "tests", "metadata")

@@ -157,7 +157,7 @@ def wrong_output(rng: random.Random, number: int) -> Planted:
 def swapped_tests(rng: random.Random, number: int) -> Planted:
     """Two tests have each other's expected outputs."""
     problem = fresh(rng, number)
-    tests = list(problem.tests)
+    tests: list[Any] = list(problem.tests)
     one, other = next((i, j) for i in range(len(tests)) for j in range(i) if tests[i].expected != tests[j].expected)
     tests[one], tests[other] = (
         dataclasses.replace(tests[one], expected=tests[other].expected),
@@ -236,11 +236,12 @@ def leaked(exam: Problem, number: int) -> Planted:
 
 def broken_wrapping(rng: random.Random, number: int) -> Planted:
     problem = call_problem(rng, number)
+    tests: tuple[Any, ...] = problem.tests
     wrapped = [
         dataclasses.replace(test, args=(list(test.args),))
         if number % 2
         else dataclasses.replace(test, expected=[test.expected])
-        for test in problem.tests
+        for test in tests
     ]
     return Planted(
         dataclasses.replace(problem, tests=tuple(wrapped)), "broken_wrapping", frozenset({"broken_wrapping"})
@@ -256,7 +257,7 @@ def flaky(rng: random.Random, number: int) -> Planted:
 
 def passes_when_empty(rng: random.Random, number: int) -> Planted:
     problem = stdin_problem(rng, number)
-    tests = tuple(dataclasses.replace(test, expected="") for test in problem.tests)
+    tests = tuple(StdinTest(test.input, "") for test in problem.tests)
     code = "n = int(input())\nv = list(map(int, input().split()))\n"
     return Planted(
         dataclasses.replace(problem, tests=tests, solutions=(code,)), "passes_when_empty", frozenset({"passes_empty"})

@@ -6,9 +6,9 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from corpus.rooms import data_file
 
 from code_rl.cli import main
 from code_rl.preparation.bench import Entry
@@ -18,7 +18,8 @@ from code_rl.preparation.verify import Verifier
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.native import read_problems, write_problems
 from code_rl.problems.problem import Problem, StdinTest
-from preparation.planted import planted_set
+from tests.corpus.rooms import data_file
+from tests.preparation.planted import planted_set
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def report(out: Path) -> dict[str, object]:
+def report(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "report.json").read_text()))
 
 

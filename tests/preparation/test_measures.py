@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.evaluation.figures import wilson
 from code_rl.preparation.bench import Entry, make_entry
 from code_rl.preparation.cap import cap_entry, spread
 from code_rl.preparation.deduplicate import program_shape
-from code_rl.preparation.difficulty import judge_rate, wilson
+from code_rl.preparation.difficulty import judge_rate
 from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.trials import trivial_pass
@@ -83,7 +84,7 @@ def test_slow_tests_are_capped_by_the_time_of_the_reference() -> None:
     [(0, 8, 0.0, 0.3244), (8, 8, 0.6756, 1.0), (4, 8, 0.2152, 0.7848), (1, 10, 0.0179, 0.4042)],
 )
 def test_wilson_intervals_are_those_of_the_books(passed: int, n: int, low: float, high: float) -> None:
-    assert wilson(passed, n) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    assert wilson(passed, n) == pytest.approx((low, high), abs=1e-4)
 
 
 @given(st.integers(1, 500), st.data())

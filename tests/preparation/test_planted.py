@@ -10,7 +10,7 @@ import pytest
 
 from code_rl.cli import main
 from code_rl.problems.native import read_problems, write_problems
-from preparation.planted import Planted, planted_set
+from tests.preparation.planted import Planted, planted_set
 
 
 def found(folder: Path, total: int, defects: int) -> tuple[list[Planted], dict[str, dict[str, str]]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.problems.native import write_problems
-from preparation.planted import planted_set
+from tests.preparation.planted import planted_set
 
 RESULTS = ("train.jsonl", "test.jsonl", "manifest.json", "dropped.jsonl")
 MOMENTS = (("index.jsonl", 9), ("deduplicate.jsonl", 5), ("verify.jsonl", 3), ("verify.jsonl", 12), ("cap.jsonl", 2))

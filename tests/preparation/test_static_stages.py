@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus.rooms import data_file
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.text import canonical, grams, jaccard, numbers, shared, words
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.records import Unsettled
+from tests.corpus.rooms import data_file
 
 CONFIG = PrepareConfig(dataset="builtin", out="nowhere")
 TASK = (

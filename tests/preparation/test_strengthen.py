@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus.rooms import room
 
 from code_rl.cli import main
 from code_rl.preparation.inputs import conditioned, mutated, mutated_texts
 from code_rl.preparation.strengthen import CONDITIONED, DOUBTED, FEW, MANY, Agreed, agreed_tests, failed
 from code_rl.problems.native import read_problems, write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
-from preparation.test_resume import finish, kill_at
+from tests.corpus.rooms import room
+from tests.preparation.test_resume import finish, kill_at
 
 LOOP = "n = int(input())\nv = list(map(int, input().split()))\nprint(max(v))\n"
 SCAN = "input()\nbest = None\nfor x in map(int, input().split()):\n    if best is None or x > best:\n        best = x\nprint(best)\n"

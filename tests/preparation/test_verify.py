@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from corpus.rooms import room
 
 from code_rl.preparation.bench import Bench, make_entry
 from code_rl.preparation.ledger import Decision
@@ -22,6 +21,7 @@ from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, S
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status
+from tests.corpus.rooms import room
 
 RIGHT = "a, b = map(int, input().split())\nif a > 0:\n    print(a + b)\nelse:\n    print(b)\n"
 SUMS = tuple(StdinTest(f"{a} {b}\n", f"{a + b if a > 0 else b}\n") for a, b in ((1, 2), (-3, 4), (10, 20), (0, 5)))
@@ -130,7 +130,7 @@ def test_slow_references_are_tried_again_side_by_side(tmp_path: Path) -> None:
     async def run() -> list[Decision]:
         with Bench(config, open_source(config.dataset), "key") as bench:
             monkey = Hung(2)
-            bench.executor = lambda: monkey  # type: ignore[method-assign]
+            bench.executor = lambda: monkey
             return await run_verify(bench, await normalise(bench, lambda: None), lambda: None)
 
     assert [decision.reason for decision in asyncio.run(run())] == ["reference_time_limit"] * 2
@@ -175,7 +175,7 @@ def test_any_passing_reference_proves_a_problem() -> None:
         (with_solution(SUM, "from no_such_library.part import name\n" + RIGHT), "missing_library"),
         (with_solution(SUM, "from math import nosuchname\n" + RIGHT), "reference_runtime_error"),
         (with_solution(SUM, "import os.nowhere\n" + RIGHT), "reference_runtime_error"),
-        (with_solution(SUM, "while True:\n    pass"), "reference_time_limit"),
+        (with_solution(SUM, "while True:\n    pass", time_limit_s=0.5), "reference_time_limit"),
         (with_solution(SUM, "import random\n" + RIGHT + "random.random() < 0.4 and print(7)"), "flaky"),
         (with_solution(SUM, "x = sum(range(4000000))\n" + RIGHT, time_limit_s=0.01), "impossible_time_limit"),
         (dataclasses.replace(SUM, meta={"wrong_solutions": ["print(1)", RIGHT]}), "wrong_solution_passes"),
@@ -227,7 +227,7 @@ def test_each_defect_has_its_own_reason(problem: Problem, reason: str) -> None:
 
 def test_a_slow_reference_without_a_stated_limit_gets_a_larger_one() -> None:
     slow = "import time\nstart = time.process_time()\nwhile time.process_time() - start < 0.6:\n    pass\n" + RIGHT
-    raised = with_solution(SUM, slow, time_limit_s=1.0)
+    raised = with_solution(SUM, slow, tests=SUMS[:2], time_limit_s=1.0)
     lowered = dataclasses.replace(raised, time_limit_s=0.5)
     one, other = verify(raised, dataclasses.replace(lowered, time_limit_s=6.0), mutants=0, repeats=0)
     assert (one.keep, one.notes["time_limit_s"]) == (True, 1.0)

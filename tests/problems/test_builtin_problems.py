@@ -7,6 +7,7 @@ import io
 import itertools
 import sys
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ def run_trusted(problem, code):
     """Outputs of one of our own programs on the problem's tests, in this process."""
     outputs = []
     for test in problem.tests:
-        scope = {"__name__": "__main__"}
+        scope: dict[str, Any] = {"__name__": "__main__"}
         if isinstance(test, CallTest):
             exec(code, scope)
             outputs.append(scope["Solution"]().solve(*test.args))
@@ -196,7 +197,7 @@ def test_bad_sizes_and_splits_are_config_errors():
 
 
 def test_reference_solutions_pass_and_unguarded_ones_fail_in_the_real_sandbox():
-    sandbox = pytest.importorskip("code_rl.sandbox.embedded").EmbeddedSandbox
+    sandbox = pytest.importorskip("code_rl.sandbox.embedded.pool").EmbeddedSandbox
     judge = pytest.importorskip("code_rl.reward.judge").judge
     chosen = [(spec, problem) for spec, problem in sample() if spec.reduce == "max"][:6] + sample()[::60]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.problems.dataset import open_dataset, own_test_setting
+from code_rl.problems.problem import Problem
 from code_rl.reward.judge import judge
 from code_rl.sandbox.connect import connect_executor
 
@@ -30,6 +31,7 @@ def test_solutions_pass_and_no_constant_answer_does():
         try:
             for split, every in (("train", 16), ("test", 4)):
                 for problem in list(open_dataset(f"functions:{split}"))[::every]:
+                    assert isinstance(problem, Problem)
                     right = await judge(problem, problem.solutions[0], executor)
                     assert right.kind == "passed", (problem.id, right)
                     for answer in {repr(test.expected) for test in problem.tests}:

@@ -9,10 +9,9 @@ import os
 import pickle
 import zlib
 from datetime import date
+from typing import Any
 
 import pytest
-from corpus.reading import read_livecodebench, read_rows
-from corpus.rooms import data_file
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +28,8 @@ from code_rl.problems.sources.livecodebench import (
     shard_paths,
 )
 from code_rl.problems.sources.records import RowError, Skipped
+from tests.corpus.reading import read_livecodebench, read_rows
+from tests.corpus.rooms import data_file
 
 PUBLIC = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 PRIVATE = [{"input": "5 6\n", "output": "11\n", "testtype": "stdin"}]
@@ -138,7 +139,7 @@ def test_tests_that_unpack_beyond_the_limit_are_refused(monkeypatch):
         decode_private_tests(pack("[" + " " * (1 << 20) + "]"))
 
 
-BAD = {
+BAD: dict[str, dict[str, Any]] = {
     "missing_field": {"question_content": None},
     "wrong_field_type": {"starter_code": 3},
     "bad_date": {"contest_date": "last spring"},

@@ -130,7 +130,9 @@ def test_integers_of_any_length_are_read(tmp_path):
     path = write_rows(tmp_path / "p.jsonl", row(fn_name="f", tests=[test]))
     path.write_text(path.read_text().replace('"DIGITS"', "7" * 6000))
     (problem,) = read_problems(path)
-    assert problem.tests[0].expected % 10**6 == 777777
+    (read,) = problem.tests
+    assert isinstance(read, CallTest)
+    assert read.expected % 10**6 == 777777
 
 
 def test_reading_streams(tmp_path):

@@ -5,16 +5,6 @@ import copy
 from dataclasses import replace
 
 import pytest
-from corpus.reading import (
-    count_reasons,
-    read_humaneval,
-    read_humaneval_plus,
-    read_humaneval_plus_origin,
-    read_leetcode,
-    read_mbpp,
-    read_mbpp_plus,
-    read_rows,
-)
 
 from code_rl.errors import DataError
 from code_rl.problems.problem import CallTest, Problem
@@ -25,7 +15,17 @@ from code_rl.problems.sources.records import Draft, Skipped
 from code_rl.problems.values import BinaryTree, LinkedList
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from tests.boxes import shared_box
+from tests.corpus.reading import (
+    count_reasons,
+    read_humaneval,
+    read_humaneval_plus,
+    read_humaneval_plus_origin,
+    read_leetcode,
+    read_mbpp,
+    read_mbpp_plus,
+    read_rows,
+)
 
 HUMANEVAL = {
     "task_id": "HumanEval/900",
@@ -70,19 +70,11 @@ def only(items):
 
 
 async def _verdict(problem, code):
-    sandbox = EmbeddedSandbox(concurrency=1)
-    try:
-        return (await judge(problem, code, sandbox)).kind
-    finally:
-        await sandbox.aclose()
+    return (await judge(problem, code, shared_box())).kind
 
 
 async def _expected(draft, limits=REFERENCE_LIMITS):
-    sandbox = EmbeddedSandbox(concurrency=1)
-    try:
-        return await with_expected(draft, sandbox, limits)
-    finally:
-        await sandbox.aclose()
+    return await with_expected(draft, shared_box(), limits)
 
 
 def test_humaneval_asserts_become_hidden_call_tests():

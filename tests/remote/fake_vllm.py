@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from remote_support import Loopback
 from tinker import types
 
 from code_rl.backends.adapters import read_folder
 from code_rl.backends.embedded import EmbeddedService
+from tests.remote.remote_support import Loopback
 
 
 class FakeVllm(Loopback):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import tinker
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import EscapingProxy, settings
-from serve_support import ServerThread
-
 from code_rl.backends.adapters import download_adapter, read_embedded, read_folder
-from code_rl.backends.places import KEYLESS, Place
+from code_rl.backends.places import KEYLESS, BackendKind, Place
 from code_rl.commands.export import export_command
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
+from tests.remote.remote_support import EscapingProxy, settings
+from tests.serve.serve_support import ServerThread
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +54,7 @@ def test_run_on_a_server_exports_the_adapter_of_its_checkpoint_and_leaves_nothin
 def test_address_of_a_file_opens_that_file_for_its_time_and_without_a_key(trained, monkeypatch):
     server, _, path = trained
     with tinker.ServiceClient(base_url=server.url, api_key="tml-secret") as service:
-        client = service.create_training_client_from_state(path)
+        client: Any = service.create_training_client_from_state(path)
         client = client.result() if hasattr(client, "result") else client
         saved = client.save_weights_external("kept", ttl_seconds=3600).result().path
         rest = tinker.RestClient(base_url=server.url, api_key="tml-secret")
@@ -77,7 +74,7 @@ def test_address_of_a_file_opens_that_file_for_its_time_and_without_a_key(traine
 def test_service_cannot_write_outside_the_folder(trained, tmp_path):
     server, _, path = trained
     with EscapingProxy(server.url, {}) as proxy:
-        place = Place("server", proxy.url, "tml-secret")
+        place = Place(BackendKind.SERVER, proxy.url, "tml-secret")
         with pytest.raises(BackendError, match="names a file outside the checkpoint"):
             download_adapter(place, path, tmp_path / "in")
     assert not (tmp_path / "escaped").exists()
@@ -86,4 +83,6 @@ def test_service_cannot_write_outside_the_folder(trained, tmp_path):
 
 def test_sampler_weights_are_refused_with_what_to_give(tmp_path):
     with pytest.raises(ConfigError, match=r"give the state_path of a checkpoint \(tinker://RUN/weights/NAME\)"):
-        download_adapter(Place("server", "http://127.0.0.1:9", KEYLESS), "tinker://r/sampler_weights/1", tmp_path)
+        download_adapter(
+            Place(BackendKind.SERVER, "http://127.0.0.1:9", KEYLESS), "tinker://r/sampler_weights/1", tmp_path
+        )

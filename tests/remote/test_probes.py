@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,18 +11,16 @@ import pytest
 import tinker
 from tinker import types
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import FaultyProxy, settings
-from serve_support import ServerThread
-
 from code_rl.backends.connect import logprobs_of
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.names import BUILT_IN_FOLDER
-from code_rl.backends.places import KEYLESS, Place
+from code_rl.backends.places import KEYLESS, BackendKind, Place
 from code_rl.backends.preflight import context_of, load_tokenizer, probe_narrowing, probe_scaling
 from code_rl.backends.remote import Link, RemoteSamplingClient
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
+from tests.remote.remote_support import FaultyProxy, settings
+from tests.serve.serve_support import ServerThread
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +66,8 @@ class Untempered:
         return self._inner.compute_logprobs(prompt)
 
 
-def remote(client: Any) -> RemoteSamplingClient:
-    return RemoteSamplingClient(client, Link(Place("server", "http://127.0.0.1:9", KEYLESS), 60.0))
+def remote(client: Any) -> Any:
+    return RemoteSamplingClient(client, Link(Place(BackendKind.SERVER, "http://127.0.0.1:9", KEYLESS), 60.0))
 
 
 def test_sampled_logprobs_of_the_policy_itself_are_told_from_scaled_ones(sampler):
@@ -118,7 +114,7 @@ def test_a_tokenizer_that_lies_here_is_not_asked_of_the_hub(monkeypatch):
 
 
 def test_error_lines_never_hold_the_key():
-    place = Place("tinker", "http://127.0.0.1:9", "tml-5ecret")
+    place = Place(BackendKind.TINKER, "http://127.0.0.1:9", "tml-5ecret")
     link = Link(place, 60.0)
 
     def fail() -> None:
@@ -136,11 +132,12 @@ def test_the_reference_is_scored_at_the_temperature_of_passes(server, temperatur
     local = EmbeddedService(device="cpu", dtype="float32")
     over_http = tinker.ServiceClient(base_url=server.url, api_key=KEYLESS)
     trainer = local.create_lora_training_client("tiny", rank=2, seed=0).result()
-    inputs = {"target_tokens": tokens[1:], "weights": [1.0] * 511}
+    inputs: dict[str, Any] = {"target_tokens": tokens[1:], "weights": [1.0] * 511}
     datum = types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
     scored = trainer.forward([datum], "cross_entropy", {"temperature": temperature}).result()
     expected = scored.loss_fn_outputs[0]["logprobs"].to_numpy()
-    for service in (local, over_http):
+    services: tuple[Any, ...] = (local, over_http)
+    for service in services:
         sampler = service.create_sampling_client(base_model="tiny").result()
         found = asyncio.run(logprobs_of(sampler, tokens, temperature))
         assert found[0] is None

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import FaultyProxy, records, sampled, settings
-from serve_support import ServeProcess, ServerThread
-
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError
 from code_rl.runs.journal import read_journal
+from tests.remote.remote_support import FaultyProxy, records, sampled, settings
+from tests.serve.serve_support import ServeProcess, ServerThread
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import FaultyProxy, OtherServer, settings
-from serve_support import ServerThread
-
 from code_rl.backends.places import BackendKind, Place
 from code_rl.backends.preflight import Survey, _instead, survey
 from code_rl.cli import main
 from code_rl.commands.train import train_command
+from tests.remote.remote_support import FaultyProxy, OtherServer, settings
+from tests.serve.serve_support import ServerThread
 
 KEY = "tml-5ecret-0123456789abcdef"
 

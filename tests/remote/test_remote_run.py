@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import warnings
-from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import FaultyProxy, OtherServer, records, sampled, settings
-from serve_support import ServerThread
-
 from code_rl.backends.names import BUILT_IN_FOLDER, built_in_context
-from code_rl.backends.places import KEYLESS, Place
+from code_rl.backends.places import KEYLESS, BackendKind, Place
 from code_rl.backends.preflight import survey
 from code_rl.commands.train import train_command
 from code_rl.errors import ConfigError
+from tests.remote.remote_support import FaultyProxy, OtherServer, records, sampled, settings
+from tests.serve.serve_support import ServerThread
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +65,7 @@ def test_model_of_the_hub_is_found_by_its_configuration_there(server, monkeypatc
 
     with OtherServer(hub) as other:
         monkeypatch.setattr("huggingface_hub.hf_hub_url", lambda name, _file: f"{other.url}/{name}")
-        place = Place("server", server.url, KEYLESS)
+        place = Place(BackendKind.SERVER, server.url, KEYLESS)
         assert asyncio.run(survey(place, "org/model")).models["org/model"] == built_in_context()
         with pytest.raises(ConfigError, match="'org/other' is unknown to"):
             asyncio.run(survey(place, "org/other"))
@@ -92,7 +89,7 @@ def test_checkpoints_name_paths_on_the_server(whole):
     )
 
 
-PLANS = {
+PLANS: dict[str, dict[str, list[Any]]] = {
     "statuses": {"optim_step": [500, 429, 503], "forward_backward": [429, 500], "asample": [429, 500], "save_weights": [500]},
     "lost answers": {"optim_step": ["lost", None, "lost"], "forward_backward": ["lost"], "asample": ["lost", "lost"], "save_weights": ["lost"]},
     "cut answers": {"optim_step": ["cut"], "forward_backward": ["cut"], "retrieve_future": ["cut", None, "cut", "cut"], "asample": ["cut"]},

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "serve"))
-from remote_support import settings
-from serve_support import ServerThread
 
 from code_rl.backends.connect import _connect_remote
 from code_rl.backends.embedded.learner import Learner
@@ -25,6 +20,8 @@ from code_rl.errors import ConfigError
 from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import Recorder
 from scripts.write_settings import BEGIN, END, REACHING, backend_table
+from tests.remote.remote_support import settings
+from tests.serve.serve_support import ServerThread
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {

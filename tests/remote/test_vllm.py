@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_vllm import FakeVllm
-from remote_support import FaultyProxy, OtherServer, sampled, settings
 
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
 from code_rl.runs.recorder import read_metrics
+from tests.remote.fake_vllm import FakeVllm
+from tests.remote.remote_support import FaultyProxy, OtherServer, sampled, settings
 
 
 def given(url: str, log_path: Path, **changes: str) -> dict[str, str]:
@@ -51,7 +52,7 @@ def test_each_completion_is_a_request_of_its_own_with_a_seed_of_its_own(vllm, tm
 def test_faults_change_nothing_of_what_a_run_draws(vllm, tmp_path):
     assert train_command(given(vllm.url, tmp_path / "calm")) == 0
     vllm.loaded.clear()
-    plan = {
+    plan: dict[str, list[Any]] = {
         "/v1/completions": [None, 500, "lost", "cut", 429, None, 503],
         "/v1/load_lora_adapter": [None, "lost"],
         "/v1/unload_lora_adapter": ["lost"],

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from test_vllm import given
 
 from code_rl.backends.names import PACKAGE, SMOLLM2, source_of
 from code_rl.commands.export import export_command
@@ -22,6 +21,7 @@ from code_rl.commands.train import train_command
 from code_rl.library import load_problems
 from code_rl.renderers import get_renderer
 from code_rl.runs.recorder import read_metrics
+from tests.remote.test_vllm import given
 
 PYTHON = os.environ.get("CODE_RL_VLLM")
 pytestmark = [

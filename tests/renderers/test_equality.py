@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from typing import cast
 
 import pytest
-from chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.renderers import get_renderer
+from code_rl.renderers import Message, get_renderer
+from tests.renderers.chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 
 NAMES = tuple(TEMPLATES)
 COUNT = 240
@@ -29,15 +30,15 @@ def text(rng: random.Random) -> str:
     return "".join(rng.choice(PIECES) for _ in range(rng.randrange(6)))
 
 
-def conversation(seed: int, *, answered: bool = False, hostile: bool = False) -> list[dict[str, str]]:
+def conversation(seed: int, *, answered: bool = False, hostile: bool = False) -> list[Message]:
     """System turn or none, one to four questions, unicode, whitespace, think blocks; the answers begin with no whitespace."""
     rng = random.Random(seed)
     words = (lambda: text(rng) + rng.choice(SPECIALS) + text(rng)) if hostile else (lambda: text(rng))
-    messages = [{"role": "system", "content": words()}] if rng.random() < 0.5 else []
+    messages: list[Message] = [{"role": "system", "content": words()}] if rng.random() < 0.5 else []
     for turn in range(turns := rng.randrange(1, 5)):
         messages.append({"role": "user", "content": words()})
         if turn + 1 < turns or answered:
-            answer = {"role": "assistant", "content": "ok" + words()}
+            answer: Message = {"role": "assistant", "content": "ok" + words()}
             if rng.random() < 0.4:
                 answer["content"] = rng.choice(THOUGHTS) + answer["content"]
             elif rng.random() < 0.3:
@@ -46,7 +47,7 @@ def conversation(seed: int, *, answered: bool = False, hostile: bool = False) ->
     return messages
 
 
-def plain_thoughts(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def plain_thoughts(messages: list[Message]) -> list[Message]:
     """Without the blocks that begin with whitespace, for the renderer that says them as they stand."""
     return [{**m, "content": m["content"].lstrip() if m["role"] == "assistant" else m["content"]} for m in messages]
 
@@ -137,7 +138,7 @@ def test_auto_finds_the_renderer_that_the_template_describes(name):
 
 def test_qwen3_5_writes_what_the_published_template_writes():
     """Prompts and an answered conversation, as the template of Qwen/Qwen3.5-4B renders them, letter for letter."""
-    earlier = [
+    earlier: list[Message] = [
         {"role": "system", "content": " Be brief. \n"},
         {"role": "user", "content": "\n1 + 1? "},
         {"role": "assistant", "content": "<think>\nEasy.\n</think>\n\n2"},
@@ -152,7 +153,7 @@ def test_qwen3_5_writes_what_the_published_template_writes():
     assert made.decode(thinking.prompt_tokens(earlier)) == opened
     assert made.decode(plain.prompt_tokens(earlier)) == opened + "\n</think>\n\n"
     for answer, thought in (({"content": "Yes."}, ""), ({"content": "Yes.", "reasoning_content": " I am. "}, "I am.")):
-        tokens, weights = thinking.supervised_tokens([*earlier, {"role": "assistant", **answer}])
+        tokens, weights = thinking.supervised_tokens([*earlier, cast(Message, {"role": "assistant", **answer})])
         assert made.decode(tokens) == f"{opened}{thought}\n</think>\n\nYes.<|im_end|>\n"
         said = made.decode([token for token, weight in zip(tokens, weights, strict=True) if weight])
         assert said == f"{thought}\n</think>\n\nYes.<|im_end|>"
@@ -207,7 +208,7 @@ def test_extension_property_holds_exactly_where_it_is_stated(name):
         prompt = renderer.prompt_tokens(messages)
         for answer in answers:
             completion = [*renderer.encode_text(answer), *renderer.get_stop_sequences()]
-            said = {"role": "assistant", "content": answer}
+            said: Message = {"role": "assistant", "content": answer}
             longer = renderer.prompt_tokens([*messages, said, {"role": "user", "content": "more"}])
             held.append(longer[: len(prompt) + len(completion)] == prompt + completion)
     assert all(held) == type(renderer).extends
@@ -246,7 +247,7 @@ def test_an_answer_may_speak_of_think_blocks(name, answer):
 def test_loss_falls_on_the_last_answer_and_its_end(name):
     template = "qwen3_thinking" if name == "chat_template" else name
     renderer = get_renderer(name, tokenizer(TEMPLATES[template]))
-    messages = [
+    messages: list[Message] = [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "first"},
         {"role": "user", "content": "two"},
@@ -279,7 +280,7 @@ def test_prompts_and_examples_equal_the_cookbooks(name):
     ours, other = get_renderer(name, made), theirs.get_renderer(name, made)
     for seed in range(COUNT):
         # It encodes every turn's role apart from its text, and drops reasoning from earlier turns only as a typed part.
-        messages = [
+        messages: list[Message] = [
             {"role": m["role"], "content": "." + m["content"].replace("think>", "")}
             for m in conversation(seed, answered=True, hostile=seed % 2 == 0)
         ]

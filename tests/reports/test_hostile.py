@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, Watched, chromium, watched
-from payloads import payloads
-from run_folders import write_run
 
 from code_rl.reports.page import write_report
 from code_rl.reports.run import open_run
+from tests.reports.browsing import DESKTOP, Watched, chromium, watched
+from tests.reports.payloads import payloads
+from tests.reports.run_folders import write_run
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, chromium, expect, watched
-from run_folders import ROOT, rewind, write_run
 
 from code_rl.reports.live import is_loopback
 from code_rl.runs.recorder import read_metrics
+from tests.reports.browsing import DESKTOP, chromium, expect, watched
+from tests.reports.run_folders import ROOT, rewind, write_run
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DARK, DESKTOP, PHONE, chromium, expect, open_page, watched
-from run_folders import write_run
 
 from code_rl.preparation.report import Dropped, Report, StageReport, render_page
 from code_rl.reports.page import write_report
 from code_rl.reports.run import open_run
+from tests.reports.browsing import DARK, DESKTOP, PHONE, chromium, expect, open_page, watched
+from tests.reports.run_folders import write_run
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,22 @@ def report(tmp_path_factory) -> Path:
     return folder / "report.html"
 
 
-@pytest.mark.parametrize(("name", "look"), [("desktop", DESKTOP), ("phone", PHONE), ("dark", DARK)])
-def test_it_draws_without_an_error_and_asks_for_nothing(browser, report, tmp_path, name, look):
+SLOW = pytest.mark.slow
+LOOKS = {"desktop": DESKTOP, "dark": DARK, "phone": PHONE}
+
+
+def looks(by_default: str) -> pytest.MarkDecorator:
+    """Each look; those that are not in the default run, in the slow one."""
+    each = (pytest.param(look, id=name, marks=[SLOW] * (name != by_default)) for name, look in LOOKS.items())
+    return pytest.mark.parametrize("look", list(each))
+
+
+@looks("desktop")
+def test_it_draws_without_an_error_and_asks_for_nothing(browser, report, tmp_path, look):
     with watched(browser, **look) as seen:
         page = open_page(seen, report)
-        page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
-        assert (tmp_path / f"{name}.png").stat().st_size > 50_000
+        page.screenshot(path=tmp_path / "page.png", full_page=True)
+        assert (tmp_path / "page.png").stat().st_size > 50_000
         assert seen.problems == []
         assert seen.leaving(report.as_uri()) == []
         assert page.inner_text("h1") == "Yes, it learned."
@@ -42,7 +52,7 @@ def test_it_draws_without_an_error_and_asks_for_nothing(browser, report, tmp_pat
         assert "cut off at max_tokens: truncated 0.0%" in page.inner_text(".level")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
-        assert (sum(ground) < 120) == (name == "dark")
+        assert (sum(ground) < 120) == (look is DARK)
 
 
 def test_a_half_is_rounded_as_in_the_sentences_beside_it(browser, report):
@@ -204,7 +214,7 @@ def test_steps_count_from_0_in_whole_steps_and_no_level_figure_is_green(browser,
         assert found["pass"] == [[-1, 2], ["start", "0", "1", "2"]]
 
 
-@pytest.mark.parametrize("look", [DESKTOP, DARK, PHONE], ids=["desktop", "dark", "phone"])
+@looks("phone")
 def test_the_page_of_prepare_is_drawn_like_that_of_a_run_and_cuts_nothing_off(browser, report, tmp_path, look):
     dropped = [Dropped(f"p/{n}", "nondeterministic_reference", "a detail " * 9, "a statement " * 12) for n in range(30)]
     stages = [
@@ -248,7 +258,7 @@ def test_runs_stand_side_by_side(browser, tmp_path):
         assert seen.problems == []
 
 
-@pytest.mark.parametrize("look", [DESKTOP, DARK, PHONE], ids=["desktop", "dark", "phone"])
+@looks("dark")
 def test_axe_finds_no_serious_violation(browser, report, look):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with watched(browser, **look) as seen:

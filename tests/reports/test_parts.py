@@ -9,7 +9,6 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import PROGRAMS, TOKENIZER, write_run
 from tokenizers import Tokenizer
 
 from code_rl.cli import main
@@ -22,6 +21,7 @@ from code_rl.reports.run import open_run
 from code_rl.reports.suspicion import BLOCKED, HARD_CODED, TAMPERING, flags
 from code_rl.reports.thinning import ThinnedGroups, pack
 from code_rl.settings import make_settings
+from tests.reports.run_folders import PROGRAMS, TOKENIZER, write_run
 
 PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_folders import write_run
 
 from code_rl.errors import DataError
 from code_rl.reports.overview import overview
 from code_rl.reports.page import embedded_rollouts, pack_rollouts, render
 from code_rl.reports.run import RunReader, open_run
 from code_rl.reports.text import summary
+from tests.reports.run_folders import write_run
 
 
 def edit(path: Path, *changes) -> None:

@@ -7,8 +7,9 @@ import sys
 import time
 
 import pytest
-from browsing import DESKTOP, chromium, open_page, watched
-from run_folders import write_large_run
+
+from tests.reports.browsing import DESKTOP, chromium, open_page, watched
+from tests.reports.run_folders import write_large_run
 
 STEPS, GROUPS, COMPLETIONS = 5_000, 8, 16
 

@@ -10,7 +10,7 @@ from code_rl.problems.problem import CallTest, Problem, SequenceTest
 from code_rl.reward.compare import _kinds
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from tests.boxes import shared_box
 
 CALLS = (("LRU", (2,)), ("put", (1, 1)), ("get", (1,)), ("keys", ()), ("put", (2, 2)), ("keys", ()))
 SEQUENCE = Problem("lru", "", (SequenceTest("LRU", CALLS, (None, None, 1, [1], None, [1, 2])),))
@@ -31,11 +31,7 @@ KINDS = VerdictKind
 
 
 def verdict_of(problem: Problem, code: str, **options):
-    async def go():
-        async with EmbeddedSandbox(1) as box:
-            return await judge(problem, code, box, **options)
-
-    return asyncio.run(go())
+    return asyncio.run(judge(problem, code, shared_box(), **options))
 
 
 def test_a_sequence_of_calls_sees_each_result_as_it_was():

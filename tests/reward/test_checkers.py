@@ -14,8 +14,8 @@ from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, S
 from code_rl.reward.checker import read_answer
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.executor import Execution, Status, case_bytes
+from tests.boxes import shared_box
 
 from .fakes import ScriptedExecutor, printed, returned
 
@@ -25,11 +25,7 @@ STDIN = Problem("s", "", (StdinTest("3", "5"),), compare=Compare("checker", chec
 
 
 def verdict_of(problem: Problem, code: str, **options):
-    async def go():
-        async with EmbeddedSandbox(1) as box:
-            return await judge(problem, code, box, **options)
-
-    return asyncio.run(go())
+    return asyncio.run(judge(problem, code, shared_box(), **options))
 
 
 def test_a_check_function_sees_values_and_says_why():

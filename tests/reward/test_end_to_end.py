@@ -18,7 +18,7 @@ from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.reward.judge import judge
 from code_rl.reward.shared import shared_executor
 from code_rl.sandbox.connect import connect_executor
-from reward.fakes import judge_files
+from tests.reward.fakes import judge_files
 from tinker_utils.env import sandbox_check_correctness
 
 CHECKER = """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from collections.abc import Mapping
 
 import pytest
 
 from code_rl.problems.problem import CallTest, Compare, Problem
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from tests.boxes import shared_box
 
 NUMPY = "import numpy as np\n"
 HONEST = {
@@ -95,19 +96,18 @@ FORGED = {
 }
 
 
-def verdicts(problems: dict[str, tuple[str, object]], rule: str = "lcb"):
+def verdicts(problems: Mapping[str, tuple[str, object]], rule: str = "lcb"):
     async def go():
-        async with EmbeddedSandbox(2) as box:
-            runs = {
-                name: judge(
-                    Problem(name, "", (CallTest((), expected),), "", "f", compare=Compare(rule)),
-                    code,
-                    box,
-                    cpu_limit_s=3,
-                )
-                for name, (code, expected) in problems.items()
-            }
-            return dict(zip(runs, await asyncio.gather(*runs.values()), strict=True))
+        runs = {
+            name: judge(
+                Problem(name, "", (CallTest((), expected),), "", "f", compare=Compare(rule)),
+                code,
+                shared_box(concurrency=2),
+                cpu_limit_s=3,
+            )
+            for name, (code, expected) in problems.items()
+        }
+        return dict(zip(runs, await asyncio.gather(*runs.values()), strict=True))
 
     return asyncio.run(go())
 

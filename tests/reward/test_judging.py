@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -43,12 +45,15 @@ class EchoExecutor(ScriptedExecutor):
             self.open -= 1
 
 
+Paths = tuple[str, str, str]
+
+
 @pytest.fixture
 def files(tmp_path):
     problems = [Problem(str(n), "", (StdinTest("", str(n)),)) for n in range(5)]
     write_problems(tmp_path / "p.jsonl", problems)
 
-    def make(*rows):
+    def make(*rows: Any) -> Paths:
         text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
         (tmp_path / "q.jsonl").write_text(text)
         return str(tmp_path / "p.jsonl"), str(tmp_path / "q.jsonl"), str(tmp_path / "v.jsonl")
@@ -60,7 +65,7 @@ def program(problem, code, key="code", name="x"):
     return {"problem_id": str(problem), "program_id": name, key: code}
 
 
-def judged(paths, executor=None, **options):
+def judged(paths: Paths, executor=None, **options):
     executor = executor or EchoExecutor()
     result = asyncio.run(judge_files(*paths, executor, **options))
     with open(paths[2]) as stream:
@@ -127,7 +132,7 @@ def test_a_slow_program_at_the_head_leaves_no_place_idle_and_rows_keep_their_ord
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.jsonl", "q.jsonl", "v.jsonl"]
 
 
-def cut_short(paths, executor):
+def cut_short(paths: Paths, executor):
     async def go():
         task = asyncio.create_task(judge_files(*paths, executor, concurrency=2))
         while len(executor.jobs) < 300:  # noqa: ASYNC110 - what it waits for is the other tasks, turn by turn
@@ -228,14 +233,14 @@ def test_rows_go_to_a_device_or_a_pipe_as_well(files, tmp_path):
 
 
 def test_programs_in_flight_fill_the_places_of_the_executor(files):
-    executor = EchoExecutor()
+    executor: Any = EchoExecutor()
     executor.places = 40
     judged(files(*(program(1, "1") for _ in range(300))), executor)
     assert 40 <= executor.most_open <= 80
 
 
 @pytest.mark.parametrize("older", [None, OLDER])
-def test_a_bad_file_or_a_failure_at_once_leaves_the_output_as_it_was(files, tmp_path, older):
+def test_a_bad_file_or_a_failure_at_once_leaves_the_output_as_it_was(files: Callable[..., Paths], tmp_path, older):
     class Broken(EchoExecutor):
         async def run(self, job):
             raise ZeroDivisionError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from code_rl.reward.compare import compare_printed
 from code_rl.reward.text import compare_tokens, near, numeral
 
 
-def right(rule: str, got: str | bytes, expected: str, **tolerance: float) -> bool:
+def right(rule: str, got: str | bytes, expected: str, **tolerance: Any) -> bool:
     raw = got if isinstance(got, bytes) else got.encode("utf-8", "surrogatepass")
     return compare_printed(raw, StdinTest("", expected), Compare(rule, **tolerance)) is None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from code_rl.errors import IsolationError
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from tests.boxes import shared_box
 
 
 def available_levels() -> list[str]:
@@ -15,7 +17,7 @@ def available_levels() -> list[str]:
     levels = []
     for level in ("full", "landlock"):
         try:
-            EmbeddedSandbox(1, level).close()
+            shared_box(level)
         except IsolationError:
             continue
         levels.append(level)
@@ -40,19 +42,20 @@ async def collect(box: EmbeddedSandbox, job: Job) -> list[Execution]:
     return [execution async for execution in box.run(job)]
 
 
-def run_jobs(*jobs: Job, level: str = "auto", concurrency: int = 1) -> list[list[Execution]]:
-    """Run jobs one after the other in a sandbox of their own."""
+def run_jobs(*jobs: Job, level: str = "auto", concurrency: int = 1, own: bool = False) -> list[list[Execution]]:
+    """Run jobs one after the other, in a shared sandbox or in one that is started now."""
 
     async def go() -> list[list[Execution]]:
-        async with EmbeddedSandbox(concurrency, level) as box:
+        box = EmbeddedSandbox(concurrency, level) if own else shared_box(level, concurrency)
+        async with box if own else contextlib.nullcontext():
             return [await collect(box, job) for job in jobs]
 
     return asyncio.run(go())
 
 
-def run(job: Job, level: str = "auto") -> list[Execution]:
-    """Run one job in a sandbox of its own."""
-    return run_jobs(job, level=level)[0]
+def run(job: Job, level: str = "auto", *, own: bool = False) -> list[Execution]:
+    """Run one job."""
+    return run_jobs(job, level=level, own=own)[0]
 
 
 def run_one(code: str, stdin: bytes = b"", level: str = "auto", **limits: Any) -> Execution:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.connect import connect_executor
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, Limits, Status, StdinInput
 
 MARKER = "expected-7f3a"
@@ -87,7 +88,7 @@ def cluster(monkeypatch):
         each.shutdown()
 
 
-def stdin_problem(name: str, *pairs: tuple[str, str], **more: object) -> Problem:
+def stdin_problem(name: str, *pairs: tuple[str, str], **more: Any) -> Problem:
     return Problem(name, "", tuple(StdinTest(given, expected) for given, expected in pairs), **more)
 
 
@@ -138,7 +139,7 @@ async def on_one_machine(corpus):
 
 
 async def on_cluster(corpus, act=lambda *_: None, **more):
-    executor = connect_executor("ray", **more)
+    executor: Any = connect_executor("ray", **more)
     try:
         await executor.check()
         count = 0
@@ -190,7 +191,7 @@ def test_a_node_that_joins_and_one_that_leaves_are_noticed(cluster):
     machines = cluster(1)
 
     async def go():
-        executor = connect_executor("ray")
+        executor: Any = connect_executor("ray")
         try:
             await executor.check()
             (first,) = machines.worker_nodes
@@ -216,7 +217,7 @@ def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
     cluster(1)
 
     async def go():
-        executor = connect_executor("ray")
+        executor: Any = connect_executor("ray")
         try:
             await executor.check()
             job = Job("import time\ntime.sleep(1)\nprint(input())", (StdinInput(b"1"), StdinInput(b"2")))
@@ -245,7 +246,7 @@ def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
     inputs = tuple(StdinInput(b"%d" % number) for number in range(1000))
 
     async def go():
-        executor = connect_executor("ray", concurrency=1)
+        executor: Any = connect_executor("ray", concurrency=1)
         try:
             executions = executor.run(Job("import time\ntime.sleep(0.05)\nprint(input())", inputs))
             first = await anext(executions)
@@ -303,7 +304,7 @@ def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, mon
                 def refuse(*_, **__):
                     raise IsolationError("no user namespaces here")
 
-                pool.Zygote = refuse
+                vars(pool)["Zygote"] = refuse
             super().__init__(concurrency, isolation)
 
     monkeypatch.setattr(module, "Node", Weak)
@@ -325,7 +326,7 @@ def test_limits_and_refusals_cross_the_wire_typed(cluster):
     cluster(1)
 
     async def go():
-        executor = connect_executor("ray")
+        executor: Any = connect_executor("ray")
         try:
             strict = await collect(executor, Job("while True: pass", (StdinInput(b""),), limits=Limits(cpu_s=0.3)))
             with pytest.raises(SandboxError, match="takes CallInput cases"):
@@ -344,7 +345,7 @@ def test_a_cluster_started_here_ends_with_the_executor(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
 
     async def go():
-        executor = connect_executor("ray", concurrency=2)
+        executor: Any = connect_executor("ray", concurrency=2)
         try:
             await executor.check()
             return (await collect(executor, Job("print(input())", (StdinInput(b"x"),))))[0].stdout, executor.description

@@ -7,10 +7,12 @@ import os
 from io import FileIO
 
 import pytest
-from sandbox_boxes import stdin_job
 
-from code_rl.sandbox.embedded import EmbeddedSandbox, conversation, pool
+from code_rl.sandbox.embedded import conversation, pool
+from code_rl.sandbox.embedded.link import Idle
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import CallInput, Conversation, Job, Limits, Status
+from tests.sandbox.sandbox_boxes import stdin_job
 
 INTERACTOR = "import os, time\ndef interact():\n    "
 
@@ -73,8 +75,8 @@ def test_conversations_that_are_cancelled_leave_no_descriptor_open() -> None:
 
 
 def test_a_program_that_waits_is_said_to_be_idle() -> None:
-    async def go() -> list[float]:
-        heard: list[float] = []
+    async def go() -> list[Idle]:
+        heard: list[Idle] = []
         async with EmbeddedSandbox(1, "full") as box:
             usual = conversation.converse
 

@@ -1,11 +1,11 @@
 """Called functions: what they return comes back as plain data; nothing else can be taken for it."""
 
 import pytest
-from sandbox_boxes import LEVELS, call_job, run, run_jobs
 
 from code_rl.problems import values
 from code_rl.problems.values import BinaryTree, LinkedList
 from code_rl.sandbox.executor import CallInput, Job, Status
+from tests.sandbox.sandbox_boxes import LEVELS, call_job, run, run_jobs
 
 NODES = """
 class ListNode:

@@ -1,9 +1,9 @@
 """Inputs and the state between the tests of one submission."""
 
 import pytest
-from sandbox_boxes import LEVELS, run, run_jobs, run_one, stdin_job
 
 from code_rl.sandbox.executor import Status
+from tests.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one, stdin_job
 
 
 def test_cases_run_in_order_each_on_its_own_input():

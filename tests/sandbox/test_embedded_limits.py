@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 import pytest
-from sandbox_boxes import LEVELS, run, run_one, stdin_job
 
 from code_rl.sandbox.executor import Status
+from tests.sandbox.sandbox_boxes import LEVELS, run, run_one, stdin_job
 
 level = pytest.mark.parametrize("level", LEVELS)
 SPIN = "while True: pass"

@@ -8,15 +8,15 @@ import subprocess
 import sys
 
 import pytest
-from sandbox_boxes import LEVELS, collect, run_one, stdin_job
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.connect import connect_executor
-from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.embedded.guest import confine, wire
 from code_rl.sandbox.embedded.guest.supervisor import Supervisor
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Execution, Status, retries_of
 from code_rl.sandbox.starvation import CEILING
+from tests.sandbox.sandbox_boxes import LEVELS, collect, run, run_one, stdin_job
 
 ECHO = "print(input())"
 
@@ -60,7 +60,7 @@ def test_a_loop_that_ends_in_the_middle_leaves_the_sandbox_usable():
         stream = box.run(stdin_job("import time\ntime.sleep(100)", b"", b""))
         waiting = asyncio.ensure_future(collect(box, stdin_job(ECHO, b"y")))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(stream), 0.3)  # type: ignore[arg-type]
+            await asyncio.wait_for(anext(stream), 0.3)
         waiting.cancel()
 
     asyncio.run(abandoned())
@@ -72,7 +72,7 @@ def test_closing_the_iterator_stops_the_submission_and_frees_the_worker():
     async def go() -> list[Execution]:
         async with EmbeddedSandbox(1) as box:
             stream = box.run(stdin_job("n = int(input())\nimport time\ntime.sleep(n)", b"0", b"1000", wall_s=2000))
-            first = await anext(stream)  # type: ignore[arg-type]
+            first = await anext(stream)
             await stream.aclose()  # type: ignore[attr-defined]
             return [first, *await collect(box, stdin_job(ECHO, b"next"))]
 
@@ -226,7 +226,7 @@ def test_a_right_program_passes_however_crowded_the_machine():
 
 
 def test_what_the_compiler_warns_of_does_not_reach_our_own_stderr(capfd):
-    done = run_one("x = 1if True else 2\nprint('\\d')")
+    (done,) = run(stdin_job("x = 1if True else 2\nprint('\\d')"), own=True)
     assert done.status == Status.OK
     assert capfd.readouterr().err == ""
 
@@ -263,7 +263,7 @@ def _below(pid: int) -> list[int]:
 
 def test_it_starts_whatever_descriptors_are_open():
     script = (
-        "import os\nfrom code_rl.sandbox.embedded import EmbeddedSandbox\n"
+        "import os\nfrom code_rl.sandbox.embedded.pool import EmbeddedSandbox\n"
         "for _ in range(8):\n    EmbeddedSandbox(1).close()\n    os.open('/dev/null', os.O_RDONLY)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sandbox_boxes import LEVELS, run, stdin_job
+
+from tests.sandbox.sandbox_boxes import LEVELS, run, stdin_job
 
 PRINT_ENVIRONMENT = """
 import ctypes, os
@@ -22,7 +23,7 @@ SECRETS = {"TINKER_API_KEY": "tml-5ecret5ecret5ecret", "HF_TOKEN": "hf_5ecret5ec
 def test_a_program_that_prints_its_environment_prints_none_of_ours(level, monkeypatch):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    (seen,) = run(stdin_job(PRINT_ENVIRONMENT), level)
+    (seen,) = run(stdin_job(PRINT_ENVIRONMENT), level, own=True)
     assert seen.stdout, seen.detail
     assert b"5ecret" not in seen.stdout + seen.stderr
     assert not any(name.encode() in seen.stdout for name in ("PLANTED", "HF_TOKEN", "USER'", "SSH_", "VIRTUAL_ENV"))

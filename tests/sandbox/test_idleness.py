@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from sandbox_boxes import LEVELS, collect, run_one, stdin_job
 
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Status
+from tests.sandbox.sandbox_boxes import LEVELS, collect, run_one, stdin_job
 
 needs_full = pytest.mark.skipif("full" not in LEVELS, reason="needs the level full")
 BURNERS = 12

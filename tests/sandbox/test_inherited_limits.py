@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox_boxes import LEVELS
+
+from tests.sandbox.sandbox_boxes import LEVELS
 
 PROGRAM = """
 import asyncio, resource
 {before}
 from code_rl.errors import ConfigError
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, StdinInput
 resource.setrlimit(resource.{kind}, ({limit}, {limit}))
 

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sandbox_boxes import LEVELS, run_jobs, run_one, stdin_job
 
 from code_rl.sandbox.executor import Status
+from tests.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one, stdin_job
 
 level = pytest.mark.parametrize("level", LEVELS)
 
@@ -92,7 +92,7 @@ except OSError: pass""",
 @level
 def test_escapes_find_nothing(level, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "x")
-    done = run_jobs(*(stdin_job(code) for code in ESCAPES.values()), level=level)
+    done = run_jobs(*(stdin_job(code) for code in ESCAPES.values()), level=level, own=True)
     found = {name: (one[0].status, one[0].stdout.strip()) for name, one in zip(ESCAPES, done, strict=True)}
     assert found == dict.fromkeys(ESCAPES, (Status.OK, b""))
 
@@ -133,7 +133,7 @@ def test_level_none_protects_nothing_but_still_limits():
 ORDINARY = """
 import asyncio, json, sys
 from code_rl.errors import IsolationError
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, StdinInput
 async def go(level):
     async with EmbeddedSandbox(1, level) as box:

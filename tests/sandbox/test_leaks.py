@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_boxes import LEVELS, collect, stdin_job
 
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job
+from tests.sandbox.sandbox_boxes import LEVELS, collect, stdin_job
 
 JOBS = (
     stdin_job("print(input())", b"1", b"2"),
@@ -48,10 +48,10 @@ def _descendants() -> list[str]:
                 parents[entry] = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[1]
             except OSError:
                 continue
-    found, more = {str(os.getpid())}, True
+    found = more = {str(os.getpid())}
     while more:
         more = {pid for pid, parent in parents.items() if parent in found and pid not in found}
-        found |= more
+        found = found | more
     return sorted(found - {str(os.getpid())})
 
 
@@ -79,7 +79,7 @@ async def _churn(level: str, count: int) -> int:
                 await collect(box, job)
                 return
             stream = box.run(job)
-            await anext(stream)  # type: ignore[arg-type]
+            await anext(stream)
             await stream.aclose()  # type: ignore[attr-defined]
 
         numbers = iter(range(count))
@@ -97,21 +97,22 @@ async def _churn(level: str, count: int) -> int:
         return idle
 
 
-def _settled() -> None:
-    """Wait for what a sandbox that was closed just now still has to end."""
+def _settled(others: set[str]) -> None:
+    """Wait for what a sandbox that was closed just now still has to end; `others` were there before it."""
     for _ in range(100):
-        if not _descendants():
+        if others.issuperset(_descendants()):
             return
         time.sleep(0.05)
 
 
 def _check(level: str, count: int) -> None:
+    others = set(_descendants())
     asyncio.run(_churn(level, 8))
-    _settled()
+    _settled(others)
     before = (_descriptors(), _mounts(), _descendants(), _groups(), _scratch())
     idle = asyncio.run(_churn(level, count))
     assert idle <= IDLE
-    _settled()
+    _settled(others)
     assert (_descriptors(), _mounts(), _descendants(), _groups(), _scratch()) == before
 
 

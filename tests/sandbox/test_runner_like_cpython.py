@@ -6,9 +6,8 @@ import subprocess
 import sys
 import tempfile
 
-from sandbox_boxes import collect, stdin_job
-
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+from tests.sandbox.sandbox_boxes import collect, stdin_job
 
 PROGRAMS = {
     "nothing": "",

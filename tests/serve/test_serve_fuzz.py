@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-from serve_support import API, Raw, ServeProcess, json_datum, json_pass
 from tinker.proto import tinker_public_pb2 as pb
+
+from tests.serve.serve_support import API, Raw, ServeProcess, json_datum, json_pass
 
 CALLS = (
     "create_session", "session_heartbeat", "create_model", "get_info", "create_sampling_session",

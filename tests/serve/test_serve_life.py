@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-from serve_support import API, Raw, ServeProcess, ServerThread, json_datum, json_pass
+from tests.serve.serve_support import API, Raw, ServeProcess, ServerThread, json_datum, json_pass
 
 TOKENS = list(range(20, 40))
 DATA = [json_datum(TOKENS)]
@@ -159,7 +160,7 @@ def test_a_cancelled_sample_is_not_drawn(tmp_path):
         model = raw.model(raw.session())
         snapshot = sampler(raw, model, 1)
         sampled(raw, snapshot, 0)
-        engine = server.core.engines["tiny"]
+        engine: Any = server.core.engines["tiny"]
         import threading
 
         gate = threading.Event()

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-from serve_support import Raw, ServerThread, json_datum, json_pass
+from tests.serve.serve_support import Raw, ServerThread, json_datum, json_pass
 
 TOKENS = list(range(20, 40))
 STEP = {"adam_params": {"learning_rate": 0.01}}

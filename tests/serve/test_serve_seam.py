@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 import tinker
-from serve_support import ServerThread
 from tinker import types
 
 from code_rl.backends.server.seam import Facts, Load
 from code_rl.errors import ConfigError, DataError
+from tests.serve.serve_support import ServerThread
 
 
 def finished(value=None, error=None):
@@ -96,7 +97,8 @@ class Host:
 
 
 def test_a_program_trains_saves_and_samples_on_another_engine(tmp_path):
-    data = [types.Datum(model_input=types.ModelInput.from_ints([1, 2]), loss_fn_inputs={"target_tokens": [2, 3]})]
+    targets = types.TensorData(data=[2, 3], dtype="int64", shape=[2])
+    data = [types.Datum(model_input=types.ModelInput.from_ints([1, 2]), loss_fn_inputs={"target_tokens": targets})]
     prompt, params = types.ModelInput.from_ints([1]), types.SamplingParams(max_tokens=1)
     with ServerThread(tmp_path, host=Host()) as server:
         with tinker.ServiceClient(base_url=server.url, api_key="tml-dummy") as service:
@@ -112,4 +114,5 @@ def test_a_program_trains_saves_and_samples_on_another_engine(tmp_path):
                 trainer.forward_backward(data, "ppo").result()
             with pytest.raises(Exception, match="no step was taken"):
                 trainer.optim_step(types.AdamParams()).result()
-        assert server.core.engines["tiny"].weights == {}
+        engine: Any = server.core.engines["tiny"]
+        assert engine.weights == {}

@@ -155,14 +155,14 @@ def keep_ledger(path: Path) -> None:
         keep_verdict(self, program, *rest)
         os.write(handle, f"judged {name_of(self)} {zlib.crc32(repr(program).encode())}\n".encode())
 
-    inflight.Slot.keep_drawn, inflight.Slot.keep_verdict = drawn, verdict  # type: ignore[method-assign]
+    inflight.Slot.keep_drawn, inflight.Slot.keep_verdict = drawn, verdict  # type: ignore[assignment]
 
 
 def train(given: dict[str, str]) -> int:
     import code_rl.commands.train
     from code_rl.errors import CodeRLError
 
-    code_rl.commands.train._report = lambda *_: None  # type: ignore[assignment]
+    code_rl.commands.train._report = lambda *_: None
     try:
         return code_rl.commands.train.train_command(given)
     except CodeRLError as error:

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill_suite import PATIENCE_S, ended, fork, preload, read_outcomes, summary, train
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.survival.kill_suite import PATIENCE_S, ended, fork, preload, read_outcomes, summary, train
 
 RUN = {
     "model_name": "tiny", "recipe": "tiny", "executor": "embedded", "sandbox_concurrency": "2", "batch_size": "8",
@@ -91,7 +92,7 @@ class Server:
             os.write(handle, f"{os.getpid()} {id(learner)} {learner.adam.steps}\n".encode())
             return metrics
 
-        Learner.optim_step = noted  # type: ignore[method-assign]
+        Learner.optim_step = noted  # type: ignore[assignment]
         return serve_command(given)
 
 

@@ -290,7 +290,8 @@ def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path)
         (tmp_path / "weights").mkdir()
         for step in range(1, 5):
             recorder.inflight.slot((step, 0, 0)).keep_drawn((0, 0), (), [drawn(step)], 0.1, step)
-            saving = await recorder.begin_checkpoint(Saved(tmp_path / "weights"), step)
+            trainer: Any = Saved(tmp_path / "weights")
+            saving = await recorder.begin_checkpoint(trainer, step)
             await recorder.commit_checkpoint(saving, step, offset=step)
         recorder.close()
 
@@ -310,8 +311,9 @@ def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away
         async def create_training_client_from_state_with_optimizer(self, path: str) -> None:
             raise BackendError("refused") from Answer()
 
+    service: Any = Service()
     with pytest.raises(expected):
-        asyncio.run(_restored(Service(), "tinker://run/weights/000002"))
+        asyncio.run(_restored(service, "tinker://run/weights/000002"))
 
 
 # Completions in flight

@@ -6,8 +6,8 @@ Each leaves something in every test and counts what it finds.
 from __future__ import annotations
 
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from walls.between_files import FILES
-from walls.programs import UNPAID, Entry, source
+from tests.walls.between_files import FILES
+from tests.walls.programs import UNPAID, Entry, source
 
 _TESTS = 3
 COUNT = Problem("count", "count", tuple(StdinTest("?\n", f"{n}\n") for n in range(_TESTS)), time_limit_s=3.0)

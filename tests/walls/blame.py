@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from corpus.entries import sum_problem
-
 from code_rl.problems.problem import Compare, Problem, StdinTest
-from walls.programs import ABOUT, PASSED, UNPAID, Entry, source
+from tests.corpus.entries import sum_problem
+from tests.walls.programs import ABOUT, PASSED, UNPAID, Entry, source
 
 SUM = sum_problem(time_limit_s=1.0, memory_limit_mb=256)
 OFTEN = dataclasses.replace(sum_problem(time_limit_s=3.0, memory_limit_mb=256), tests=SUM.tests * 4)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from corpus.entries import PASSED, sum_problem
-
 from code_rl.problems.problem import Problem
 from code_rl.reward.verdict import VerdictKind
-from walls.programs import UNPAID, Entry, source
+from tests.corpus.entries import PASSED, sum_problem
+from tests.walls.programs import UNPAID, Entry, source
 
 CPU_S = 0.2
 WALL_CAP_S = 4 * CPU_S + 2

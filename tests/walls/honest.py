@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from corpus.entries import sum_problem
-
 from code_rl.problems.problem import CallTest, Compare, Problem
-from walls.programs import PASSED, Entry, source
+from tests.corpus.entries import sum_problem
+from tests.walls.programs import PASSED, Entry, source
 
 SUM = sum_problem()
 SUM_64 = sum_problem(memory_limit_mb=64)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corpus.rooms import FUSION
-
-from walls.programs import CONFINING, source
+from tests.corpus.rooms import FUSION
+from tests.walls.programs import CONFINING, source
 
 WRITER_S, READER_S = 2.2, 1.6
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from textwrap import dedent
 
 import pytest
-from corpus.entries import FAILED, PASSED
-from corpus.rooms import CONFINED, FUSION
 
 from code_rl.problems.problem import Problem
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
+from tests.corpus.entries import FAILED, PASSED
+from tests.corpus.rooms import CONFINED, FUSION
 
 CONFINING = (*CONFINED, FUSION)
 UNPAID = FAILED

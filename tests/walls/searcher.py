@@ -10,12 +10,13 @@ import hashlib
 import secrets
 import string
 from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import aiohttp
 
 from code_rl.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
-from walls.programs import source
-from walls.walks import WALKER, WALKS
+from tests.walls.programs import source
+from tests.walls.walks import WALKER, WALKS
 
 TAG = "".join(secrets.choice(string.ascii_letters) for _ in range(5))
 PIECES, LETTERS = 4, 12
@@ -137,7 +138,12 @@ class Posts:
         files = {name: base64.b64encode(data).decode() for name, data in job.files.items()}
         for case in job.cases:
             assert isinstance(case, StdinInput)
-            body = {"language": "python", "code": job.code, "stdin": case.stdin.decode(), "files": files}
+            body: dict[str, Any] = {
+                "language": "python",
+                "code": job.code,
+                "stdin": case.stdin.decode(),
+                "files": files,
+            }
             body |= {"run_timeout": 60, "memory_limit_MB": job.limits.memory_mb}
             async with self._session.post(self._url, json=body) as answer:
                 done = (await answer.json())["run_result"]

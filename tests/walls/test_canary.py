@@ -12,12 +12,12 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
-from corpus.rooms import FUSION, LEVELS, room
 
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.reward.judge import judge
 from code_rl.sandbox.executor import CallInput, Executor, Job, StdinInput
-from walls.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found, run
+from tests.corpus.rooms import FUSION, LEVELS, room
+from tests.walls.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found, run
 
 RAW = "posts"
 WAYS = (*LEVELS, FUSION, RAW)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from walls.between import BETWEEN
-from walls.blame import BLAME, BLAMED_CHECKERS
-from walls.holders import HOLDERS
-from walls.honest import HONEST
-from walls.neighbours import PAIRS
-from walls.thieves import CHECKER_THIEVES, THIEVES
+from tests.walls.between import BETWEEN
+from tests.walls.blame import BLAME, BLAMED_CHECKERS
+from tests.walls.holders import HOLDERS
+from tests.walls.honest import HONEST
+from tests.walls.neighbours import PAIRS
+from tests.walls.thieves import CHECKER_THIEVES, THIEVES
 
 KINDS = {
     "thieves": THIEVES,

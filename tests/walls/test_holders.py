@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from corpus.rooms import room
 
 from code_rl.reward.judge import judge
 from code_rl.sandbox.executor import Limits
-from walls.holders import CEILING, HOLDERS, MANY, PATIENT, SHORT, WALL_CAP_S
-from walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
+from tests.corpus.rooms import room
+from tests.walls.holders import CEILING, HOLDERS, MANY, PATIENT, SHORT, WALL_CAP_S
+from tests.walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
 
 AT_ONCE = 4
 BUSY = 1.25

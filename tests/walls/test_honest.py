@@ -7,10 +7,10 @@ import importlib.util
 from collections.abc import Sequence
 
 import pytest
-from corpus.rooms import room
 
-from walls.honest import HONEST, needs
-from walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
+from tests.corpus.rooms import room
+from tests.walls.honest import HONEST, needs
+from tests.walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
 
 
 async def _run(name: str, entries: Sequence[Entry], at_once: int = 4) -> dict[str, str]:

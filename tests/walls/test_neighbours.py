@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Sequence
 
 import pytest
-from corpus.rooms import room
 
 from code_rl.sandbox.executor import Executor, Job, Limits, StdinInput
-from walls.neighbours import PAIRS, Pair
-from walls.programs import CONFINING, SAMPLES
+from tests.corpus.rooms import room
+from tests.walls.neighbours import PAIRS, Pair
+from tests.walls.programs import CONFINING, SAMPLES
 
 LIMITS = Limits(cpu_s=20.0, wall_s=60.0, memory_mb=512)
 

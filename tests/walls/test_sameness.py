@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from corpus.rooms import CONFINED
 
-from code_rl.sandbox.embedded import EmbeddedSandbox
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, StdinInput, closing
-from walls.programs import source
+from tests.corpus.rooms import CONFINED
+from tests.walls.programs import source
 
 TESTS = 8
 SUBMISSIONS = 5

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from corpus.rooms import room
 
-from walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
-from walls.thieves import ASKED, CHECKER_THIEVES, OWNERS, THIEVES
+from tests.corpus.rooms import room
+from tests.walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
+from tests.walls.thieves import ASKED, CHECKER_THIEVES, OWNERS, THIEVES
 
 AT_ONCE = 4
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from corpus.rooms import room
 
-from walls.between import BETWEEN
-from walls.blame import BLAME, BLAMED_CHECKERS
-from walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
+from tests.corpus.rooms import room
+from tests.walls.between import BETWEEN
+from tests.walls.blame import BLAME, BLAMED_CHECKERS
+from tests.walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
 
 
 async def _run(name: str, entries: Sequence[Entry], at_once: int = 4) -> dict[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from walls.programs import PASSED, UNPAID, Entry, source
-from walls.walks import WALKER, WALKS
+from tests.walls.programs import PASSED, UNPAID, Entry, source
+from tests.walls.walks import WALKER, WALKS
 
 _ANY_PROGRAM = """
     def stolen(found, head):

@@ -63,6 +63,6 @@ def connect_executor(
         raise ConfigError(
             f"isolation={isolation!r} has no effect on executor={executor!r}: the server chooses its own; leave it out"
         )
-    from code_rl.sandbox.fusion import FusionClient
+    from code_rl.sandbox.fusion.client import FusionClient
 
     return FusionClient(urls, concurrency, patience_s=patience_s, stop=stop)

@@ -7,7 +7,6 @@ to use instead, or `hosted` (TINKER_API_KEY pays for it); CODE_RL_CONFORMANCE_MO
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,10 +64,7 @@ def backend(request: Any, tmp_path_factory: Any) -> Any:
         return
     pytest.importorskip("torch")
     pytest.importorskip("prometheus_client")
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).parents[2] / "serve"))
-    from serve_support import ServerThread
+    from tests.serve.serve_support import ServerThread
 
     with ServerThread(tmp_path_factory.mktemp("state")) as server:
         service = tinker.ServiceClient(base_url=server.url, api_key="tml-dummy")

@@ -28,8 +28,10 @@ def supervised(ids, weights=None):
 
 def soft(ids, targets, weights):
     """Several weighted targets a position: [len(ids) - 1, K] each."""
-    inputs = {"target_tokens": np.asarray(targets, dtype=np.int64), "weights": np.asarray(weights, dtype=np.float32)}
-    inputs = {name: types.TensorData.from_numpy(values) for name, values in inputs.items()}
+    inputs = {
+        "target_tokens": types.TensorData.from_numpy(np.asarray(targets, dtype=np.int64)),
+        "weights": types.TensorData.from_numpy(np.asarray(weights, dtype=np.float32)),
+    }
     return types.Datum(model_input=text(ids[:-1]), loss_fn_inputs=inputs)
 
 

@@ -5,9 +5,10 @@ import uuid
 
 import numpy as np
 import pytest
-from conftest import ready
-from shapes import forward, logprobs, supervised, text, tokens, train
 from tinker import types
+
+from .conftest import ready
+from .shapes import forward, logprobs, supervised, text, tokens, train
 
 A, B = [supervised(tokens(1, 24))], [supervised(tokens(2, 17))]
 
@@ -85,7 +86,7 @@ def test_a_checkpoint_that_is_not_there_is_an_error(backend):
 
 def test_one_seeded_rl_step(backend):
     """Sample, score, step, look again. With CODE_RL_CONFORMANCE_OUT the numbers go to that file, to the last bit."""
-    from shapes import policy
+    from .shapes import policy
 
     trainer = backend.trainer(rank=8, seed=11)
     sampler = ready(trainer.save_weights_and_get_sampling_client())

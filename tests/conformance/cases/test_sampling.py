@@ -4,9 +4,10 @@ import inspect
 
 import numpy as np
 import pytest
-from conftest import ready
-from shapes import forward, logprobs, soft, supervised, text, tokens, train
 from tinker import types
+
+from .conftest import ready
+from .shapes import forward, logprobs, soft, supervised, text, tokens, train
 
 PROMPT = tokens(0, 12)
 

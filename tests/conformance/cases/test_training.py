@@ -4,9 +4,10 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from conftest import ready
-from shapes import ADAM, forward, logprobs, policy, soft, supervised, text, tokens, train
 from tinker import types
+
+from .conftest import ready
+from .shapes import ADAM, forward, logprobs, policy, soft, supervised, text, tokens, train
 
 A, B = tokens(1, 24), tokens(2, 17)
 needs_gspo = pytest.mark.skipif("gspo" not in get_args(types.LossFnType), reason="this SDK has no loss gspo")

@@ -278,7 +278,7 @@ class _Cohort:
         return token.index_select(0, index)
 
     def _renumber_prompts(self) -> None:
-        """Forget prompts that no row continues; `prompt_of` and `row_prompts` number those that are left."""
+        """Forget prompts that no row continues; `prompt_of` numbers those that are left."""
         used = sorted(set(self.prompt_of))
         if len(used) < len(self.stem_lengths):
             index = torch.tensor(used, device=self.device)
@@ -291,8 +291,7 @@ class _Cohort:
         self.stem_mask.masked_fill_(hidden, float("-inf"))
         place = {prompt: i for i, prompt in enumerate(used)}
         self.prompt_of = [place[prompt] for prompt in self.prompt_of]
-        self.row_prompts = torch.tensor(self.prompt_of, device=self.device)
-        self.starts = self.stem_lengths.index_select(0, self.row_prompts)
+        self.starts = self.stem_lengths.index_select(0, torch.tensor(self.prompt_of, device=self.device))
 
     def _lay_out(self) -> None:
         counts = np.bincount(self.prompt_of)

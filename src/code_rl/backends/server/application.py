@@ -16,6 +16,7 @@ from tinker.types.future_retrieve_request import FutureRetrieveRequest
 
 from code_rl.errors import BackendError, CodeRLError
 from code_rl.redaction import print_exception, redacted
+from code_rl.sandbox.serving.admission import listening
 
 from .core import Core
 from .promises import Promise
@@ -66,19 +67,12 @@ class Application:
         """Accept connections; yields the port."""
         app = web.Application(client_max_size=self._max_request_bytes, middlewares=[self._guard])
         self._route(app)
-        # Bodies stay as they were sent: a compressed one is refused by `_read`, where aiohttp would print a traceback.
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False
-        )
-        await runner.setup()
         janitor = asyncio.create_task(self._janitor.work())
         try:
-            site = web.TCPSite(runner, host, port, backlog=1024)
-            await site.start()
-            yield runner.addresses[0][1]
+            async with listening(app, host, port) as bound:
+                yield bound
         finally:
             janitor.cancel()
-            await runner.cleanup()
 
     async def drain(self, grace_s: float) -> bool:
         """Refuse what is new, end what was accepted, give clients a moment to fetch it.

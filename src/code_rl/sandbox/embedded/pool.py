@@ -51,6 +51,13 @@ class _Kind(NamedTuple):
     trusted: bool
     scientific: bool
 
+    @classmethod
+    def of(cls, job: Job) -> _Kind:
+        """`scientific`: the program, or a file that came with it, imports a package that is worth having loaded beforehand."""
+        texts = (job.code, job.preamble)
+        files = (data for data in job.files.values() if len(data) <= _SEARCHED_FILE_BYTES)
+        return cls(job.trusted, any(map(_SCIENTIFIC.search, texts)) or any(map(_SCIENTIFIC_IN_FILES.search, files)))
+
 
 class EmbeddedSandbox:
     """Runs programs in namespaces of this machine; an `Executor`.
@@ -108,14 +115,13 @@ class EmbeddedSandbox:
         """Run `job` once; `alone`: by a worker made for it."""
         cases = case_messages(job)
         message = _message(job)._replace(tells=alone)  # only then is anybody blamed
-        kind = _Kind(job.trusted, _wants_packages(job))
 
         def streams(index: int) -> Streams:
             return Streams(cases[index], job.fn_name is not None, bool(job.fetch))
 
         async with (
             self._places.place() as place,
-            self._worker(kind, alone) as link,
+            self._worker(_Kind.of(job), alone) as link,
             contextlib.aclosing(link.run(message, len(cases), job.files, streams)) as found,
         ):
             async for item in found:
@@ -132,8 +138,7 @@ class EmbeddedSandbox:
             async with self._places.place() as place, contextlib.AsyncExitStack() as stack:
                 sides = []
                 for each in (job, interactor):
-                    kind = _Kind(each.trusted, _wants_packages(each))
-                    link = await stack.enter_async_context(self._worker(kind, alone))
+                    link = await stack.enter_async_context(self._worker(_Kind.of(each), alone))
                     sides.append(Side(link, _message(each)._replace(talks=True), case_messages(each)[0]))
                 memory_bytes = sum(side.job.memory_bytes for side in sides)
                 outcome[:] = [await converse(*sides, idle=lambda _: self._places.offer(place, memory_bytes))]
@@ -252,13 +257,6 @@ async def _soon(done: Callable[[], bool]) -> None:
         if done():
             return
         await asyncio.sleep(0.005)
-
-
-def _wants_packages(job: Job) -> bool:
-    """Whether the program, or a file that came with it, imports a package that is worth having loaded beforehand."""
-    if _SCIENTIFIC.search(job.code) or _SCIENTIFIC.search(job.preamble):
-        return True
-    return any(_SCIENTIFIC_IN_FILES.search(data) for data in job.files.values() if len(data) <= _SEARCHED_FILE_BYTES)
 
 
 def case_messages(job: Job) -> list[bytes]:

@@ -31,7 +31,7 @@ from code_rl.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
 from code_rl.sandbox.servers import Server, ServerPool
 
 if TYPE_CHECKING:
-    from code_rl.sandbox.embedded import EmbeddedSandbox
+    from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
@@ -178,7 +178,7 @@ class FusionClient:
 
 def _local_sandbox() -> EmbeddedSandbox:
     """Where trusted jobs run. They are the problem author's programs, so no isolation is better than none of them."""
-    from code_rl.sandbox.embedded import EmbeddedSandbox
+    from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
     try:
         return EmbeddedSandbox()

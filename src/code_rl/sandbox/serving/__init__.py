@@ -1,1 +1,1 @@
-"""The parts of our Sandbox Fusion server: admission, bodies, requests, runs; `sandbox.server` puts them together."""
+"""The parts of our Sandbox Fusion server: admission, bodies, requests, runs; `application` puts them together."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from aiohttp import web
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Where a server may listen without a thought."""
@@ -80,6 +82,21 @@ class Admission:
             raise NotTakenError(503, "the server is shutting down", 5)
         if self._admitted >= self._room:
             raise NotTakenError(429, f"{self._admitted} requests are running or queued, the limit", 1)
+
+
+@asynccontextmanager
+async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Accept connections; yields the port. On leaving nothing new is accepted, and requests under way are cancelled. Raises OSError.
+
+    A client that goes away takes its request with it. Bodies stay as they were sent: whoever reads one unpacks it, and counts.
+    """
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, backlog=1024).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
 
 
 def stop_signal() -> asyncio.Event:

@@ -98,9 +98,8 @@ def parse_request(text: bytes | bytearray, longest_run_s: float) -> RunRequest:
 def _inside(path: str) -> str:
     """The path, if it stays inside the working directory."""
     parts = path.split("/")
-    if not path or path.startswith("/") or ".." in parts or "\0" in path or not encodable(path) or path.endswith("/"):
-        raise UnrunnableRequestError(f"path {path!r} does not name a file inside the working directory")
-    if parts[-1] == "." or len(parts) > MOST_LEVELS or max(len(part.encode()) for part in parts) > 255:
+    names = encodable(path) and "\0" not in path and max(len(part.encode()) for part in parts) <= 255
+    if not names or parts[0] == "" or ".." in parts or parts[-1] in ("", ".") or len(parts) > MOST_LEVELS:
         raise UnrunnableRequestError(f"path {path[:300]!r} does not name a file inside the working directory")
     return path
 

@@ -30,6 +30,8 @@ class RunLimits:
     memory_mb: int
     output_bytes: int
     processes: int
+    longest_s: float
+    """What a request's run_timeout may be."""
 
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:

@@ -178,7 +178,7 @@ class Account:
         self.place = ctypes.create_string_buffer(wire.ACCOUNT_BYTES)
         self._address = ctypes.addressof(self.place)
         self.view = memoryview(self.place).cast("B")
-        self.cause, self.info, self.usage, self.began, self.ended, self.pid, self.how, self.status = (
+        self.cause, self.info, self.usage, self.began, self.ended, self.pid, self.status = (
             ctypes.c_void_p(self._address + at)
             for at in (
                 wire.CAUSE_AT,
@@ -187,7 +187,6 @@ class Account:
                 wire.BEGAN_AT,
                 wire.ENDED_AT,
                 wire.INFO_AT + 16,
-                wire.INFO_AT + 8,
                 wire.INFO_AT + 24,
             )
         )

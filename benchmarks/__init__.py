@@ -1,0 +1,1 @@
+"""Measurements, a program each: `python benchmarks/NAME.py`."""

@@ -1,0 +1,51 @@
+"""Sandboxes that the tests of one process share: to start one takes longer than most programs.
+
+What a submission leaves is no business of the next one's, which is what `tests/walls` and `tests/corpus` hold the sandbox to; a test that kills workers,
+closes the sandbox or counts what it has makes one of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+
+_servers: list[subprocess.Popen[str]] = []
+
+
+@cache
+def shared_box(level: str = "auto", concurrency: int = 1) -> EmbeddedSandbox:
+    """An embedded sandbox, open until the session ends. Raises IsolationError."""
+    return EmbeddedSandbox(concurrency, level)
+
+
+def start_server(concurrency: int) -> tuple[subprocess.Popen[str], str]:
+    """A `code-rl sandbox` in a process of its own, and its address."""
+    command = [sys.executable, "-m", "code_rl.cli", "sandbox", "port=0", f"concurrency={concurrency}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("serving "), line
+    return process, line.split()[1]
+
+
+def end_server(process: subprocess.Popen[str]) -> None:
+    """Have it end, and wait for that."""
+    process.terminate()
+    process.communicate()
+
+
+@cache
+def shared_server(concurrency: int) -> str:
+    """The address of a server that runs until the session ends."""
+    process, url = start_server(concurrency)
+    _servers.append(process)
+    return url
+
+
+def end_servers() -> None:
+    """When the session ends; the processes of a sandbox end with this one."""
+    for process in _servers:
+        end_server(process)
