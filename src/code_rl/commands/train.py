@@ -16,7 +16,7 @@ from code_rl.assembly import NothingLeftError, assemble
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind, place_of
 from code_rl.concurrency import cancelled_by_service
-from code_rl.config import Config, batch_shape, changed_settings, make_config, refuse_idle
+from code_rl.config import Config, batch_shape, changed_settings, make_config, refuse_idle, unused
 from code_rl.console import Console
 from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, in_words, lacks_something, stopped, typed
 from code_rl.objective import environment_of, objective_of
@@ -220,6 +220,8 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "watch": f"{typed('report')} log_path={quote(str(log_path))} live=true",
     }
     console.header(facts)
+    for line in unused(config):
+        console.notice(line)
 
 
 def _why_embedded(config: Config) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import chz
+
 from code_rl.algorithm.losses import HIGH, LOW, get_loss
 from code_rl.config.fields import Config
 from code_rl.errors import ConfigError
@@ -61,6 +63,17 @@ def refuse_idle(config: Config) -> None:
         raise ConfigError(
             "temperature=0 makes all completions of a prompt the same, so that nothing would be learned; choose one above 0"
         )
+
+
+def unused(config: Config) -> list[str]:
+    """A line for each setting of evaluations in a run without them; it is kept, since a resume may turn them on."""
+    fields = chz.chz_fields(Config)
+    given = {name: getattr(config, name) for name in ("eval_limit", "eval_samples") if config.eval_every < 0}
+    return [
+        f"{name}={value} has no effect with eval_every=-1: nothing is evaluated"
+        for name, value in given.items()
+        if value != fields[name]._default
+    ]
 
 
 def loss_config(config: Config) -> dict[str, float]:
