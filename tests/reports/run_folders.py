@@ -129,6 +129,7 @@ def step_record(step: int, groups: list[dict[str, Any]]) -> dict[str, Any]:
         "tokens/prompt": 60,
         "tokens/completion": sum(len(sample["tokens"]) for sample in samples),
         **{f"verdicts/{kind}": kinds.count(kind) for kind in sorted(set(kinds))},
+        **{f"masked/{kind}": kinds.count(kind) for kind in {"sandbox_error"} & set(kinds)},
         "time/sample": 0.4,
         "time/score": 0.3,
         "time/train": 0.2,

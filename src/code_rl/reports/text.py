@@ -130,12 +130,11 @@ def _cost(totals: Mapping[str, Any], progress: Mapping[str, Any]) -> list[Render
         f"{progress['done']}{planned} step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in {duration(totals['seconds'])}{stages}; cost: {money}",
         f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion tokens for training, {tokens['eval']:,.0f} for evaluation",
     ]
-    every = sum(totals["verdicts"].values())
-    if every:
-        shares = ", ".join(
-            f"{clean(kind)} {100 * count / every:.1f}%" for kind, count in list(totals["verdicts"].items())[:9]
-        )
-        lines.append(f"verdicts: {shares}")
+    every = totals["completions"]
+    for name, what in (("verdicts", "verdicts"), ("masked", "masked, not trained on")):
+        shares = [f"{clean(kind)} {100 * count / every:.1f}%" for kind, count in totals[name].items() if every]
+        if shares:
+            lines.append(f"{what}: {', '.join(shares[:9])}")
     return [Text(line) for line in lines]
 
 
