@@ -25,11 +25,11 @@ from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
 from code_rl.progress import JudgingView
-from code_rl.replaying.recording import Recording, open_recording
 from code_rl.replaying.rejudge import Completion, compare_passing, completions, last_sound_checkpoint
 from code_rl.reports.diagnostics import DISAGREEMENTS
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
+from code_rl.runs.recording import Recording, open_recording
 from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings

@@ -16,9 +16,9 @@ from code_rl.config import FACTS, Config
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError, DataError
 from code_rl.redaction import redacted
-from code_rl.replaying.recording import Recording, open_recording
 from code_rl.replaying.steps import ReplayedStep, differences, replay_steps
 from code_rl.runs.files import write_lines_atomically
+from code_rl.runs.recording import Recording, open_recording
 from code_rl.settings import make_settings
 
 MAX_SHOWN = 20

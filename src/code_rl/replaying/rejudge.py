@@ -15,10 +15,10 @@ from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.strengthen import LEAST_OTHERS, failed, reference_tests
 from code_rl.problems.problem import Problem
-from code_rl.replaying.recording import RecordedGroup, Recording
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Trajectory
 from code_rl.runs.checkpoints import read_checkpoints
+from code_rl.runs.recording import RecordedGroup, Recording
 from code_rl.sandbox.executor import Executor
 
 Judged = Mapping[str, Any]
