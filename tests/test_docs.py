@@ -105,8 +105,8 @@ def check_settings(verb: str, rest: list[str], words: list[str]) -> None:
     assert not set(given) - known, (words, set(given) - known)
 
 
-OTHER_WORDS = {"train": {"field", "replay", "replay_out"}}
-"""A placeholder of CHANGELOG's, and the form of old that survival.md tells of."""
+OTHER_WORDS = {"train": {"field"}}
+"""A placeholder of CHANGELOG's."""
 HARMLESS = ("dry_run=true", "--help", "--version", "list")
 """Words of a command that only shows something."""
 

@@ -40,7 +40,7 @@ def weak(strong: list[Problem], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def rejudged(folder: Path, out: Path, dataset: str, *words: str) -> list[dict[str, Any]]:
-    assert main(["rejudge", f"run={folder / 'run'}", f"dataset={dataset}", f"out={out}", *words]) == 0
+    assert main(["rejudge", f"log_path={folder / 'run'}", f"dataset={dataset}", f"out={out}", *words]) == 0
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -100,7 +100,8 @@ def test_problems_that_share_an_id_alone_are_not_judged(
     moved = [dataclasses.replace(each, id=name) for each, name in zip(strong, names[1:] + names[:1], strict=True)]
     write_problems(tmp_path / "moved.jsonl", moved)
     assert (
-        main(["rejudge", f"run={weak / 'run'}", f"dataset={tmp_path / 'moved.jsonl'}", f"out={tmp_path / 'out'}"]) == 2
+        main(["rejudge", f"log_path={weak / 'run'}", f"dataset={tmp_path / 'moved.jsonl'}", f"out={tmp_path / 'out'}"])
+        == 2
     )
     assert "has none of the 12 problems of the run" in capsys.readouterr().err
     write_problems(tmp_path / "some.jsonl", [strong[0], *moved[:5]])
@@ -118,12 +119,12 @@ def test_the_built_in_set_is_found_by_its_ids(weak: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run={tmp}", "dataset=builtin"], "holds no run"),
-        (["run={run}"], "give dataset="),
-        (["run={run}", "dataset={tmp}/none.jsonl"], "none.jsonl"),
-        (["run={run}", "dataset={tmp}/other.jsonl"], "has none of the 12 problems of the run"),
-        (["run={run}", "dataset=builtin", "new_inputs=3"], "does nothing without strengthen=true"),
-        (["run={run}", "strengthen=true", "out=x"], "does nothing with strengthen=true"),
+        (["log_path={tmp}", "dataset=builtin"], "holds no run"),
+        (["log_path={run}"], "give dataset="),
+        (["log_path={run}", "dataset={tmp}/none.jsonl"], "none.jsonl"),
+        (["log_path={run}", "dataset={tmp}/other.jsonl"], "has none of the 12 problems of the run"),
+        (["log_path={run}", "dataset=builtin", "new_inputs=3"], "does nothing without strengthen=true"),
+        (["log_path={run}", "strengthen=true", "out=x"], "does nothing with strengthen=true"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -170,7 +171,7 @@ def test_problems_whose_passing_programs_disagree_are_named_in_the_report(
     write_run(run, tmp_path / "max.jsonl", {"max": [LOOP, SCAN, LAST], "sound": [LOOP, SCAN, SORTED]})
     assert not [one for one in overview(open_run(run))["findings"] if one["name"] == "weak-tests"]
     for _ in range(2):
-        assert main(["rejudge", f"run={run}", "strengthen=true"]) == 0
+        assert main(["rejudge", f"log_path={run}", "strengthen=true"]) == 0
         assert "passing programs disagree on 1 of 2 problems" in capsys.readouterr().out
     rows = {row["card"]["problem_id"]: row for row in map(json.loads, (run / "disagreements.jsonl").read_text().splitlines())}  # fmt: skip
     assert list(rows["max"]["card"]["dissenting"]) == ["step 0, group 0, completion 2"]

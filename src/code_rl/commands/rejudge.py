@@ -42,7 +42,7 @@ MAX_SHOWN = 20
 class RejudgeConfig:
     """Judge a run's stored programs again with a data set's tests, and name what was trained on a verdict that they change."""
 
-    run: str = chz.field(doc="Directory of the run.")
+    log_path: str = chz.field(doc="Directory of the run.")
     dataset: str | None = option(
         None,
         "Problems with stronger tests, as train's dataset=; matched by id and statement, all of their tests count. None: the run's own data set, "
@@ -88,7 +88,7 @@ def finder(problems: Sequence[Problem]) -> Find:
 def rejudge_command(given: Mapping[str, str]) -> int:
     """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
     config = make_settings(RejudgeConfig, given)
-    recording = open_recording(Path(config.run).expanduser())
+    recording = open_recording(Path(config.log_path).expanduser())
     out = os.path.expanduser(config.out or recording.log_path / REJUDGED)
     return asyncio.run(_run(config, recording, out))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ import chz
 from code_rl.config import FACTS, Config
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError, DataError
-from code_rl.redaction import redacted
 from code_rl.replaying.steps import ReplayedStep, differences, replay_steps
 from code_rl.runs.files import write_lines_atomically
 from code_rl.runs.recording import Recording, open_recording
@@ -51,19 +49,6 @@ def _with_replayable() -> type[Any]:
 
 
 ReplayConfig: Any = _with_replayable()
-
-
-def old_form(given: Mapping[str, Any]) -> int:
-    """`code-rl train replay=DIR …`, which was the verb before it had a name: says what to write now, and does it."""
-    if "log_path" in given:
-        raise ConfigError(
-            f"log_path={given['log_path']} has no effect with replay=; write: code-rl replay log_path=DIR"
-        )
-    names = {"replay": "log_path", "replay_out": "out"}
-    wanted = {names.get(name, name): value for name, value in given.items()}
-    words = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in wanted.items())
-    print(redacted(f"replay= is a verb now; write: code-rl replay {words}"))
-    return replay_command(wanted)
 
 
 def replay_command(given: Mapping[str, Any]) -> int:

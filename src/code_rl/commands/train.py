@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 def train_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a signal ended the run."""
-    if "replay" in given:
-        from code_rl.commands.replay import old_form
-
-        return old_form(given)
     config, log_path, resumes = prepare(given)
     if config.backend == BackendKind.EMBEDDED and not resumes and "backend" not in given and "recipe" not in given:
         model = "the built-in model" if config.model_name == BUILT_IN else config.model_name

@@ -22,8 +22,6 @@ BEGUN = "begun.json"
 """The settings of a run from the moment it takes its directory until `config.json` is there."""
 METRICS = "metrics.jsonl"
 _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
-RETIRED = ("replay", "verify", "replay_out")
-"""Settings that earlier versions kept; a run that has them is read without them."""
 FORMAT = 2
 """Version of what a run directory holds."""
 
@@ -123,7 +121,7 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{path} was written by another version of code-rl (format {resolved.get('format')}; this one has "
                 f"{FORMAT}): resume it with that one"
             )
-    return {name: value for name, value in settings.items() if name not in RETIRED}
+    return settings
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
