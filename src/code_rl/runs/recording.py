@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,14 @@ UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, Re
 """What reading a record of the wrong shape can raise."""
 
 
+UNRECORDED = {each.name for each in fields(Verdict)} - {"kind", "passed", "total", "failure"}
+
+
 class RecordedVerdict(Verdict):
     """A verdict as `rollouts.jsonl` has it. A reward that reads what is not there cannot be replayed, and is told so."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("rule", "cpu_s", "wall_s", "transcript"):
+        if name in UNRECORDED:
             raise LookupError(
                 f"a recording keeps no {name} of a verdict, so that a reward that reads it cannot be replayed"
             )
