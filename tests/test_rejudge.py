@@ -110,6 +110,16 @@ def test_problems_that_share_an_id_alone_are_not_judged(
     assert "or have another statement there" in capsys.readouterr().out
 
 
+def test_another_problem_of_the_same_id_is_told_where_the_run_s_own_data_are_gone(
+    strong: list[Problem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", tmp_path / "gone.jsonl", {"max": [LOOP]})
+    write_problems(tmp_path / "other.jsonl", [dataclasses.replace(strong[0], id="max")])
+    words = [f"log_path={run}", f"dataset={tmp_path / 'other.jsonl'}", f"out={tmp_path / 'out'}"]
+    assert main(["rejudge", *words]) == 2
+    assert "has none of the 1 problems of the run" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_built_in_set_is_found_by_its_ids(weak: Path, tmp_path: Path) -> None:
     rows = rejudged(weak, tmp_path / "out.jsonl", "builtin")
@@ -154,7 +164,7 @@ def write_run(folder: Path, dataset: Path, programs: dict[str, list[str]]) -> Pa
     }
     lines = [
         {
-            "step": 0, "group": group, "attempt": 0, "policy_step": 0, "max_tokens": 64, "skipped": True, "problem_id": name, "prompt_tokens": [1],
+            "step": 0, "group": group, "attempt": 0, "policy_step": 0, "max_tokens": 64, "skipped": True, "problem_id": name, "statement": MAX.statement, "prompt_tokens": [1],
             "completions": [{**common, "text": f"```python\n{code}```", "truncated": False, "tokens": [1], "logprobs": [0.0]} for code in codes],
         }
         for group, (name, codes) in enumerate(programs.items())

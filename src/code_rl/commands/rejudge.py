@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
 from code_rl.progress import JudgingView
-from code_rl.replaying.rejudge import Completion, compare_passing, completions, last_sound_checkpoint
+from code_rl.replaying.rejudge import Completion, Find, compare_passing, completions, last_sound_checkpoint
 from code_rl.reports.diagnostics import DISAGREEMENTS
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
@@ -73,16 +73,18 @@ class RejudgeConfig:
             raise ConfigError(f"out={self.out} does nothing with strengthen=true, which writes {DISAGREEMENTS}")
 
 
-Find = Callable[[str], Problem | None]
-"""The problem with an id, where there is one."""
-
-
 def finder(problems: Sequence[Problem]) -> Find:
-    """Problems by id; those of a store are read when they are asked for."""
-    if isinstance(problems, Store):
-        return lambda name: problems.get(name) if problems.has(name) else None
-    places = {problem.id: place for place, problem in enumerate(problems)}
-    return lambda name: problems[places[name]] if name in places else None
+    """Among `problems` the one with a recorded problem's id and statement; those of a store are read when they are asked for."""
+    places = {} if isinstance(problems, Store) else {problem.id: place for place, problem in enumerate(problems)}
+
+    def find(recorded: Problem) -> Problem | None:
+        if isinstance(problems, Store):
+            found = problems.get(recorded.id) if problems.has(recorded.id) else None
+        else:
+            found = problems[places[recorded.id]] if recorded.id in places else None
+        return found if found and found.statement.split() == recorded.statement.split() else None
+
+    return find
 
 
 def rejudge_command(given: Mapping[str, str]) -> int:
@@ -98,8 +100,6 @@ async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
     data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
     async with sandbox_on_demand(config) as executor:
         find = finder(await load_train_problems(data, OnDemand(executor)))
-        if config.dataset is not None:
-            find = await _same(find, recording, OnDemand(executor))
         if not config.strengthen:
             return await _rejudge(config, recording, find, executor(), out)
         path = recording.log_path / DISAGREEMENTS
@@ -107,32 +107,16 @@ async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
         return 0
 
 
-async def _same(find: Find, recording: Recording, executor: Executor) -> Find:
-    """`find`, without problems whose statement is another than the run's own of that id; with all of them where the run's data are gone."""
-    pins = recording.settings.get("resolved", {}).get("data", {})
-    try:
-        data = find_data(recording.config.dataset, None, evaluates=False, pins=pins)
-        own = finder(await load_train_problems(data, executor))
-    except (ConfigError, DataError) as error:
-        print(f"the run's own problems cannot be read, so that ids alone say which is which: {error}")
-        return find
-
-    def same(name: str) -> Problem | None:
-        found, trained = find(name), own(name)
-        return found if found and trained and found.statement.split() == trained.statement.split() else None
-
-    return same
-
-
 async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
     """Each different program of a problem once, then a row for every completion."""
     objective, limit = objective_of(recording.config), recording.config.reward_timeout
-    every, digests = objective.reward.all_tests, dict[str, str | None]()
+    every, digests, met = objective.reward.all_tests, dict[str, str | None](), dict[str, Problem]()
 
     def key_of(each: Completion) -> str | None:
-        name = each.line.group.problem.id
+        recorded = each.line.group.problem
+        name = recorded.id
         if name not in digests:
-            problem = find(name)
+            problem, met[name] = find(recorded), recorded
             digests[name] = make_entry(problem, 0)[0].digest if problem is not None else None
         return digests[name] and content_key(digests[name], each.trajectory.last.code, limit, every)
 
@@ -155,7 +139,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
         with view.progress(executor.description) as on_verdict:
             ask = partial(judge, executor=executor, cpu_limit_s=limit, all_tests=every)
             at_once = config.concurrency or default_concurrency(executor)
-            await judge_into(log, programs(), find, ask, at_once, on_verdict)
+            await judge_into(log, programs(), lambda name: find(met[name]), ask, at_once, on_verdict)
         rows = ((each, key_of(each)) for each in completions(recording))
         log.finish(tally.take(each, each.row(objective, log.row(key) if key else None)) for each, key in rows)
     _say(config, recording, tally, missing, out)

@@ -41,7 +41,7 @@ class RecordedVerdict(Verdict):
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """One line of `rollouts.jsonl`: its place, the group with its verdicts, and the credit that the run gave."""
+    """One line of `rollouts.jsonl`: its place, the group (its problem without tests), and the credit that the run gave."""
 
     step: int
     place: int
@@ -168,7 +168,7 @@ def _group(record: Mapping[str, Any]) -> RecordedGroup:
     rows = record["completions"]
     prompt = tuple(_is(token, int) for token in record["prompt_tokens"])
     group = Group(
-        problem=Problem(id=_is(record["problem_id"], str), statement="", tests=()),
+        problem=Problem(_is(record["problem_id"], str), _is(record["statement"], str), tests=()),
         trajectories=tuple(_trajectory(row, prompt) for row in rows),
         sample_s=0.0,
         max_tokens=_is(record["max_tokens"], int),
