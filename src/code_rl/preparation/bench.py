@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from code_rl.problems.native import format_fields, format_halves, format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.store import Store
 from code_rl.problems.values import dumps
+from code_rl.runs.files import lock_file
 from code_rl.sandbox.executor import Executor
 from code_rl.shards import Shard, read_shard, shard_paths
 
@@ -173,8 +173,8 @@ class Bench:
 
     def __enter__(self) -> Bench:
         if self.shard is not None:
-            self._lock(self._whole, fcntl.LOCK_SH)
-        self._lock(self.work, fcntl.LOCK_EX)
+            self._lock(self._whole, shared=True)
+        self._lock(self.work)
         self.store = Store(self._whole, self._store_key)
         if self.shard is not None and not self.store.complete:
             self._locks.close()
@@ -188,12 +188,12 @@ class Bench:
         self.store.close()
         self._locks.close()
 
-    def _lock(self, folder: Path, kind: int) -> None:
+    def _lock(self, folder: Path, *, shared: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock = self._locks.enter_context((folder / "lock").open("a"))
         try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except OSError:
+            lock_file(lock.fileno(), shared=shared)
+        except BlockingIOError:
             self._locks.close()
             raise ConfigError(
                 f"out={folder} is in use by another prepare; wait for it or choose another folder"

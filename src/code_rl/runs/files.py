@@ -1,8 +1,10 @@
-"""Files that survive a cut: atomic replacement, appended lines that reach the disk, and reading lines back."""
+"""Files that survive a cut: atomic replacement, appended lines that reach the disk, reading lines back; and one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import json
 import os
@@ -15,6 +17,7 @@ from typing import Any, TextIO
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
 TEMPORARY = ".tmp"
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 CRC = b'{"crc": "'
 BODY = len(CRC) + 8 + len(b'", ')
 """Where the record of a sealed line goes on after its checksum."""
@@ -60,6 +63,19 @@ def append_whole(file: io.FileIO, data: bytes) -> None:
 
 def _private(path: Path, how: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+
+
+def lock_file(handle: int, *, shared: bool = False) -> bool:
+    """Hold a lock on an open file until it is closed. False on a file system without locks; raises BlockingIOError where another process holds it."""
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _WITHOUT_LOCKS:
+            return False
+        if error.errno == errno.EACCES:  # how NFS says it
+            raise BlockingIOError(*error.args) from error
+        raise
+    return True
 
 
 def sync_directory(path: Path) -> None:
