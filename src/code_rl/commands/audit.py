@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +13,7 @@ import chz
 
 from code_rl.config.setting import AT_LEAST_1, must, option
 from code_rl.errors import ConfigError
+from code_rl.runs.files import make_folder, write_atomically, writes
 from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class AuditConfig:
 def audit_command(given: Mapping[str, str]) -> int:
     """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
     config = make_settings(AuditConfig, given)
-    out = None if config.out is None else _made(config.out)
+    out = None if config.out is None else make_folder(Path(config.out).expanduser())
     card: Scorecard | Checklist
     if config.target == "grader":
         card = _audit_grader(config)
@@ -248,24 +248,10 @@ def open_grader(config: AuditConfig) -> Grader:
     )
 
 
-def _made(name: str) -> Path:
-    """The folder for the card, tried before anything is run. Raises ConfigError."""
-    out = Path(name).expanduser()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            return out
-    except OSError as error:
-        raise ConfigError(f"out={name} cannot be written: {error.strerror or error}; choose another folder") from None
-
-
 def _write(card: Scorecard | Checklist, out: Path) -> None:
     from code_rl.audit.page import render
-    from code_rl.runs.files import write_atomically
 
-    try:
+    with writes(out):
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")
         write_atomically(out / "audit.html", render(card))
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}; choose another folder") from error
     print(f"card: {out / 'audit.html'}, {out / 'audit.json'}")

@@ -33,7 +33,7 @@ from code_rl.evaluation.settings import (
 )
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.runs.directory import default_log_path
-from code_rl.runs.files import write_atomically
+from code_rl.runs.files import make_folder, write_atomically
 from code_rl.sandbox.executor import Executor
 
 COMPARISON = "comparison.json"
@@ -69,8 +69,7 @@ def _compare(config: EvalConfig) -> int:
     found = compare(folders[0], folders[1])
     EvalView().comparison(found)
     if config.out is not None:
-        out = Path(config.out).expanduser()
-        make_folder(out)
+        out = make_folder(Path(config.out).expanduser())
         write_atomically(out / COMPARISON, json.dumps(found, indent=2) + "\n")
     return 0
 
@@ -227,14 +226,6 @@ def how(config: EvalConfig, plan: Plan) -> str:
     drawn = f"n={plan.samples}, temperature {config.temperature:g}" if plan.samples else "greedy"
     drawn += "".join(f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples)
     return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
-
-
-def make_folder(out: Path) -> None:
-    """The folder of `out=`. Raises ConfigError where it cannot be made."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be made: {error.strerror}; choose another folder") from error
 
 
 def _out(config: EvalConfig) -> Path:

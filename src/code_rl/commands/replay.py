@@ -15,7 +15,7 @@ from code_rl.config import FACTS, Config
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError, DataError
 from code_rl.replaying.steps import ReplayedStep, differences, replay_steps
-from code_rl.runs.files import write_lines_atomically
+from code_rl.runs.files import write_lines_atomically, writes
 from code_rl.runs.recording import Recording, open_recording
 from code_rl.settings import make_settings
 
@@ -96,10 +96,8 @@ def _check_out(out: str, run: Path) -> Path:
         raise ConfigError(f"out={out} is a directory; give a file")
     if run.resolve() in path.resolve().parents:
         raise ConfigError(f"out={out} is in the directory of the run that is replayed; give a file elsewhere")
-    try:
+    with writes(out, "file"):
         tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}") from error
     return path
 
 

@@ -11,6 +11,7 @@ import chz
 
 from code_rl.config.setting import PORT, option
 from code_rl.errors import ConfigError
+from code_rl.runs.files import writes
 from code_rl.settings import make_settings
 
 REPORT = "report.html"
@@ -71,9 +72,7 @@ def report_command(given: Mapping[str, Any]) -> int:
     from code_rl.reports.page import write_report
 
     path = Path(config.out).expanduser() if config.out else Path(config.log_path).expanduser() / REPORT
-    try:
+    with writes(path, "file"):
         write_report(readers, path)
-    except OSError as error:
-        raise ConfigError(f"out={path} cannot be written: {error.strerror or error}; choose another file") from error
     print(f"report: {path.resolve()}")
     return 0

@@ -8,11 +8,14 @@ import fcntl
 import io
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
+
+from code_rl.errors import ConfigError
 
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
@@ -21,6 +24,23 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 CRC = b'{"crc": "'
 BODY = len(CRC) + 8 + len(b'", ')
 """Where the record of a sealed line goes on after its checksum."""
+
+
+@contextlib.contextmanager
+def writes(out: object, kind: str = "folder") -> Iterator[None]:
+    """What the system says of an `out=` that the block cannot write is a ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}; choose another {kind}") from error
+
+
+def make_folder(out: Path) -> Path:
+    """The folder of `out=`, tried by writing. Raises ConfigError."""
+    with writes(out):
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    return out
 
 
 def write_atomically(path: Path, text: str) -> None:
