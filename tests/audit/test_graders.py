@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from code_rl.audit.graders.base import Outcome, shapes
+from code_rl.audit.graders.base import Grader, Outcome, shapes
 from code_rl.audit.graders.http import Http, filled, known_descriptions, read_answer, read_description
 from code_rl.audit.page import render
 from code_rl.audit.programs import Corpus, load_corpus
@@ -228,7 +228,7 @@ def _wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-class Overloaded:
+class Overloaded(Grader):
     """Pays where it is asked about one program at a time."""
 
     name = "overloaded"
@@ -237,9 +237,6 @@ class Overloaded:
     def takes(self, problem: Problem) -> bool:
         return bool(problem.tests)
 
-    async def check(self) -> None:
-        return
-
     async def grade(self, problem: Problem, code: str) -> Outcome:
         del problem, code
         self.running += 1
@@ -247,12 +244,6 @@ class Overloaded:
         crowded = self.running > 1
         self.running -= 1
         return Outcome(not crowded)
-
-    async def renew(self) -> None:
-        return
-
-    async def aclose(self) -> None:
-        return
 
 
 def test_verdicts_that_load_changes_are_flips() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -191,24 +193,20 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
         print(f"this grader is code that will run hostile programs, {where}")
     elif config.kind != "ours":
         print("this grader will be sent hostile programs; what they do to its machine is what is being tried")
-    card = asyncio.run(_run(config, corpus, grader))
+    card = asyncio.run(_asked(config, corpus, grader))
     if card.skipped:
         print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
     return card
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+_say = functools.partial(print, flush=True)
 
 
-async def _run(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
+async def _asked(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
     from code_rl.audit.scorecard import audit_grader
 
-    loads = (config.concurrency, config.numbers_at_once, config.under_load)
-    try:
-        return await audit_grader(grader, corpus, *loads, _say)
-    finally:
-        await grader.aclose()
+    async with contextlib.aclosing(grader):
+        return await audit_grader(grader, corpus, config.concurrency, config.numbers_at_once, config.under_load, _say)
 
 
 def open_grader(config: AuditConfig) -> Grader:

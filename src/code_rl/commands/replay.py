@@ -124,7 +124,7 @@ def _compare(recording: Recording, steps: Iterator[ReplayedStep], changed: Seque
         recording.notices.append(
             f"{assumed} completions were not trained on by the run: their losses are those at a ratio of 1"
         )
-    print(*recording.notices, sep="\n", end="\n" if recording.notices else "")
+    print("".join(f"{notice}\n" for notice in recording.notices), end="")
     return 0
 
 
@@ -157,9 +157,8 @@ def _shown(value: Any) -> str:
 
 
 def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
-    found = shown = 0
+    found = unanswered = 0
     counts = {"steps": 0, "groups": 0, "completions": 0}
-    unanswered = 0
     for step in steps:
         counts["steps"] += 1
         counts["groups"] += len(step.recorded.groups)
@@ -167,16 +166,15 @@ def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
         unanswered += step.recorded.answers is None and bool(step.metrics.get("n_datums"))
         for difference in differences(step, recording):
             found += 1
-            if shown < MAX_SHOWN:
-                shown += 1
+            if found <= MAX_SHOWN:
                 print(f"step {step.recorded.step}: {difference}")
-    if found > shown:
-        print(f"… and {found - shown} more")
+    if found > MAX_SHOWN:
+        print(f"… and {found - MAX_SHOWN} more")
     if unanswered:
         recording.notices.append(
             f"{unanswered} steps have no record of the trainer's log-probabilities: their losses were not compared"
         )
-    print(*recording.notices, sep="\n", end="\n" if recording.notices else "")
+    print("".join(f"{notice}\n" for notice in recording.notices), end="")
     what = ", ".join(f"{count} {name}" for name, count in counts.items())
     print(f"{what} of {recording.log_path}: {found or 'no'} difference{'' if found == 1 else 's'}")
     return 1 if found else 0

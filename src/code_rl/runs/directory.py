@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -66,9 +67,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
         if occupied:
             _decide(path, behavior_if_exists)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise ConfigError(
             f"log_path={path} cannot be used: {error.strerror or error}; choose another directory"

@@ -124,7 +124,7 @@ class InFlight:
 class Slot:
     """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known.
 
-    `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened.
+    `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened. Without a `path` nobody keeps it.
     """
 
     def __init__(self, path: Path | None = None, place: int = 0, attempt: int = 0) -> None:
@@ -137,11 +137,6 @@ class Slot:
         self.verdicts: dict[Program, Verdict] = {}
         self.policy_step: int | None = None
         self.sample_s = 0.0
-
-    @classmethod
-    def nowhere(cls) -> Slot:
-        """For a group that nobody keeps."""
-        return cls()
 
     def open(self, request: Request) -> None:
         """Take what an earlier process got for the same request."""
