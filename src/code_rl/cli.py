@@ -114,7 +114,11 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still ending, without a traceback
         print("interrupted", file=sys.stderr)
-        _end_soon()
+        ends = threading.Timer(
+            2.0, os._exit, (130,)
+        )  # where a thread still waits for something (a hub, say) that nobody wants any more
+        ends.daemon = True
+        ends.start()
         return 130
 
 
@@ -197,13 +201,6 @@ def _outlive_readers(*, quietly: bool) -> None:
             write_through=stream.write_through,
         )
         setattr(sys, name, text)
-
-
-def _end_soon(seconds: float = 2.0) -> None:
-    """End the process even where a thread still waits for something (a hub, say) that nobody wants any more."""
-    timer = threading.Timer(seconds, os._exit, (130,))
-    timer.daemon = True
-    timer.start()
 
 
 def _fail(error: CodeRLError) -> int:

@@ -16,7 +16,7 @@ import chz
 
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, must, option
 from code_rl.errors import ConfigError, install_command
-from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal
+from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal, url_of
 from code_rl.settings import make_settings
 
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
@@ -119,8 +119,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         stop = stop_signal()
         try:
             async with application.listening(config.host, config.port) as port:
-                shown = f"[{config.host}]" if ":" in config.host else config.host
-                print(f"serving http://{shown}:{port} ({device}, state in {store.folder})", flush=True)
+                print(f"serving {url_of(config.host, port)} ({device}, state in {store.folder})", flush=True)
                 await stop.wait()
                 print("stopping: ending what is queued", file=sys.stderr, flush=True)
                 if not await application.drain(config.shutdown_grace_s):

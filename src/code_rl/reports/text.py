@@ -25,10 +25,9 @@ _OF_EACH_RUN = ("log_path", "resolved", "checksum")
 def summary(view: Mapping[str, Any], width: int = WIDTH) -> str:
     """One run's overview as plain text."""
     console = Console(file=io.StringIO(), width=width, no_color=True, highlight=False)
-    console.print(render_text(view))
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+    with console.capture() as captured:
+        console.print(render_text(view))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def render_text(view: Mapping[str, Any]) -> RenderableType:

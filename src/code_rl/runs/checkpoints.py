@@ -28,11 +28,7 @@ async def save_checkpoint_async(
     loop_state: Mapping[str, Any],
     kind: Literal["state", "sampler", "both"] = "both",
 ) -> dict[str, str]:
-    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record.
-
-    Returns:
-        The paths that were saved, by `state_path` and `sampler_path`.
-    """
+    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record. Returns the paths, by these names."""
     paths = await saved_paths(submit_save(training_client, name, kind))
     append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths})
     return paths

@@ -49,13 +49,9 @@ def begun_settings(path: Path) -> dict[str, Any] | None:
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
-    """Decide what happens to a directory that may hold an earlier run, and make it ready.
+    """Decide what happens to a directory that may hold an earlier run, and make it ready; returns it.
 
-    Returns:
-        The directory, which exists then.
-
-    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) holds something that is not a
-    run.
+    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) something that is no run.
     """
     if behavior_if_exists not in get_args(Behavior):
         raise ConfigError(f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}")

@@ -19,7 +19,7 @@ from aiohttp import web
 from code_rl.errors import ConfigError
 from code_rl.sandbox.embedded import EmbeddedSandbox
 from code_rl.sandbox.fusion.protocol import LONGEST_RUN_HEADER, PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
-from code_rl.sandbox.serving.admission import LOOPBACK, Admission, NotTakenError, stop_signal
+from code_rl.sandbox.serving.admission import LOOPBACK, Admission, NotTakenError, stop_signal, url_of
 from code_rl.sandbox.serving.bodies import Pace, read_body
 from code_rl.sandbox.serving.requests import MalformedRequestError, UnrunnableRequestError, parse_request
 from code_rl.sandbox.serving.runs import RunLimits, run_request
@@ -126,8 +126,7 @@ def _announce(config: SandboxServerConfig, description: str, port: int) -> None:
             "put a firewall or an authenticating proxy in front",
             file=sys.stderr,
         )
-    shown = f"[{config.host}]" if ":" in config.host else config.host
-    print(f"serving http://{shown}:{port}{RUN_PATH} ({description})", flush=True)
+    print(f"serving {url_of(config.host, port)}{RUN_PATH} ({description})", flush=True)
 
 
 def _validate(config: SandboxServerConfig) -> None:
