@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.concurrency import wait_for
-from code_rl.runs.files import JsonLines, drop_torn_line, seal, unseal, write_lines_atomically
+from code_rl.runs.files import JsonLines, drop_torn_line, raw_lines, seal, unseal, write_lines_atomically
 
 if TYPE_CHECKING:
     import tinker
@@ -68,11 +68,7 @@ def write_checkpoints(log_path: Path, records: Sequence[Mapping[str, Any]]) -> N
 
 def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
     """The records of all checkpoints, in order; lines that are torn or altered are left out."""
-    path = Path(log_dir) / CHECKPOINTS
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        found = [unseal(line) or _unsealed(line) for line in file]
+    found = [unseal(line) or _unsealed(line) for line in raw_lines(Path(log_dir) / CHECKPOINTS)]
     return [record for record in found if record is not None]
 
 

@@ -188,6 +188,13 @@ def unseal(line: bytes) -> dict[str, Any] | None:
     return record
 
 
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, with their ends. Nothing if it is missing."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from file
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The whole JSON objects of a file, in order; a line that a cut left torn ends it. Nothing if the file is missing."""
     if not path.exists():

@@ -21,6 +21,7 @@ from code_rl.runs.files import (
     drop_torn_line,
     mark_of,
     open_private_bytes,
+    raw_lines,
     seal,
     sync_directory,
     unseal,
@@ -195,13 +196,7 @@ def steps_in(folder: Path) -> list[int]:
 
 def read_inflight(path: Path) -> Iterator[dict[str, Any]]:
     """The whole records of one step's file; what is torn or altered is left out."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            record = unseal(line)
-            if record is not None:
-                yield record
+    return filter(None, map(unseal, raw_lines(path)))
 
 
 def read_slots(path: Path) -> dict[tuple[int, int], Slot]:

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.budget import Tokens
-from code_rl.runs.files import JsonLines, Mark, drop_torn_line, unseal, write_lines_atomically
+from code_rl.runs.files import JsonLines, Mark, drop_torn_line, raw_lines, unseal, write_lines_atomically
 
 JOURNAL = "journal.jsonl"
 TRAINED = "trained.jsonl"
@@ -77,16 +77,13 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     """The events up to the first torn or altered line, each with the offset at which its line ends."""
-    if not path.exists():
-        return
     end = 0
-    with path.open("rb") as file:
-        for line in file:
-            entry = unseal(line)
-            if entry is None or not isinstance(entry.get("event"), str):
-                return
-            end += len(line)
-            yield entry, end
+    for line in raw_lines(path):
+        entry = unseal(line)
+        if entry is None or not isinstance(entry.get("event"), str):
+            return
+        end += len(line)
+        yield entry, end
 
 
 def checksum(entry: Mapping[str, Any]) -> int:
