@@ -33,7 +33,7 @@ from code_rl.evaluation.settings import (
 )
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.runs.directory import default_log_path
-from code_rl.runs.files import make_folder, write_atomically
+from code_rl.runs.files import check_out, make_folder, write_atomically
 from code_rl.sandbox.executor import Executor
 
 COMPARISON = "comparison.json"
@@ -231,12 +231,7 @@ def how(config: EvalConfig, plan: Plan) -> str:
 def _out(config: EvalConfig) -> Path:
     if config.out is not None:
         out = Path(config.out).expanduser()
-        if out.exists() and not out.is_dir():
-            raise ConfigError(f"out={out} is a file; give a folder")
-        if out.is_dir() and not _holds_evaluations(out):
-            raise ConfigError(
-                f"out={out} is not empty and holds no evaluation, or other things beside some; choose another folder"
-            )
+        check_out(out, _holds_evaluations, "evaluation, or other things beside some")
         return out
     path = default_log_path()
     return path.with_name(f"eval-{path.name}")

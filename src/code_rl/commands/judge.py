@@ -98,11 +98,6 @@ class Judged:
     wall_s: float
 
     @property
-    def total(self) -> int:
-        """How many programs were judged."""
-        return sum(self.counts.values())
-
-    @property
     def complete(self) -> bool:
         """True when every program got a verdict about itself."""
         return not any(count for kind, count in self.counts.items() if kind.ours)

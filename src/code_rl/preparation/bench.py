@@ -21,7 +21,7 @@ from code_rl.problems.native import format_fields, format_halves, format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.store import Store
 from code_rl.problems.values import dumps
-from code_rl.runs.files import lock_file
+from code_rl.runs.files import check_out, lock_file
 from code_rl.sandbox.executor import Executor
 from code_rl.shards import Shard, read_shard, shard_paths
 
@@ -143,10 +143,7 @@ class Survivor:
 def check_folder(config: PrepareConfig) -> None:
     """Raise ConfigError when `out` is a file, cannot be made, or holds something else than an earlier prepare."""
     out = Path(config.out).expanduser()
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"out={out} is a file; give a folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / WORK / "lock").is_file():
-        raise ConfigError(f"out={out} is not empty and holds no earlier prepare; choose another folder")
+    check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not os.access(parent, os.W_OK):
         raise ConfigError(f"out={out} cannot be written: {parent} is read-only; choose another folder")

@@ -43,6 +43,14 @@ def make_folder(out: Path) -> Path:
     return out
 
 
+def check_out(out: Path, holds: Callable[[Path], bool], what: str) -> None:
+    """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not hold an earlier `what`."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"out={out} is a file; give a folder")
+    if out.is_dir() and any(out.iterdir()) and not holds(out):
+        raise ConfigError(f"out={out} is not empty and holds no {what}; choose another folder")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text`: temporary name, fsync, rename, directory fsync."""
     write_lines_atomically(path, (text,))
