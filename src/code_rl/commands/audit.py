@@ -47,53 +47,36 @@ class AuditConfig:
     Exactly one of grader=, backend=, script=. Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
     """
 
-    grader: str | None = option(
-        None,
+    # fmt: off
+    grader: str | None = option(None,
         "Which grader: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
-        "package.module:function or file.py:function.",
-    )
+        "package.module:function or file.py:function.")
     backend: str | None = option(None, "Address of a server of the Tinker protocol.")
     script: str | None = option(None, "File with compute_advantages, should_skip, make_datum and train_step.")
     corpus: Literal["full", "quick"] = option("full", "Graders: all programs, or about a fifth of each class.")
     out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
     concurrency: int = option(4, "Graders: programs at once.", AT_LEAST_1)
     loads: str = option("1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.")
-    under_load: int = option(
-        60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2")
-    )
-    timeout: float | None = option(
-        None,
-        "Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.",
-        must(lambda seconds: seconds >= 1, "at least 1"),
-    )
+    under_load: int = option(60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2"))
+    timeout: float | None = option(None,
+        "Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.", must(lambda seconds: seconds >= 1, "at least 1"))
     pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
-    shape: Literal["plain", "trl", "verl", "verifiers"] = option(
-        "plain", "Functions: how they are called. plain: grade(code, problem)."
-    )
-    takes: Literal["all", "stdin", "call"] = option(
-        "all", "Functions: the problems that it can be asked about; the others are skipped, and counted."
-    )
+    shape: Literal["plain", "trl", "verl", "verifiers"] = option("plain", "Functions: how they are called. plain: grade(code, problem).")
+    takes: Literal["all", "stdin", "call"] = option("all", "Functions: the problems that it can be asked about; the others are skipped, and counted.")
     python: str | None = option(None, "Functions, scripts: the interpreter that has what they import (None: this one).")
-    confine: bool = option(
-        True,
-        "Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.",
-    )
-    style: Literal["script", "lcb"] = option(
-        "script",
-        "fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.",
-    )
+    confine: bool = option(True,
+        "Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.")
+    style: Literal["script", "lcb"] = option("script",
+        "fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.")
     url: str | None = option(None, "http: the address, in place of the file's.")
     executor: str = option("embedded", "ours: where programs run, as judge's executor=.")
     isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "ours: as judge's isolation=.")
-    ob_len: Literal["either", "prompt", "shifted"] = option(
-        "either", "script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's)."
-    )
-    learning_steps: int = option(
-        12,
-        "script: steps of training with the functions. 0: none; else at least 8.",
-        must(lambda steps: steps == 0 or steps >= 8, "0 or at least 8"),
-    )
+    ob_len: Literal["either", "prompt", "shifted"] = option("either",
+        "script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's).")
+    learning_steps: int = option(12,
+        "script: steps of training with the functions. 0: none; else at least 8.", must(lambda steps: steps == 0 or steps >= 8, "0 or at least 8"))
     model_name: str | None = option(None, "backend: the base model.")
+    # fmt: on
 
     @chz.validate
     def _one_target(self) -> None:

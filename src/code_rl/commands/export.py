@@ -37,19 +37,14 @@ REMOTE = "tinker://"
 class ExportConfig:
     """Hand a trained model over: a LoRA adapter as peft reads it, or a Hugging Face folder with the adapter merged in."""
 
+    # fmt: off
     checkpoint: str = chz.field(
-        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path."
-    )
+        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path.")
     out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
-    format: Literal["peft", "merged"] = option(
-        "merged", "peft: the adapter alone. merged: a folder that any server loads."
-    )
-    base_model: str | None = option(
-        None, "Base model, a local folder or hub id (None: the one that the checkpoint names)."
-    )
-    backend: str = option(
-        "auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training."
-    )
+    format: Literal["peft", "merged"] = option("merged", "peft: the adapter alone. merged: a folder that any server loads.")
+    base_model: str | None = option(None, "Base model, a local folder or hub id (None: the one that the checkpoint names).")
+    backend: str = option("auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training.")
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from code_rl.reports.diagnostics import DISAGREEMENTS
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
 from code_rl.runs.recording import Recording, open_recording
-from code_rl.sandbox.connect import EXECUTOR_DOC
+from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
 
@@ -42,24 +42,20 @@ MAX_SHOWN = 20
 class RejudgeConfig:
     """Judge a run's stored programs again with a data set's tests, and name what was trained on a verdict that they change."""
 
+    # fmt: off
     log_path: str = chz.field(doc="Directory of the run.")
-    dataset: str | None = option(
-        None,
+    dataset: str | None = option(None,
         "Problems with stronger tests, as train's dataset=; matched by id and statement, all of their tests count. None: the run's own data set, "
-        "which strengthen=true looks at.",
-    )
-    strengthen: bool = option(
-        False,
+        "which strengthen=true looks at.")
+    strengthen: bool = option(False,
         "In place of judging again, run the programs of each problem that passed on new inputs, made of the problem's own: where they disagree, "
-        f"its tests are weak. Written to {DISAGREEMENTS} in the run's directory, from where the report names them.",
-    )
+        f"its tests are weak. Written to {DISAGREEMENTS} in the run's directory, from where the report names them.")
     new_inputs: int = option(32, "With strengthen=true: inputs to try for a problem.", AT_LEAST_1)
     out: str | None = option(None, f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory).")
     executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option(
-        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
-    )
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
     concurrency: int | None = option(None, "Programs that run at once (None: the executor's default).", AT_LEAST_1)
+    # fmt: on
 
     @chz.validate
     def _fits(self) -> None:

@@ -33,7 +33,7 @@ from code_rl.registry import described
 from code_rl.renderers import renderer_names
 from code_rl.rewards import REWARDS
 from code_rl.rollouts.lengths import parse_schedule
-from code_rl.sandbox.connect import EXECUTOR_DOC
+from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
@@ -106,8 +106,7 @@ class Config:
     overlong_prompts: Literal["skip", "error"] = setting("skip", FREE, LOOP,
         "Problems whose prompt does not fit into the model's context: left out where they come up, or the run is refused at the start.")
     executor: str = setting("auto", FREE, LOOP, EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP,
-        "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.")
+    isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP, ISOLATION_DOC)
     sandbox_concurrency: int | None = setting(None, FREE, LOOP, "Programs in flight at once (None: the executor's default).", check=AT_LEAST_1)
     batch_size: int = setting(128, FIXED, LOOP, "Completions per step in all, when groups_per_batch is not given.", check=AT_LEAST_1)
     group_size: int = setting(8, FIXED, LOOP,
