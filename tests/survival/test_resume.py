@@ -286,7 +286,7 @@ class Saved:
 def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path):
     async def saves() -> None:
         logger = MultiplexLogger([])
-        recorder = Recorder(tmp_path, logger, Console(10, 0), keep_checkpoints=2)
+        recorder = Recorder(tmp_path, logger, Console(10), keep_checkpoints=2)
         (tmp_path / "weights").mkdir()
         for step in range(1, 5):
             recorder.inflight.slot((step, 0, 0)).keep_drawn((0, 0), (), [drawn(step)], 0.1, step)

@@ -126,7 +126,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
 
     # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    console = Console(config.max_steps, 0)
+    console = Console(config.max_steps)
     stop = _Signals(console, f"to resume: {typed('train')} log_path={quote(str(log_path))}")
     async with contextlib.AsyncExitStack() as stack:
         try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import tinker
 
 CHECKPOINTS = "checkpoints.jsonl"
+Kind = Literal["state", "sampler", "both"]
 
 
 async def save_checkpoint_async(
@@ -26,7 +27,7 @@ async def save_checkpoint_async(
     name: str,
     log_path: str | Path,
     loop_state: Mapping[str, Any],
-    kind: Literal["state", "sampler", "both"] = "both",
+    kind: Kind = "both",
 ) -> dict[str, str]:
     """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record. Returns the paths, by these names."""
     paths = await saved_paths(submit_save(training_client, name, kind))
@@ -34,9 +35,7 @@ async def save_checkpoint_async(
     return paths
 
 
-def submit_save(
-    training_client: tinker.TrainingClient, name: str, kind: Literal["state", "sampler", "both"] = "both"
-) -> dict[str, Any]:
+def submit_save(training_client: tinker.TrainingClient, name: str, kind: Kind = "both") -> dict[str, Any]:
     """Ask for the weights as they are now; futures by `state_path` and `sampler_path`.
 
     State of that name that a killed process saved, without a line that names it, is replaced where the service can do so.
@@ -95,7 +94,7 @@ def save_checkpoint(
     name: str,
     log_path: str | Path,
     loop_state: Mapping[str, Any],
-    kind: Literal["state", "sampler", "both"] = "both",
+    kind: Kind = "both",
 ) -> dict[str, str]:
     """`save_checkpoint_async`, waited for; also where an event loop runs already, which waits too."""
     return wait_for(save_checkpoint_async(training_client, name, log_path, loop_state, kind))
