@@ -125,6 +125,7 @@ def step_record(step: int, groups: list[dict[str, Any]]) -> dict[str, Any]:
         "loss": -0.01,
         "kl_sample_train": 1e-7,
         "ratio_max": 1e-6,
+        "entropy": 0.5 / (1 + step),
         "truncated_rate": 0.0,
         "tokens/prompt": 60,
         "tokens/completion": sum(len(sample["tokens"]) for sample in samples),

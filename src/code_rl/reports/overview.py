@@ -105,7 +105,7 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
-    """Seconds by stage, tokens, completions, verdicts, masked completions by reason; money where a metric says so."""
+    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and whether all of it was free."""
 
     def total(name: str) -> float:
         return sum(values_of(records, name))
@@ -113,7 +113,6 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
     stages = {name: total(f"time/{name}") for name in ("sample", "score", "train", "eval")}
     whole = wall_seconds(records)
     verdicts, masked = (_counts(records, prefix) for prefix in ("verdicts/", "masked/"))
-    money = [*values_of(records, "cost/usd"), *values_of(records, "cost/step_usd")]
     return {
         "seconds": whole,
         "stages": {**stages, "other": max(0.0, whole - sum(stages.values()))},
@@ -122,7 +121,6 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
         "verdicts": verdicts,
         "masked": masked,
         "retries": total("sandbox/retries") if any("sandbox/retries" in record for record in records) else None,
-        "usd": sum(money) if money else None,
         "free": reader.config.get("backend") == "embedded",
     }
 

@@ -123,7 +123,7 @@ def _cost(totals: Mapping[str, Any], progress: Mapping[str, Any]) -> list[Render
     planned = f" of {progress['planned']}" if progress["planned"] else ""
     spent = [f"{name} {duration(seconds)}" for name, seconds in totals["stages"].items() if seconds >= 0.5]
     stages = f" ({', '.join(spent)})" if spent else ""
-    money = f"{totals['usd']:.2f} USD" if totals["usd"] is not None else "no money" if totals["free"] else "not metered"
+    money = "no money" if totals["free"] else "not metered"
     tokens = totals["tokens"]
     lines = [
         f"{progress['done']}{planned} step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in {duration(totals['seconds'])}{stages}; cost: {money}",
