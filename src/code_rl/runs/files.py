@@ -47,7 +47,9 @@ def check_out(out: Path, holds: Callable[[Path], bool], what: str) -> None:
     """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not hold an earlier `what`."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"out={out} is a file; give a folder")
-    if out.is_dir() and any(out.iterdir()) and not holds(out):
+    with writes(out):
+        occupied = out.is_dir() and any(out.iterdir())
+    if occupied and not holds(out):
         raise ConfigError(f"out={out} is not empty and holds no {what}; choose another folder")
 
 
