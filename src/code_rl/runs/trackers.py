@@ -176,7 +176,7 @@ def mlflow(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     return log, lambda: client.set_terminated(run_id)
 
 
-TRACKERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
     each.__name__: each for each in (wandb, tensorboard, trackio, mlflow)
 }
 
