@@ -140,7 +140,7 @@ def _evaluations_at_once(spent: Spent) -> Iterator[None]:
 async def _train(given: dict[str, str], latency: Latency, spent: Spent, bare: bool) -> None:
     config, log_path, resumes = prepare(given)
     async with contextlib.AsyncExitStack() as stack:
-        console = Console(config.max_steps, 0)
+        console = Console(config.max_steps)
         console.rich.quiet = True
         run: Run = await assemble(config, log_path, resumes, console, asyncio.Event(), stack)
         if not bare:

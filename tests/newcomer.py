@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import chz
+
 from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
+from code_rl.config.setting import option
 from code_rl.problems.sources.records import Origin, Row
 from code_rl.problems.sources.shapes import Shape
 from code_rl.renderers import Message
+from code_rl.settings import make_settings
 
 
 def median(rewards_G: list[float]) -> list[float]:
@@ -83,3 +87,16 @@ def _read(row: Row, origin: Origin) -> Problem:
 
 SHAPE = Shape("pairs", frozenset({"task", "pairs"}), _read)
 """A shape of rows: the columns that tell, and who reads one."""
+
+
+@chz.chz
+class GreetConfig:
+    """Greet somebody."""
+
+    name: str = option("world", "Whom.")
+
+
+def greet_command(given: Mapping[str, str]) -> int:
+    """A verb: settings in, an exit code out."""
+    print(f"hello, {make_settings(GreetConfig, given).name}")
+    return 0

@@ -53,7 +53,7 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
         config = make_config(given)
         steps = []
         async with contextlib.AsyncExitStack() as stack:
-            console = Console(config.max_steps, 0)
+            console = Console(config.max_steps)
             run = await assemble(config, Path(given["log_path"]), False, console, asyncio.Event(), stack)
             policy = await run.policy(0)
             baseline = await evaluate_run(run, policy, full=True) if config.eval_every >= 0 else {}

@@ -52,6 +52,13 @@ def test_deepcoder_is_grpo_plus():
     assert config.max_tokens_schedule == "0:16384,160:32768"
 
 
+def test_dry_run_says_what_a_run_without_evaluations_does_not_use(capsys):
+    assert main(["train", "recipe=tiny", "backend=embedded", "dry_run=true", "eval_every=-1", "eval_samples=3"]) == 0
+    said = capsys.readouterr().out
+    assert "eval_samples=3 has no effect with eval_every=-1" in said
+    assert "eval_limit=64 has no effect" not in said
+
+
 def test_dry_run_prices_the_run_and_starts_nothing(tmp_path, capsys):
     table = tmp_path / "prices.toml"
     table.write_text(PRICES + "[assume]\nprompt_tokens = 100\n")

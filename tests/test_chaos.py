@@ -113,7 +113,7 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
     """One process's worth of a run, to its end or to the error that stopped it."""
     config, log_path, resumes = prepare(given)
     async with contextlib.AsyncExitStack() as stack:
-        run: Run = await assemble(config, log_path, resumes, Console(STEPS, 0), asyncio.Event(), stack)
+        run: Run = await assemble(config, log_path, resumes, Console(STEPS), asyncio.Event(), stack)
         executor = ChaoticExecutor(run.executor, chaos)
         trainer: Any = ChaoticTrainer(run.backend.trainer, chaos)
         backend = replace(run.backend, trainer=trainer)

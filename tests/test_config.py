@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.cli import main
 from code_rl.config import FACTS, BatchShape, Config, batch_shape, loss_config, make_config, refuse_idle
 from code_rl.config.setting import facts_of
 from code_rl.errors import ConfigError
@@ -36,6 +37,22 @@ def test_values_may_hold_equals_signs_and_dashes():
 def test_unreadable_words_are_refused(words, message):
     with pytest.raises(ConfigError, match=message):
         read_arguments(words)
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "meant"),
+    [
+        ("rejudge", "run", "log_path"),
+        ("replay", "checkpoint", "log_path"),
+        ("report", "run", "log_path"),
+        ("train", "run", "log_path"),
+        ("export", "log_path", "checkpoint"),
+        ("eval", "run", "checkpoint"),
+    ],
+)
+def test_another_verb_s_word_for_a_run_is_refused_with_the_right_one(verb, given, meant, capsys):
+    assert main([verb, f"{given}=DIR"]) == 2
+    assert f"unknown setting '{given}', did you mean '{meant}'?" in capsys.readouterr().err
 
 
 def test_unknown_setting_gets_a_suggestion():

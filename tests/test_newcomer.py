@@ -1,16 +1,19 @@
-"""What a newcomer touches: a loss, an advantage, a reward, an environment, problems and a benchmark of one's own need no file of ours."""
+"""What a newcomer touches: each part of one's own, and what a verb and a field of a verdict need of ours."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
 from code_rl.backends.preflight import load_tokenizer
-from code_rl.cli import main
+from code_rl.cli import VERBS, Verb, main
 from code_rl.commands.train import train_command
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.sources import shapes
+from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.runs import inflight
 from tests import newcomer
 from tests.pipeline_support import rollouts, small, untimed
 
@@ -150,3 +153,33 @@ def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):
     problem, other = open_dataset(str(path))
     assert (problem.id, problem.statement, problem.tests[0].expected) == ("rows/0", "Add.", "3")
     assert other.reason == "unknown_shape"
+
+
+def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
+    monkeypatch.setitem(
+        VERBS, "greet", Verb("tests.newcomer:GreetConfig", "tests.newcomer:greet_command", "say hello", ("name",))
+    )
+    for words, said in ((["greet"], "hello, world"), (["greet", "you"], "hello, you"), (["--help"], "greet      say")):
+        assert main(words) == 0
+        assert said in capsys.readouterr().out
+    assert main(["greet", "--help"]) == 0
+    assert "name=world\n      Whom." in capsys.readouterr().out
+    assert main(["greet", "nmae=you"]) == 2
+    assert "unknown setting 'nmae', did you mean 'name'?" in capsys.readouterr().err
+
+
+@dataclass(frozen=True, slots=True)
+class Roomy(Verdict):
+    peak_mb: float = 0.0
+
+
+def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(inflight, "Verdict", Roomy)
+    request = inflight.Request("sum", [1, 2], 1, 8, 0)
+    slot = inflight.InFlight(tmp_path).slot((0, 0, 0))
+    slot.open(request)
+    slot.keep_drawn((0, 0), [1, 2], [inflight.Drawn((3,), (-0.5,), "stop")], 1.0, 0)
+    slot.keep_verdict((False, "print(3)"), Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5))
+    again = inflight.InFlight(tmp_path).slot((0, 0, 0))
+    again.open(request)
+    assert again.verdicts[False, "print(3)"].peak_mb == 12.5

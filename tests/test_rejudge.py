@@ -40,7 +40,7 @@ def weak(strong: list[Problem], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def rejudged(folder: Path, out: Path, dataset: str, *words: str) -> list[dict[str, Any]]:
-    assert main(["rejudge", f"run={folder / 'run'}", f"dataset={dataset}", f"out={out}", *words]) == 0
+    assert main(["rejudge", f"log_path={folder / 'run'}", f"dataset={dataset}", f"out={out}", *words]) == 0
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -100,13 +100,24 @@ def test_problems_that_share_an_id_alone_are_not_judged(
     moved = [dataclasses.replace(each, id=name) for each, name in zip(strong, names[1:] + names[:1], strict=True)]
     write_problems(tmp_path / "moved.jsonl", moved)
     assert (
-        main(["rejudge", f"run={weak / 'run'}", f"dataset={tmp_path / 'moved.jsonl'}", f"out={tmp_path / 'out'}"]) == 2
+        main(["rejudge", f"log_path={weak / 'run'}", f"dataset={tmp_path / 'moved.jsonl'}", f"out={tmp_path / 'out'}"])
+        == 2
     )
     assert "has none of the 12 problems of the run" in capsys.readouterr().err
     write_problems(tmp_path / "some.jsonl", [strong[0], *moved[:5]])
     rows = rejudged(weak, tmp_path / "out.jsonl", str(tmp_path / "some.jsonl"))
     assert {row["problem_id"] for row in rows if row["verdict"]} <= {names[0]}
     assert "or have another statement there" in capsys.readouterr().out
+
+
+def test_another_problem_of_the_same_id_is_told_where_the_run_s_own_data_are_gone(
+    strong: list[Problem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", tmp_path / "gone.jsonl", {"max": [LOOP]})
+    write_problems(tmp_path / "other.jsonl", [dataclasses.replace(strong[0], id="max")])
+    words = [f"log_path={run}", f"dataset={tmp_path / 'other.jsonl'}", f"out={tmp_path / 'out'}"]
+    assert main(["rejudge", *words]) == 2
+    assert "has none of the 1 problems of the run" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -118,12 +129,12 @@ def test_the_built_in_set_is_found_by_its_ids(weak: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run={tmp}", "dataset=builtin"], "holds no run"),
-        (["run={run}"], "give dataset="),
-        (["run={run}", "dataset={tmp}/none.jsonl"], "none.jsonl"),
-        (["run={run}", "dataset={tmp}/other.jsonl"], "has none of the 12 problems of the run"),
-        (["run={run}", "dataset=builtin", "new_inputs=3"], "does nothing without strengthen=true"),
-        (["run={run}", "strengthen=true", "out=x"], "does nothing with strengthen=true"),
+        (["log_path={tmp}", "dataset=builtin"], "holds no run"),
+        (["log_path={run}"], "give dataset="),
+        (["log_path={run}", "dataset={tmp}/none.jsonl"], "none.jsonl"),
+        (["log_path={run}", "dataset={tmp}/other.jsonl"], "has none of the 12 problems of the run"),
+        (["log_path={run}", "dataset=builtin", "new_inputs=3"], "does nothing without strengthen=true"),
+        (["log_path={run}", "strengthen=true", "out=x"], "does nothing with strengthen=true"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -153,7 +164,7 @@ def write_run(folder: Path, dataset: Path, programs: dict[str, list[str]]) -> Pa
     }
     lines = [
         {
-            "step": 0, "group": group, "attempt": 0, "policy_step": 0, "max_tokens": 64, "skipped": True, "problem_id": name, "prompt_tokens": [1],
+            "step": 0, "group": group, "attempt": 0, "policy_step": 0, "max_tokens": 64, "skipped": True, "problem_id": name, "statement": MAX.statement, "prompt_tokens": [1],
             "completions": [{**common, "text": f"```python\n{code}```", "truncated": False, "tokens": [1], "logprobs": [0.0]} for code in codes],
         }
         for group, (name, codes) in enumerate(programs.items())
@@ -170,7 +181,7 @@ def test_problems_whose_passing_programs_disagree_are_named_in_the_report(
     write_run(run, tmp_path / "max.jsonl", {"max": [LOOP, SCAN, LAST], "sound": [LOOP, SCAN, SORTED]})
     assert not [one for one in overview(open_run(run))["findings"] if one["name"] == "weak-tests"]
     for _ in range(2):
-        assert main(["rejudge", f"run={run}", "strengthen=true"]) == 0
+        assert main(["rejudge", f"log_path={run}", "strengthen=true"]) == 0
         assert "passing programs disagree on 1 of 2 problems" in capsys.readouterr().out
     rows = {row["card"]["problem_id"]: row for row in map(json.loads, (run / "disagreements.jsonl").read_text().splitlines())}  # fmt: skip
     assert list(rows["max"]["card"]["dissenting"]) == ["step 0, group 0, completion 2"]

@@ -13,7 +13,6 @@ import pytest
 
 from code_rl.cli import main
 from code_rl.commands.train import train_command
-from code_rl.runs.directory import with_checksum
 from code_rl.runs.files import read_lines
 from tests.pipeline_support import small, untimed
 
@@ -193,25 +192,6 @@ def test_what_a_replay_cannot_honour_is_refused_by_name(plain, words, said, caps
 def test_settings_of_a_replay_without_one_are_refused(words, capsys):
     assert main(["train", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_the_old_form_does_the_same_and_says_what_to_write_now(plain, tmp_path, capsys):
-    now = replayed(plain, tmp_path / "now", "advantage=mean_std")
-    expected = capsys.readouterr().out
-    out = tmp_path / "then"
-    assert main(["train", f"replay={plain}", f"replay_out={out}", "advantage=mean_std"]) == 0
-    note, _, rest = capsys.readouterr().out.partition("\n")
-    assert note == f"replay= is a verb now; write: code-rl replay log_path={plain} out={out} advantage=mean_std"
-    assert (rest, list(read_lines(out))) == (expected, now)
-
-
-def test_a_run_made_when_replays_were_settings_of_it_can_still_be_replayed(plain, tmp_path):
-    run = copied(plain, tmp_path / "run")
-    settings = json.loads((run / "config.json").read_text())
-    settings |= {"replay": None, "verify": False, "replay_out": None}
-    (run / "config.json").write_text(json.dumps(with_checksum(settings)))
-    assert main(["replay", f"log_path={run}", "verify=true"]) == 0
 
 
 def without_steps(plain: Path, tmp_path: Path) -> str:

@@ -215,8 +215,12 @@ def test_a_folder_of_another_reproduction_is_refused(tmp_path):
         reproduce_command({"recipe": "qwen3-4b", "backend": "embedded", "out": str(out)})
     (out / "reproduce.json").unlink()
     (out / "mine.txt").write_text("")
-    with pytest.raises(ConfigError, match="is not empty and holds no reproduction"):
-        reproduce_command({"recipe": "qwen3-4b", "backend": "embedded", "out": str(out)})
+    for given, said in (
+        (out, "is not empty and holds no reproduction"),
+        (out / "mine.txt", "is a file; give a folder"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            reproduce_command({"recipe": "qwen3-4b", "backend": "embedded", "out": str(given)})
 
 
 def test_an_earlier_runs_settings_are_never_priced_as_if_they_were_this_ones(tmp_path, monkeypatch, capsys):

@@ -184,14 +184,11 @@ def test_the_courses_logging_shows_a_step_on_the_console_too(tmp_path, capsys):
 def test_the_courses_logging_takes_a_project_of_wandb(tmp_path, monkeypatch):
     made = []
 
-    class Project:
-        def __init__(self, log_dir, config):
-            made.append(os.environ["WANDB_PROJECT"])
+    def project(log_dir, config):
+        made.append(os.environ["WANDB_PROJECT"])
+        return print, print
 
-        def close(self):
-            pass
-
-    monkeypatch.setitem(TRACKERS, "wandb", Project)
+    monkeypatch.setitem(TRACKERS, "wandb", project)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     course_logging(tmp_path, "my-project", {"seed": 1}).close()

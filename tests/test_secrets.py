@@ -149,7 +149,7 @@ def test_ordinary_settings_are_no_keys(text):
 
 def test_the_command_line_redacts_the_error_that_it_prints(monkeypatch, capsys):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
-    assert main(["train", f"replay=/nowhere/{KEY}"]) == 2
+    assert main(["train", f"dataset=/nowhere/{KEY}"]) == 2
     assert main([f"x{KEY}"]) == 2
     assert_no_secret(capsys.readouterr().err)
 

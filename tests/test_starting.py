@@ -313,7 +313,9 @@ def test_a_step_is_one_line_whatever_the_width(width, columns):
 
 def test_a_run_says_that_it_is_new_and_a_resumed_one_from_which_step(finished, tmp_path, capsys):
     assert train_command(small(tmp_path / "typo", max_steps=1, eval_every=-1)) == 0
-    assert "run  new: log_path holds no earlier one" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "run  new: log_path holds no earlier one" in said
+    assert "eval_limit=4 has no effect with eval_every=-1: nothing is evaluated" in said
     run = copied(finished, tmp_path / "run")
     assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
     said = capsys.readouterr().out

@@ -46,57 +46,33 @@ class Verb:
         return command(given)
 
 
-def _verb(module: str, summary: str, words: tuple[str, ...] = (), settings: str | None = None) -> Verb:
-    """A verb of its module's name, whose settings class and command are called after it; `settings`, where they are elsewhere."""
-    name = module.rpartition(".")[2]
-    return Verb(settings or f"{module}:{name.capitalize()}Config", f"{module}:{name}_command", summary, words)
-
-
+# fmt: off
 VERBS = {
-    "train": _verb(
-        "code_rl.commands.train", "train a model with GRPO on code problems", settings="code_rl.config:Config"
-    ),
-    "replay": _verb(
-        "code_rl.commands.replay",
-        "credit a recorded run again under other settings of the algorithm, or check its record",
-    ),
-    "eval": Verb(
-        "code_rl.evaluation.settings:EvalConfig",
-        "code_rl.commands.evaluate:eval_command",
-        "evaluate a model on benchmarks, with intervals; compare two evaluations",
-    ),
-    "reproduce": _verb(
-        "code_rl.commands.reproduce",
-        "reproduce a published result: evaluate, train, evaluate, and a table with both",
-        ("recipe",),
-    ),
-    "judge": _verb("code_rl.commands.judge", "judge programs against problems' tests"),
-    "rejudge": _verb(
-        "code_rl.commands.rejudge",
-        "judge a run's programs again with stronger tests: what was trained on a verdict that they change",
-    ),
-    "export": _verb(
-        "code_rl.commands.export",
-        "hand a trained model over, as a peft adapter or a merged Hugging Face folder",
-    ),
-    "report": _verb("code_rl.commands.report", "show what happened in a run: page, live page, text"),
-    "data": _verb(
-        "code_rl.commands.data",
-        "bring the public files that tests, evidence and benchmarks read: data fetch [NAME …]",
-        ("action", "names"),
-    ),
-    "prepare": _verb(
-        "code_rl.commands.prepare",
-        "filter, deduplicate, decontaminate and verify problems before training on them",
-        settings="code_rl.preparation.settings:PrepareConfig",
-    ),
-    "audit": _verb(
-        "code_rl.commands.audit",
-        "check a grader, a Tinker server or a training script that others wrote: audit grader=… | backend=… | script=…",
-    ),
-    "sandbox": _verb("code_rl.commands.sandbox", "serve Sandbox Fusion's protocol on the embedded sandbox"),
-    "serve": _verb("code_rl.commands.serve", "serve the embedded engine to programs that use the Tinker SDK"),
+    "train": Verb("code_rl.config:Config", "code_rl.commands.train:train_command", "train a model with GRPO on code problems"),
+    "replay": Verb("code_rl.commands.replay:ReplayConfig", "code_rl.commands.replay:replay_command",
+        "credit a recorded run again under other settings of the algorithm, or check its record"),
+    "eval": Verb("code_rl.evaluation.settings:EvalConfig", "code_rl.commands.evaluate:eval_command",
+        "evaluate a model on benchmarks, with intervals; compare two evaluations"),
+    "reproduce": Verb("code_rl.commands.reproduce:ReproduceConfig", "code_rl.commands.reproduce:reproduce_command",
+        "reproduce a published result: evaluate, train, evaluate, and a table with both", ("recipe",)),
+    "judge": Verb("code_rl.commands.judge:JudgeConfig", "code_rl.commands.judge:judge_command", "judge programs against problems' tests"),
+    "rejudge": Verb("code_rl.commands.rejudge:RejudgeConfig", "code_rl.commands.rejudge:rejudge_command",
+        "judge a run's programs again with stronger tests: what was trained on a verdict that they change"),
+    "export": Verb("code_rl.commands.export:ExportConfig", "code_rl.commands.export:export_command",
+        "hand a trained model over, as a peft adapter or a merged Hugging Face folder"),
+    "report": Verb("code_rl.commands.report:ReportConfig", "code_rl.commands.report:report_command", "show what happened in a run: page, live page, text"),
+    "data": Verb("code_rl.commands.data:DataConfig", "code_rl.commands.data:data_command",
+        "bring the public files that tests, evidence and benchmarks read: data fetch [NAME …]", ("action", "names")),
+    "prepare": Verb("code_rl.preparation.settings:PrepareConfig", "code_rl.commands.prepare:prepare_command",
+        "filter, deduplicate, decontaminate and verify problems before training on them"),
+    "audit": Verb("code_rl.commands.audit:AuditConfig", "code_rl.commands.audit:audit_command",
+        "check a grader, a Tinker server or a training script that others wrote: audit grader=… | backend=… | script=…"),
+    "sandbox": Verb("code_rl.commands.sandbox:SandboxConfig", "code_rl.commands.sandbox:sandbox_command",
+        "serve Sandbox Fusion's protocol on the embedded sandbox"),
+    "serve": Verb("code_rl.commands.serve:ServeConfig", "code_rl.commands.serve:serve_command",
+        "serve the embedded engine to programs that use the Tinker SDK"),
 }
+# fmt: on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -138,7 +114,11 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still ending, without a traceback
         print("interrupted", file=sys.stderr)
-        _end_soon()
+        ends = threading.Timer(
+            2.0, os._exit, (130,)
+        )  # where a thread still waits for something (a hub, say) that nobody wants any more
+        ends.daemon = True
+        ends.start()
         return 130
 
 
@@ -221,13 +201,6 @@ def _outlive_readers(*, quietly: bool) -> None:
             write_through=stream.write_through,
         )
         setattr(sys, name, text)
-
-
-def _end_soon(seconds: float = 2.0) -> None:
-    """End the process even where a thread still waits for something (a hub, say) that nobody wants any more."""
-    timer = threading.Timer(seconds, os._exit, (130,))
-    timer.daemon = True
-    timer.start()
 
 
 def _fail(error: CodeRLError) -> int:

@@ -27,7 +27,7 @@ LEFT_OUT = ("score", "train", "sample", "tokens", "loss")
 class Console:
     """The run's face. `total` is the number of steps, or -1."""
 
-    def __init__(self, total: int, first_step: int = 0, rich_console: RichConsole | None = None) -> None:
+    def __init__(self, total: int, rich_console: RichConsole | None = None) -> None:
         self.rich = rich_console or RichConsole(highlight=False, soft_wrap=True, markup=False, emoji=False)
         if not self.rich.is_terminal:
             self.rich.width = PIPE_WIDTH
@@ -41,7 +41,7 @@ class Console:
             transient=True,
             disable=not self.rich.is_terminal,
         )
-        self._task = self._progress.add_task("training", total=total if total > 0 else None, completed=first_step)
+        self._task = self._progress.add_task("training", total=total if total > 0 else None)
         self._headed = False
         self.evaluates = False
 

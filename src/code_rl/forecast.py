@@ -17,7 +17,7 @@ import numpy as np
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind
 from code_rl.budget import Prices, Tokens, read_prices
-from code_rl.config import BatchShape, Config, batch_shape, context_schedule
+from code_rl.config import BatchShape, Config, batch_shape, context_schedule, unused
 from code_rl.errors import DataError
 from code_rl.problems.builtin import SPLITS
 from code_rl.problems.catalogue import BUILTIN
@@ -118,6 +118,7 @@ def report(config: Config) -> list[str]:
     tokens, shape = expected.tokens, batch_shape(config)
     lines = ["settings, resolved:"]
     lines += [f"  {name} = {value}" for name, value in chz.asdict(config).items()]
+    lines += unused(config)
     unpriced = "no price table; give prices=FILE.toml with [price] prefill, sample, train per million tokens"
     lines += [
         "",

@@ -54,7 +54,7 @@ def objective_of(config: Config) -> Objective:
     return Objective(
         reward=get_reward(
             config.reward,
-            threshold=config.reward_threshold,
+            share=config.reward_threshold,
             format_coef=config.format_coef,
             turn_discount=config.turn_discount,
             cut_is_wrong=config.overlong == "wrong",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from pkgutil import resolve_name
@@ -32,6 +33,17 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     except (Exception, SystemExit) as error:  # a user's module raises what it likes
         raise ConfigError(f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}") from error
     return cast(T, found)
+
+
+def about(part: object) -> tuple[str, str]:
+    """What a part of ours says of itself: its `about`, or the first line of its docstring; then the rest, where it comes from."""
+    first, _, rest = (getattr(part, "about", "") or inspect.getdoc(part) or "").partition("\n")
+    return first[:1].lower() + first[1:].rstrip("."), " ".join(rest.split()).rstrip(".")
+
+
+def described(ours: Mapping[str, object]) -> str:
+    """`name (what it is), …` for help texts."""
+    return ", ".join(f"{name} ({about(part)[0]})" for name, part in ours.items())
 
 
 @contextlib.contextmanager

@@ -1,11 +1,4 @@
-"""R(τ): from a judged trajectory to a number.
-
-| name | for the program | |
-|---|---|---|
-| `correctness` | 1 if every test passes, else 0 | default |
-| `fraction` | the share of tests passed | all tests run |
-| `think_answer` | 1 if every test passes, else 0; −1.2 for an answer that is not `<think>…</think> … <answer>…</answer>` with a program | Code-R1's reward less 0.1, with format_coef=0 |
-| `threshold` | 1 if at least `reward_threshold` of the tests pass, else 0 | all tests run |
+"""R(τ): from a judged trajectory to a number; `REWARDS` has those that have a name.
 
 A reward of your own is any function from a trajectory to a number, given as `package.module:function`; an attribute `all_tests = True` on it
 asks the judge not to stop at the first failure.
@@ -17,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from code_rl.errors import ConfigError
 from code_rl.registry import blaming, find
@@ -26,7 +20,7 @@ RewardFunction = Callable[[Trajectory], float]
 
 
 def correctness(trajectory: Trajectory) -> float:
-    """1 when every test passed, else 0."""
+    """1 if every test passes, else 0."""
     return 1.0 if trajectory.verdict.correct else 0.0
 
 
@@ -35,8 +29,16 @@ def fraction(trajectory: Trajectory) -> float:
     return trajectory.verdict.passed / trajectory.verdict.total
 
 
+def threshold(trajectory: Trajectory, share: float = 1.0) -> float:
+    """1 if at least `reward_threshold` of the tests pass, else 0."""
+    return float(fraction(trajectory) >= share)
+
+
 def think_answer(trajectory: Trajectory) -> float:
-    """Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1: the tags are asked for by its prompt, and held to."""
+    """Correctness; −1.2 for an answer without `<think>…</think>`, `<answer>…</answer>` and a program.
+
+    Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: the tags are asked for by its prompt, and held to.
+    """
     tagged = _THINK_ANSWER.fullmatch(trajectory.text.strip()) is not None
     return correctness(trajectory) if tagged and trajectory.format_ok else -1.2
 
@@ -69,7 +71,7 @@ class Reward:
 REWARDS: dict[str, RewardFunction] = {
     "correctness": correctness,
     "fraction": fraction,
-    "threshold": correctness,
+    "threshold": threshold,
     "think_answer": think_answer,
 }
 
@@ -77,31 +79,27 @@ REWARDS: dict[str, RewardFunction] = {
 def get_reward(
     name: str,
     *,
-    threshold: float | None = None,
+    share: float | None = None,
     format_coef: float = 0.1,
     turn_discount: float = 1.0,
     cut_is_wrong: bool = False,
 ) -> Reward:
-    """The reward called `name`, or with the function that `package.module:object` is. Raises ConfigError."""
+    """The reward called `name` (of `threshold` its `share`), or with the function that `package.module:object` is. Raises ConfigError."""
     program = find("reward", name, REWARDS)
     if not callable(program):
         raise ConfigError(f"reward={name} is not callable; it must be a function from a trajectory to a number")
-    if (threshold is not None) != (name == "threshold"):
+    if (share is not None) != (name == "threshold"):
         raise ConfigError(
             "reward=threshold needs reward_threshold=SHARE, above 0 and at most 1"
-            if threshold is None
-            else f"reward_threshold={threshold} has no effect with reward={name}; choose reward=threshold"
+            if share is None
+            else f"reward_threshold={share} has no effect with reward={name}; choose reward=threshold"
         )
     all_tests = name in ("fraction", "threshold") or bool(getattr(program, "all_tests", False))
-    if threshold is not None:
-        program = _at_least(threshold)
+    if share is not None:
+        program = partial(threshold, share=share)
     elif name not in REWARDS:
         program = _guarded(name, program)
     return Reward(program, format_coef, turn_discount, all_tests, cut_is_wrong)
-
-
-def _at_least(share: float) -> RewardFunction:
-    return lambda trajectory: float(fraction(trajectory) >= share)
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:

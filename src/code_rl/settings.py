@@ -18,6 +18,8 @@ from code_rl.errors import ConfigError
 from code_rl.redaction import holds_key
 
 Settings = TypeVar("Settings")
+OF_A_RUN = ("log_path", "checkpoint", "run")
+"""What verbs call a run, and what may be tried in its place."""
 
 
 def read_arguments(argv: Sequence[str], bare: Sequence[str] = ()) -> dict[str, str]:
@@ -77,10 +79,11 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the known name with these initials (`lr`), or the closest, or nothing."""
+    """`, did you mean 'x'?` for the known name of a run in place of another, that with these initials (`lr`), the closest, or nothing."""
     known = list(known)
-    short_for = [each for each in known if "_" in each and name == "".join(word[:1] for word in each.split("_"))]
-    close = short_for or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    meant = [each for each in OF_A_RUN if name in OF_A_RUN and each in known]
+    meant += [each for each in known if "_" in each and name == "".join(word[:1] for word in each.split("_"))]
+    close = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f", did you mean {close[0]!r}?" if close else ""
 
 

@@ -58,7 +58,7 @@ def test_fraction_is_the_share_of_tests_passed_and_runs_them_all():
 
 
 def test_threshold_asks_for_a_share():
-    reward = get_reward("threshold", threshold=0.75)
+    reward = get_reward("threshold", share=0.75)
     assert judged(BLOCK, *outputs("2111"), reward=reward)[0] == 1.0
     assert judged(BLOCK, *outputs("2211"), reward=reward)[0] == 0.0
 
@@ -66,7 +66,7 @@ def test_threshold_asks_for_a_share():
 @pytest.mark.parametrize(("name", "threshold"), [("threshold", None), ("correctness", 0.5)])
 def test_a_threshold_without_effect_or_sense_is_refused(name, threshold):
     with pytest.raises(ConfigError, match="reward_threshold"):
-        get_reward(name, threshold=threshold)
+        get_reward(name, share=threshold)
 
 
 def test_a_discount_takes_from_the_program_and_not_from_the_format():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
@@ -78,6 +79,36 @@ def test_an_audit_gives_its_models_back(tmp_path: Path) -> None:
             card = _audit(running.url, "order", "numbers")
             assert {check.status for check in card.checks} == {"passed"}, card.to_json()
         assert not running.core.runs
+
+
+def test_models_are_given_back_where_ending_a_session_does_not_do_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinker.ServiceClient.close", lambda *_: None)
+    with serving(tmp_path / "state", Honest) as running:
+        card = _audit(running.url, "checkpoints")
+        assert card.clean, card.to_json()
+        assert not running.core.runs
+
+
+class Full(FaultyProxy):
+    """SkyRL with as many adapters as it holds."""
+
+    async def _own(self, request: web.Request) -> web.StreamResponse | None:
+        if request.path.endswith("/create_model"):
+            return web.json_response({"detail": "Maximum number of LoRA adapters (40) reached"}, status=400)
+        return None
+
+
+def test_a_server_that_says_with_a_400_that_it_is_full_is_not_judged(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("code_rl.audit.backend._ROOM_S", 0.0)
+    with Full(server.url, {}) as proxy:
+        card = _audit(proxy.url, "checkpoints", "refusals")
+    asked = [(check.status, check.mistake) for check in card.checks if check.part in ("checkpoints", "refusals")]
+    assert asked == [("missing", "no_room")] * 7
+    assert card.findings() == ["server: Not one check could be made: nothing is known of this server."]
 
 
 def test_an_audit_leaves_nothing_of_what_it_saved(tmp_path: Path) -> None:

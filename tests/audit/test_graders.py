@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from code_rl.audit.graders.base import Outcome, shapes
+from code_rl.audit.graders.base import Grader, Outcome, shapes
 from code_rl.audit.graders.http import Http, filled, known_descriptions, read_answer, read_description
 from code_rl.audit.page import render
 from code_rl.audit.programs import Corpus, load_corpus
@@ -47,11 +47,8 @@ def _audit(loads: tuple[int, ...] = (), **settings: Any) -> Scorecard:
     corpus = _corpus()
 
     async def run() -> Scorecard:
-        grader = open_grader(config)
-        try:
+        async with contextlib.aclosing(open_grader(config)) as grader:
             return await audit_grader(grader, corpus, 3, loads, 6, print)
-        finally:
-            await grader.aclose()
 
     return wait_for(run())
 
@@ -60,10 +57,22 @@ def _planted(name: str) -> str:
     return f"{PLANTED}:{name}"
 
 
-def test_one_that_pays_everyone_is_called_so_and_no_leak_is_inferred() -> None:
-    findings = _audit(grader=_planted("everyone")).findings()
-    assert findings[0].startswith("pays everyone")
-    assert not any("can be read" in finding for finding in findings)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param("everyone", "pays everyone", id="pays everyone, and no leak is inferred"),
+        pytest.param("lazy", ("hardly compares", "pays everyone"), id="hardly compares, and no leak is inferred"),
+        pytest.param("no_one", "pays no one", id="pays no one"),
+        pytest.param("imports", "pays everyone", id="imports the standard library, and no file of ours"),
+        pytest.param("reads", "pays everyone", id="what a program reads on stdin is no question"),
+        pytest.param("shouts", "pays everyone", id="what a program writes to the grader's line is no answer"),
+    ],
+)
+def test_a_grader_is_called_what_it_is(name: str, said: str | tuple[str, ...]) -> None:
+    card = _audit(grader=_planted(name))
+    assert any(finding.startswith(said) for finding in card.findings()[:2])
+    assert not any("can be read" in finding for finding in card.findings())
+    assert card.total("honest", "cheat", "mutant", "owner")[2] == 0
 
 
 def test_no_leak_is_inferred_where_ending_early_pays() -> None:
@@ -72,16 +81,6 @@ def test_no_leak_is_inferred_where_ending_early_pays() -> None:
     assert not any("can be read" in finding for finding in card.findings())
     rows[0].wrong.clear()
     assert any("other submissions can be read" in finding for finding in card.findings())
-
-
-def test_one_that_hardly_compares_is_called_so_and_no_leak_is_inferred() -> None:
-    findings = _audit(grader=_planted("lazy")).findings()
-    assert any(finding.startswith(("hardly compares", "pays everyone")) for finding in findings[:2])
-    assert not any("can be read" in finding for finding in findings)
-
-
-def test_one_that_pays_no_one_is_called_so() -> None:
-    assert _audit(grader=_planted("no_one")).findings()[0].startswith("pays no one")
 
 
 def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> None:
@@ -95,20 +94,6 @@ def test_a_token_that_is_given_is_a_leak_also_where_ending_early_pays() -> None:
     card = _audit(grader=_planted("leaky_and_fooled_by_exit"))
     assert any(row.wrong for row in card.rows if row.group == "early exit")
     assert any("token_in_files_around gave a token" in finding for finding in card.findings())
-
-
-def test_a_grader_imports_the_standard_library_and_no_file_of_ours() -> None:
-    assert _audit(grader=_planted("imports")).findings()[0].startswith("pays everyone")
-
-
-def test_what_a_program_reads_on_stdin_is_no_question() -> None:
-    assert _audit(grader=_planted("reads")).findings()[0].startswith("pays everyone")
-
-
-def test_what_a_program_writes_to_the_graders_line_is_no_answer() -> None:
-    card = _audit(grader=_planted("shouts"))
-    assert card.findings()[0].startswith("pays everyone")
-    assert card.total("honest", "cheat", "mutant", "owner")[2] == 0
 
 
 def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
@@ -171,10 +156,8 @@ def test_a_file_is_imported_so_that_dataclasses_pickles_and_what_lies_beside_it_
     entry = _corpus(1).entries[0]
 
     async def run() -> Outcome:
-        try:
+        async with contextlib.aclosing(grader):
             return await grader.grade(entry.problem, entry.code)
-        finally:
-            await grader.aclose()
 
     assert wait_for(run()) == Outcome(True, "score 1.0")
 
@@ -245,7 +228,7 @@ def _wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-class Overloaded:
+class Overloaded(Grader):
     """Pays where it is asked about one program at a time."""
 
     name = "overloaded"
@@ -254,9 +237,6 @@ class Overloaded:
     def takes(self, problem: Problem) -> bool:
         return bool(problem.tests)
 
-    async def check(self) -> None:
-        return
-
     async def grade(self, problem: Problem, code: str) -> Outcome:
         del problem, code
         self.running += 1
@@ -264,12 +244,6 @@ class Overloaded:
         crowded = self.running > 1
         self.running -= 1
         return Outcome(not crowded)
-
-    async def renew(self) -> None:
-        return
-
-    async def aclose(self) -> None:
-        return
 
 
 def test_verdicts_that_load_changes_are_flips() -> None:
@@ -329,11 +303,27 @@ def test_our_own_judge_is_clean_on_a_sample(tmp_path: Path, capsys: pytest.Captu
     assert "127.0.0.1:9" in capsys.readouterr().err
 
 
+@contextlib.asynccontextmanager
+async def _served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """The address of a server that answers every request so."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 def test_a_description_makes_requests_of_a_program_and_reads_scores(tmp_path: Path) -> None:
     file = tmp_path / "theirs.toml"
     seen: list[dict[str, Any]] = []
 
     async def answer(request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.Response()
         body = await request.json()
         seen.append(body)
         if "sys.exit" in body["program"]["code"]:
@@ -341,23 +331,14 @@ def test_a_description_makes_requests_of_a_program_and_reads_scores(tmp_path: Pa
         return web.json_response({"error": None, "results": [{"reward": float("sum" in body["program"]["code"])}]})
 
     async def run() -> Scorecard:
-        app = web.Application()
-        app.router.add_post("/grade", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        file.write_text(
-            f'url = "http://127.0.0.1:{port}/grade"\ntakes = "stdin"\n[request.program]\ncode = "$code"\n'
-            'tests = "$$input_output"\n[answer]\nscore = "results.0.reward"\nfailed = "error"\n'
-        )
-        grader = open_grader(make_settings(AuditConfig, {"grader": f"http:{file}"}))
-        try:
-            return await audit_grader(grader, _corpus(2), 2, (), 2, print)
-        finally:
-            await grader.aclose()
-            await runner.cleanup()
+        async with _served(answer) as url:
+            file.write_text(
+                f'url = "{url}/grade"\ntakes = "stdin"\n[request.program]\ncode = "$code"\n'
+                'tests = "$$input_output"\n[answer]\nscore = "results.0.reward"\nfailed = "error"\n'
+            )
+            grader = open_grader(make_settings(AuditConfig, {"grader": f"http:{file}"}))
+            async with contextlib.aclosing(grader):
+                return await audit_grader(grader, _corpus(2), 2, (), 2, print)
 
     card = wait_for(run())
     assert card.total("cheat")[2] > 0, "an answer that says `error` is the grader's failure"
@@ -381,18 +362,11 @@ def test_a_charset_that_is_none_is_a_failure() -> None:
         return web.Response(body=b'{"reward": 1.0}', headers={"Content-Type": "application/json; charset=hex"})
 
     async def run() -> Outcome:
-        app = web.Application()
-        app.router.add_route("*", "/verify", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        grader = Http(read_description("nemo-gym", f"http://127.0.0.1:{runner.addresses[0][1]}/verify"), 20.0)
-        try:
-            await grader.check()
-            return await grader.grade(_corpus(1).entries[0].problem, "pass")
-        finally:
-            await grader.aclose()
-            await runner.cleanup()
+        async with _served(answer) as url:
+            grader = Http(read_description("nemo-gym", f"{url}/verify"), 20.0)
+            async with contextlib.aclosing(grader):
+                await grader.check()
+                return await grader.grade(_corpus(1).entries[0].problem, "pass")
 
     outcome = wait_for(run())
     assert outcome.paid is None

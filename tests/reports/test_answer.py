@@ -118,6 +118,15 @@ def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
         assert expected in " ".join(text.split()), expected
 
 
+def test_the_text_counts_masked_completions_by_reason(tmp_path):
+    run = write_run(tmp_path, steps=2)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    masked = [{}, {"masked/overlong": 8}, {"masked/overlong": 1, "masked/sandbox_error": 2}]
+    rows = [json.dumps(line | each) + "\n" for line, each in zip(lines, masked, strict=True)]
+    (run / "metrics.jsonl").write_text("".join(rows))
+    assert "masked, not trained on: overlong 25.0%, sandbox_error 5.6%" in summary(overview(open_run(run)))
+
+
 def test_text_of_a_run_cannot_command_the_terminal():
     assert clean("a\x1b[31mb\u202ec\x07") == "a [31mb c "
     assert sparkline([0, None, 1]) == "▁█"

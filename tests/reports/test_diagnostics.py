@@ -17,7 +17,7 @@ def run(steps=20, **curves):
     usual = {
         "mean_reward": (0.3, 0.7), "mean_correct": (0.3, 0.7), "format_rate": (0.9, 1.0), "groups_skipped": (1, 2), "groups_total": (8, 8),
         "loss": (-0.02, -0.01), "kl_sample_train": (0.0, 0.0), "ratio_max": (0.0, 0.0), "truncated_rate": (0.0, 0.0),
-        "rollouts/entropy": (0.3, 0.2), "verdicts/passed": (40, 90), "verdicts/wrong_answer": (80, 30), "verdicts/time_limit": (2, 2),
+        "entropy": (0.3, 0.2), "verdicts/passed": (40, 90), "verdicts/wrong_answer": (80, 30), "verdicts/time_limit": (2, 2),
         "verdicts/compile_error": (3, 2), "verdicts/sandbox_error": (0, 0),
     }  # fmt: skip
     records = []
@@ -50,7 +50,7 @@ ILL = {
     "held-out-falling": evaluated(run(), 0.3, 0.5, middle=0.8),
     "loss-exploding": run(loss=(0.01, 9.0)),
     "sampler-trainer-gap": run(kl_sample_train=(0.0, 0.05)),
-    "entropy-collapse": run(**{"rollouts/entropy": (0.5, 0.01)}),
+    "entropy-collapse": run(entropy=(0.5, 0.01)),
     "truncation": run(truncated_rate=(0.1, 0.6)),
     "time-limits": run(verdicts__time_limit=(5, 60), verdicts__passed=(50, 40)),
     "compile-errors": run(verdicts__compile_error=(2, 60)),

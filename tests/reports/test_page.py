@@ -214,6 +214,14 @@ def test_steps_count_from_0_in_whole_steps_and_no_level_figure_is_green(browser,
         assert found["pass"] == [[-1, 2], ["start", "0", "1", "2"]]
 
 
+def test_a_completion_that_is_too_long_is_no_trouble_of_the_sandbox(browser, report):
+    with watched(browser, **DESKTOP) as seen:
+        charts = open_page(seen, report).evaluate("[HEALTH_CHART, CHARTS.find((each) => each.id === 'masked')]")
+    health, masked = ({name for name, _ in chart["keys"]} for chart in charts)
+    assert not {name for name in health if name.startswith("masked/")}
+    assert masked == {"masked/overlong", "masked/sandbox_error", "masked/checker_error"}
+
+
 @looks("phone")
 def test_the_page_of_prepare_is_drawn_like_that_of_a_run_and_cuts_nothing_off(browser, report, tmp_path, look):
     dropped = [Dropped(f"p/{n}", "nondeterministic_reference", "a detail " * 9, "a statement " * 12) for n in range(30)]

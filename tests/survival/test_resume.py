@@ -188,7 +188,7 @@ def test_a_damaged_journal_is_set_aside_whole_and_cut_and_the_run_goes_on(tmp_pa
 
 def test_a_torn_last_line_is_no_damage_and_the_next_event_has_a_line_of_its_own(tmp_path):
     journal = Journal(tmp_path / JOURNAL)
-    journal.record("sample", step=0, problems=[], seeds=[])
+    journal.record("sample", step=0, problems=[], seeds=[], prompt_tokens=[], max_tokens=8)
     journal.close()
     with (tmp_path / JOURNAL).open("ab") as file:
         file.write(seal({"event": "train", "step": 0}).encode()[:-9])
@@ -286,7 +286,7 @@ class Saved:
 def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path):
     async def saves() -> None:
         logger = MultiplexLogger([])
-        recorder = Recorder(tmp_path, logger, Console(10, 0), keep_checkpoints=2)
+        recorder = Recorder(tmp_path, logger, Console(10), keep_checkpoints=2)
         (tmp_path / "weights").mkdir()
         for step in range(1, 5):
             recorder.inflight.slot((step, 0, 0)).keep_drawn((0, 0), (), [drawn(step)], 0.1, step)

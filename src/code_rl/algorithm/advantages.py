@@ -1,10 +1,4 @@
-"""A(r): how much better each member of a group did than its group.
-
-| name | A_i | source |
-|---|---|---|
-| `mean` | r_i − mean(r) | Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783 |
-| `mean_std` | (r_i − mean(r)) / (s + 1e-6), s the sample standard deviation | Shao et al. 2024 (GRPO), arXiv 2402.03300 |
-| `leave_one_out` | r_i − mean of the others | Ahmadian et al. 2024 (RLOO), arXiv 2402.14740 |
+"""A(r): how much better each member of a group did than its group; `ESTIMATORS` has the ways of saying so.
 
 A member without a reward (None) is no part of the baseline and gets no advantage.
 """
@@ -53,7 +47,10 @@ def should_skip(advantages: Sequence[float | None]) -> bool:
 
 
 def mean(rewards_G: list[float]) -> list[float]:
-    """r − mean."""
+    """r − mean(r).
+
+    Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783.
+    """
     if not rewards_G:
         return []
     baseline = math.fsum(rewards_G) / len(rewards_G)
@@ -61,14 +58,20 @@ def mean(rewards_G: list[float]) -> list[float]:
 
 
 def mean_std(rewards_G: list[float]) -> list[float]:
-    """(r − mean) / (s + 1e-6)."""
+    """(r − mean(r)) / (s + 1e-6), s the sample standard deviation.
+
+    Shao et al. 2024 (GRPO), arXiv 2402.03300.
+    """
     advantages = mean(rewards_G)
     deviation = math.sqrt(math.fsum(advantage**2 for advantage in advantages) / (len(advantages) - 1))
     return [advantage / (deviation + STD_FLOOR) for advantage in advantages]
 
 
 def leave_one_out(rewards_G: list[float]) -> list[float]:
-    """r − mean of the others, which is (r − mean) · G / (G − 1)."""
+    """r − mean of the others.
+
+    Ahmadian et al. 2024 (RLOO), arXiv 2402.14740. The same as (r − mean(r)) · G / (G − 1).
+    """
     count = len(rewards_G)
     return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
 

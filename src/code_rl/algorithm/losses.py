@@ -1,19 +1,8 @@
 """L(θ): each loss once, for the engine that trains (torch) and for metrics computed without one (NumPy).
 
-With p the log-probability of a token under the weights in training, q the one under which it was sampled, A its advantage and
-r = exp(p − q), the loss of a token is
-
-| name | loss | settings | source |
-|---|---|---|---|
-| `importance_sampling` | −r · A | | Tinker |
-| `ppo` | −min(r · A, clip(r, low, high) · A) | low 0.8, high 1.2 | Schulman et al. 2017, arXiv 1707.06347 |
-| `cispo` | −stop_gradient(clip(r, low, high)) · A · p | low 0, high 4 | MiniMax 2025, arXiv 2506.13585 |
-| `cross_entropy` | −w · p | | |
-| `dro` | −(p · A − ½ · beta · (p − q)²) | beta, which has no default | Richemond et al. 2024, arXiv 2405.19107 |
-| `gspo` | −min(s · A, clip(s, low, high) · A) | low 1 − 3e-4, high 1 + 4e-4 | Zheng et al. 2025, arXiv 2507.18071 |
-
-s has the value of exp(mean of p − q over the tokens that `sequence_ratio_mask` marks) and, times r / stop_gradient(r), the gradient of the token's own p. The last
-two are for servers: a run's `loss=` is one of the first three.
+With p the log-probability of a token under the weights in training, q the one under which it was sampled, A its advantage and r = exp(p − q), the loss of a
+token is what `LOSSES` says `about` each: the formula, and a line with its source. There s has the value of exp(mean of p − q over the tokens that `sequence_ratio_mask` marks) and, times r / stop_gradient(r), the gradient of the token's own p. `POLICY_LOSSES` are
+those of a run's `loss=`; the others are for servers.
 
 Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position whose advantage (or weight) is zero contributes
 nothing, whatever the loss; to `dro` it does where it was sampled: where q is not 0.
@@ -45,7 +34,7 @@ class Loss:
 
     `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal` are zero a position does not count. `defaults`
     are its settings, in Tinker's `loss_fn_config`; None: it must be given. `held_back(ratio_T, advantages_T, settings)` says which tokens
-    it clips. A formula for a `whole` sequence is given one at a time, any other all tokens of several.
+    it clips. A formula for a `whole` sequence is given one at a time, any other all tokens of several. `about` is for help and documents.
     """
 
     name: str
@@ -55,6 +44,7 @@ class Loss:
     signal: tuple[str, ...] = ("advantages",)
     held_back: Callable[[ModuleType, Tokens, Tokens, Settings], Tokens] | None = None
     whole: bool = False
+    about: str = ""
 
 
 def _importance_sampling(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
@@ -108,27 +98,23 @@ def _ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
     return ops.exp(logprobs - inputs["logprobs"])
 
 
-POLICY_LOSSES: Mapping[str, Loss] = {
-    loss.name: loss
-    for loss in (
-        Loss("importance_sampling", _importance_sampling, {}),
-        Loss("ppo", _ppo, {LOW: 0.8, HIGH: 1.2}, held_back=_ppo_holds_back),
-        Loss("cispo", _cispo, {LOW: 0.0, HIGH: 4.0}, held_back=_cispo_holds_back),
-    )
-}
+# fmt: off
+POLICY_LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (
+    Loss("importance_sampling", _importance_sampling, {}, about="−r · A\nTinker"),
+    Loss("ppo", _ppo, {LOW: 0.8, HIGH: 1.2}, held_back=_ppo_holds_back,
+         about="−min(r · A, clip(r) · A)\nSchulman et al. 2017, arXiv 1707.06347"),
+    Loss("cispo", _cispo, {LOW: 0.0, HIGH: 4.0}, held_back=_cispo_holds_back,
+         about="−stop_gradient(clip(r)) · A · p\nMiniMax 2025, arXiv 2506.13585"),
+)}
 LOSSES: Mapping[str, Loss] = {
-    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, inputs=("weights",), signal=("weights",)),
+    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, ("weights",), ("weights",), about="−w · p"),
     **POLICY_LOSSES,
-    "dro": Loss("dro", _dro, {"beta": None}, signal=("advantages", "logprobs")),
-    "gspo": Loss(
-        "gspo",
-        _gspo,
-        {LOW: 1 - 3e-4, HIGH: 1 + 4e-4},
-        inputs=("logprobs", "advantages", "sequence_ratio_mask"),
-        signal=("advantages", "sequence_ratio_mask"),
-        whole=True,
-    ),
+    "dro": Loss("dro", _dro, {"beta": None}, signal=("advantages", "logprobs"),
+                about="−(p · A − ½ · beta · (p − q)²)\nRichemond et al. 2024, arXiv 2405.19107"),
+    "gspo": Loss("gspo", _gspo, {LOW: 1 - 3e-4, HIGH: 1 + 4e-4}, ("logprobs", "advantages", "sequence_ratio_mask"),
+                 ("advantages", "sequence_ratio_mask"), whole=True, about="−min(s · A, clip(s) · A)\nZheng et al. 2025, arXiv 2507.18071"),
 }
+# fmt: on
 
 
 def get_loss(name: str) -> Loss:

@@ -24,7 +24,8 @@ SHARE = 0.1
 _TOO_LONG = 1 << 24
 _CLIENTS = 4
 """First digit of a status that says whose mistake it was."""
-_NO_ROOM, _ROOM_S = 429, 5.0
+_FULL, _ROOM_S = "Maximum number of LoRA adapters", 5.0
+"""What SkyRL says, with a status of 400, where others say 429."""
 _ERRORS, _TELLING = 4.0, 8.0
 """Temperatures: standard errors that the means must lie apart, and the spread times the root of the count below which they cannot be told."""
 
@@ -275,7 +276,7 @@ def refused(mistake: str, ask: Callable[[Audited], Any]) -> Callable[[Audited], 
             got = f"no answer within {server.timeout_s:g} s; the SDK goes on asking after a 5xx"
         except (tinker.TinkerError, OSError) as error:
             status, category = getattr(error, "status_code", 0), getattr(error, "category", None)
-            if status == _NO_ROOM:
+            if _no_room(error):
                 raise
             theirs = status // 100 == _CLIENTS or str(getattr(category, "value", category)).lower() == "user"
             got = "" if theirs else f"{status or category or type(error).__name__}: {error}"[:300]
@@ -340,7 +341,7 @@ def audit_backend(
             silent += 1
             result = found(part, name, "no_answer", words={"seconds": timeout_s})
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of what it got
-            full = getattr(error, "status_code", 0) == _NO_ROOM
+            full = _no_room(error)
             got = f"{type(error).__name__}: {error}"[:300]
             result = found(
                 part, name, "no_room" if full else "error", "", "", got, status="missing" if full else "failed"
@@ -351,6 +352,11 @@ def audit_backend(
     return card
 
 
+def _no_room(error: Exception) -> bool:
+    """Whether this is how a server says that it holds as many models as it can."""
+    return getattr(error, "status_code", 0) == 429 or _FULL in str(error)
+
+
 def _tried(check: Callable[[Audited], None], place: Place, model: str, timeout_s: float) -> None:
     """`check` in a session of its own; once more after a while, where the server has no room."""
     for last in (False, True):
@@ -359,6 +365,6 @@ def _tried(check: Callable[[Audited], None], place: Place, model: str, timeout_s
                 check(server)
             return
         except Exception as error:
-            if last or getattr(error, "status_code", 0) != _NO_ROOM:
+            if last or not _no_room(error):
                 raise
         time.sleep(min(_ROOM_S, timeout_s))

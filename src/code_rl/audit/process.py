@@ -50,6 +50,13 @@ class Process:
         self._last = b""
         self._draining = asyncio.create_task(self._drain())
 
+    async def ready(self, within_s: float) -> dict[str, Any]:
+        """What it says once its code is loaded. Raises EOFError, with why that is not."""
+        try:
+            return await asyncio.wait_for(self.hear(), within_s)
+        except TimeoutError:
+            raise EOFError(f"not within {within_s:g} s") from None
+
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """The answer to one line. Raises EOFError where none comes."""
         assert self._process.stdin is not None

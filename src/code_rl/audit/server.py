@@ -32,6 +32,7 @@ class Audited:
         import tinker
 
         self.place, self.model, self.timeout_s = place, model, timeout_s
+        self._models: list[str] = []
         self._saved: list[str] = []
         self._where: dict[str, Any] = {"base_url": url or place.url, "api_key": place.key}
         self._service: Any = tinker.ServiceClient(**self._where)
@@ -40,14 +41,26 @@ class Audited:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Delete what was saved and end the session: the server gives its models back. What an SDK, or a server, has no word for stays there."""
+        """Give the models back, delete what was saved, end the session. What an SDK, or a server, has no word for stays there."""
         import tinker
+
+        with contextlib.suppress(Exception):
+            self._unload()
 
         for path in self._saved:
             with contextlib.suppress(Exception):
                 self._done(tinker.RestClient(**self._where).delete_checkpoint_from_tinker_path(path))
         with contextlib.suppress(Exception):
             self._done(self._service.close("success"))
+
+    def _unload(self) -> None:
+        """The protocol has a request for it, the SDK no call; ending the session does not do it on every server."""
+        import httpx
+
+        with httpx.Client(headers={"X-API-Key": self.place.key or ""}, timeout=min(self.timeout_s, _CLOSE_S)) as client:
+            for model in self._models:
+                body = {"model_id": model, "type": "unload_model"}
+                client.post(f"{self._where['base_url']}/api/v1/unload_model", json=body).raise_for_status()
 
     def _done(self, future: Any) -> None:
         future.result(timeout=min(self.timeout_s, _CLOSE_S))
@@ -58,7 +71,7 @@ class Audited:
 
     def trainer(self, model: str | None = None, seed: int = 0) -> Any:
         """A fresh adapter."""
-        return self.wait(self._service.create_lora_training_client(model or self.model, rank=_RANK, seed=seed))
+        return self._made(self._service.create_lora_training_client(model or self.model, rank=_RANK, seed=seed))
 
     def sampler(self, trainer: Any = None) -> Any:
         """Of a training client's weights, or of the base model."""
@@ -73,7 +86,12 @@ class Audited:
 
     def restored(self, path: str) -> Any:
         """A training client from a saved state."""
-        return self.wait(self._service.create_training_client_from_state_with_optimizer(path))
+        return self._made(self._service.create_training_client_from_state_with_optimizer(path))
+
+    def _made(self, asked: Any) -> Any:
+        client = self.wait(asked)
+        self._models.append(client.model_id)
+        return client
 
     def logprobs(self, trainer: Any, *sequences: list[int]) -> list[Array]:
         """Of each sequence's tokens but the first, by a forward pass."""

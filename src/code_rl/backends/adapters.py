@@ -176,9 +176,7 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
 
     The service exports a restored copy (kept for an hour and deleted afterwards); sampler weights cannot be fetched.
 
-    Raises:
-        ConfigError: the path is that of sampler weights, or server or SDK are too old to fetch.
-        BackendError: the service failed or refused.
+    Raises ConfigError where the path is that of sampler weights, or server or SDK are too old to fetch; BackendError where the service failed or refused.
     """
     if "/weights/" not in path:
         raise ConfigError(

@@ -94,12 +94,8 @@ async def connect(
 ) -> Backend:
     """Create the training client, fresh or (with `state_path`) as a checkpoint left it, optimizer included.
 
-    `found` is what `preflight` returned; it is asked here otherwise.
-
-    Raises:
-        ConfigError: the model is unknown or cannot be loaded, or a setting cannot be honoured.
-        CheckpointError: the checkpoint is missing or damaged.
-        BackendError: the server failed.
+    `found` is what `preflight` returned; it is asked here otherwise. Raises ConfigError (the model is unknown or cannot be loaded, a setting cannot be
+    honoured), CheckpointError (it is missing or damaged), BackendError (the server failed).
     """
     found = found or await preflight(config)
     if found is None:

@@ -23,13 +23,6 @@ SMOLLM2 = "smollm2"
 BUILT_IN_FOLDER = Path(__file__).parent / "embedded" / BUILT_IN
 
 
-def smollm2_source() -> str:
-    """Where SmolLM2-135M-Instruct is: the folder made of the installed package's file, else its hub id."""
-    spec = importlib.util.find_spec(PACKAGE)
-    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec is not None and spec.origin else []
-    return str(folder_of(files[0])) if files else HUB_ID
-
-
 def folder_of(file: Path) -> Path:
     """A folder with the configuration, float32 weights and tokenizer of `file`; made where the cache has none of this content.
 
@@ -78,7 +71,9 @@ def source_of(name: str) -> str:
             raise ConfigError(f"model {name!r}: this installation lacks the built-in model's files ({BUILT_IN_FOLDER})")
         return str(BUILT_IN_FOLDER)
     if name == SMOLLM2:
-        return smollm2_source()
+        spec = importlib.util.find_spec(PACKAGE)
+        files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec is not None and spec.origin else []
+        return str(folder_of(files[0])) if files else HUB_ID
     folder = Path(name).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
         return str(folder_of(folder))

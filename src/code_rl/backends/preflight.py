@@ -58,11 +58,9 @@ class Survey:
 
 
 async def survey(place: Place, model_name: str | None) -> Survey:
-    """Ask the server what it is and has; check key, protocol and model.
+    """Ask the server what it is and has.
 
-    Raises:
-        ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or not this SDK's generation of it,
-            or does not have the model.
+    Raises ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or not this SDK's generation of it, or lacks the model.
     """
     found = await asyncio.to_thread(_survey, place, model_name)
     if model_name is None:

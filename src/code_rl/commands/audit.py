@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ import chz
 
 from code_rl.config.setting import AT_LEAST_1, must, option
 from code_rl.errors import ConfigError
+from code_rl.runs.files import make_folder, write_atomically, writes
 from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
@@ -45,53 +47,36 @@ class AuditConfig:
     Exactly one of grader=, backend=, script=. Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
     """
 
-    grader: str | None = option(
-        None,
+    # fmt: off
+    grader: str | None = option(None,
         "Which grader: ours; fusion:URL (a Sandbox Fusion server); http:FILE.toml, or http:NAME for one that is known (nemo-gym); "
-        "package.module:function or file.py:function.",
-    )
+        "package.module:function or file.py:function.")
     backend: str | None = option(None, "Address of a server of the Tinker protocol.")
     script: str | None = option(None, "File with compute_advantages, should_skip, make_datum and train_step.")
     corpus: Literal["full", "quick"] = option("full", "Graders: all programs, or about a fifth of each class.")
     out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
     concurrency: int = option(4, "Graders: programs at once.", AT_LEAST_1)
     loads: str = option("1,8,64", "Graders: numbers at once between which verdicts are compared. Empty: not compared.")
-    under_load: int = option(
-        60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2")
-    )
-    timeout: float | None = option(
-        None,
-        "Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.",
-        must(lambda seconds: seconds >= 1, "at least 1"),
-    )
+    under_load: int = option(60, "Graders: programs that are compared so.", must(lambda count: count >= 2, "at least 2"))
+    timeout: float | None = option(None,
+        "Seconds for one answer. None: 120 of a grader, 60 of a server, 20 of a function of the script.", must(lambda seconds: seconds >= 1, "at least 1"))
     pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
-    shape: Literal["plain", "trl", "verl", "verifiers"] = option(
-        "plain", "Functions: how they are called. plain: grade(code, problem)."
-    )
-    takes: Literal["all", "stdin", "call"] = option(
-        "all", "Functions: the problems that it can be asked about; the others are skipped, and counted."
-    )
+    shape: Literal["plain", "trl", "verl", "verifiers"] = option("plain", "Functions: how they are called. plain: grade(code, problem).")
+    takes: Literal["all", "stdin", "call"] = option("all", "Functions: the problems that it can be asked about; the others are skipped, and counted.")
     python: str | None = option(None, "Functions, scripts: the interpreter that has what they import (None: this one).")
-    confine: bool = option(
-        True,
-        "Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.",
-    )
-    style: Literal["script", "lcb"] = option(
-        "script",
-        "fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.",
-    )
+    confine: bool = option(True,
+        "Functions, scripts: no network, a file system that cannot be written. false: they, and the hostile programs that graders run, have your rights.")
+    style: Literal["script", "lcb"] = option("script",
+        "fusion: script runs the program once a test and compares here; lcb sends the course's harness with the tests.")
     url: str | None = option(None, "http: the address, in place of the file's.")
     executor: str = option("embedded", "ours: where programs run, as judge's executor=.")
     isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "ours: as judge's isolation=.")
-    ob_len: Literal["either", "prompt", "shifted"] = option(
-        "either", "script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's)."
-    )
-    learning_steps: int = option(
-        12,
-        "script: steps of training with the functions. 0: none; else at least 8.",
-        must(lambda steps: steps == 0 or steps >= 8, "0 or at least 8"),
-    )
+    ob_len: Literal["either", "prompt", "shifted"] = option("either",
+        "script: what make_datum's ob_len counts: the tokens of the prompt, or one less (the cookbook's).")
+    learning_steps: int = option(12,
+        "script: steps of training with the functions. 0: none; else at least 8.", must(lambda steps: steps == 0 or steps >= 8, "0 or at least 8"))
     model_name: str | None = option(None, "backend: the base model.")
+    # fmt: on
 
     @chz.validate
     def _one_target(self) -> None:
@@ -141,7 +126,7 @@ class AuditConfig:
 def audit_command(given: Mapping[str, str]) -> int:
     """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
     config = make_settings(AuditConfig, given)
-    out = None if config.out is None else _made(config.out)
+    out = None if config.out is None else make_folder(Path(config.out).expanduser())
     card: Scorecard | Checklist
     if config.target == "grader":
         card = _audit_grader(config)
@@ -191,24 +176,20 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
         print(f"this grader is code that will run hostile programs, {where}")
     elif config.kind != "ours":
         print("this grader will be sent hostile programs; what they do to its machine is what is being tried")
-    card = asyncio.run(_run(config, corpus, grader))
+    card = asyncio.run(_asked(config, corpus, grader))
     if card.skipped:
         print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
     return card
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+_say = functools.partial(print, flush=True)
 
 
-async def _run(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
+async def _asked(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
     from code_rl.audit.scorecard import audit_grader
 
-    loads = (config.concurrency, config.numbers_at_once, config.under_load)
-    try:
-        return await audit_grader(grader, corpus, *loads, _say)
-    finally:
-        await grader.aclose()
+    async with contextlib.aclosing(grader):
+        return await audit_grader(grader, corpus, config.concurrency, config.numbers_at_once, config.under_load, _say)
 
 
 def open_grader(config: AuditConfig) -> Grader:
@@ -248,24 +229,10 @@ def open_grader(config: AuditConfig) -> Grader:
     )
 
 
-def _made(name: str) -> Path:
-    """The folder for the card, tried before anything is run. Raises ConfigError."""
-    out = Path(name).expanduser()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            return out
-    except OSError as error:
-        raise ConfigError(f"out={name} cannot be written: {error.strerror or error}; choose another folder") from None
-
-
 def _write(card: Scorecard | Checklist, out: Path) -> None:
     from code_rl.audit.page import render
-    from code_rl.runs.files import write_atomically
 
-    try:
+    with writes(out):
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")
         write_atomically(out / "audit.html", render(card))
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}; choose another folder") from error
     print(f"card: {out / 'audit.html'}, {out / 'audit.json'}")

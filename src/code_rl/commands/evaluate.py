@@ -33,7 +33,7 @@ from code_rl.evaluation.settings import (
 )
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.runs.directory import default_log_path
-from code_rl.runs.files import write_atomically
+from code_rl.runs.files import check_out, make_folder, write_atomically
 from code_rl.sandbox.executor import Executor
 
 COMPARISON = "comparison.json"
@@ -69,8 +69,7 @@ def _compare(config: EvalConfig) -> int:
     found = compare(folders[0], folders[1])
     EvalView().comparison(found)
     if config.out is not None:
-        out = Path(config.out).expanduser()
-        make_folder(out)
+        out = make_folder(Path(config.out).expanduser())
         write_atomically(out / COMPARISON, json.dumps(found, indent=2) + "\n")
     return 0
 
@@ -229,23 +228,10 @@ def how(config: EvalConfig, plan: Plan) -> str:
     return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
 
 
-def make_folder(out: Path) -> None:
-    """The folder of `out=`. Raises ConfigError where it cannot be made."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be made: {error.strerror}; choose another folder") from error
-
-
 def _out(config: EvalConfig) -> Path:
     if config.out is not None:
         out = Path(config.out).expanduser()
-        if out.exists() and not out.is_dir():
-            raise ConfigError(f"out={out} is a file; give a folder")
-        if out.is_dir() and not _holds_evaluations(out):
-            raise ConfigError(
-                f"out={out} is not empty and holds no evaluation, or other things beside some; choose another folder"
-            )
+        check_out(out, _holds_evaluations, "evaluation, or other things beside some")
         return out
     path = default_log_path()
     return path.with_name(f"eval-{path.name}")

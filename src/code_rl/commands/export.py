@@ -25,11 +25,9 @@ from code_rl.backends.adapters import (
 from code_rl.backends.names import source_of
 from code_rl.backends.places import place_of, resolve_backend
 from code_rl.config.setting import option
-from code_rl.errors import CheckpointError, ConfigError
-from code_rl.runs.checkpoints import get_last_checkpoint
+from code_rl.errors import ConfigError
 from code_rl.runs.directory import is_run, read_config
 from code_rl.runs.recorder import read_metrics
-from code_rl.runs.resume import Start
 from code_rl.settings import make_settings
 
 REMOTE = "tinker://"
@@ -39,19 +37,14 @@ REMOTE = "tinker://"
 class ExportConfig:
     """Hand a trained model over: a LoRA adapter as peft reads it, or a Hugging Face folder with the adapter merged in."""
 
+    # fmt: off
     checkpoint: str = chz.field(
-        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path."
-    )
+        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path.")
     out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
-    format: Literal["peft", "merged"] = option(
-        "merged", "peft: the adapter alone. merged: a folder that any server loads."
-    )
-    base_model: str | None = option(
-        None, "Base model, a local folder or hub id (None: the one that the checkpoint names)."
-    )
-    backend: str = option(
-        "auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training."
-    )
+    format: Literal["peft", "merged"] = option("merged", "peft: the adapter alone. merged: a folder that any server loads.")
+    base_model: str | None = option(None, "Base model, a local folder or hub id (None: the one that the checkpoint names).")
+    backend: str = option("auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training.")
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +103,15 @@ def _origin(config: ExportConfig) -> _Origin:
     path = Path(config.checkpoint).expanduser()
     if path.is_file():
         return _Origin(str(path), None, "embedded", config.base_model, None)
-    if is_run(path):
-        last = get_last_checkpoint(path)
-    elif is_run(path.parent):
-        path, last = checkpoint_record(config.checkpoint)
-    else:
+    if not (is_run(path) or is_run(path.parent)):
         raise ConfigError(
             f"checkpoint={config.checkpoint} is neither a run directory, nor RUN/NAME, nor a checkpoint file, nor a tinker:// path"
         )
-    if last is None:
-        raise CheckpointError(f"{path} holds no checkpoint; train with save_every above 0")
-    settings = read_config(path)
+    run, record = checkpoint_record(config.checkpoint)
+    settings = read_config(run)
     backend = config.backend if config.backend != "auto" else str(settings.get("backend", "embedded"))
     named = config.base_model or settings.get("model_name")
-    step = int(last["step"])
-    return _Origin(str(Start(step, last).state_path(path)), path, resolve_backend(backend), named, step)
+    return _Origin(record["state_path"], run, resolve_backend(backend), named, int(record["step"]))
 
 
 def _adapter(origin: _Origin) -> Adapter:

@@ -30,7 +30,7 @@ from code_rl.problems.store import Store
 from code_rl.reward.extract import extract_code
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind
-from code_rl.sandbox.connect import EXECUTOR_DOC
+from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
 from code_rl.shards import SHARD_DOC, Shard, check_sharding, read_shard
@@ -42,33 +42,23 @@ OnVerdict = Callable[[Verdict], None]
 class JudgeConfig:
     """Judge programs: run each on its problem's tests in the sandbox and write one verdict a line."""
 
-    problems: str = chz.field(
-        doc="Problems: a file or folder of rows of any shape, or a name on the hub; as train's dataset=."
-    )
+    # fmt: off
+    problems: str = chz.field(doc="Problems: a file or folder of rows of any shape, or a name on the hub; as train's dataset=.")
     programs: str = chz.field(
         doc='Programs, one JSON object a line: {"problem_id", "program_id", "code"}; "completion" in place of "code": the last\n'
-        "fenced block counts. Other fields are ignored. May be .jsonl.gz."
-    )
+        "fenced block counts. Other fields are ignored. May be .jsonl.gz.")
     out: str = chz.field(
         doc="Verdicts are written here, in the order of the programs. Until the last one is there they are in a file with .partial after its\n"
         "name; the same command goes on from there, and from an earlier file: only programs without a verdict of their own are run.\n"
-        "Verdicts of other programs that are there stay, after these; a file that holds anything else is refused."
-    )
+        "Verdicts of other programs that are there stay, after these; a file that holds anything else is refused.")
     executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option(
-        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
-    )
-    concurrency: int | None = option(
-        None, "Programs that run at once, on each server (None: as many as the executor takes by default).", AT_LEAST_1
-    )
-    reward_timeout: float | None = option(
-        None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0
-    )
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
+    concurrency: int | None = option(None, "Programs that run at once, on each server (None: as many as the executor takes by default).", AT_LEAST_1)
+    reward_timeout: float | None = option(None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0)
     dry_run: bool = option(False, "Check both files, say what would run, and stop.")
     shard: str | None = option(None, SHARD_DOC)
-    merge: bool = option(
-        False, "Run nothing: put what all shards left (out= with .i-of-n after it) together into out=."
-    )
+    merge: bool = option(False, "Run nothing: put what all shards left (out= with .i-of-n after it) together into out=.")
+    # fmt: on
 
     @chz.validate
     def _shards(self) -> None:
@@ -96,11 +86,6 @@ class Judged:
 
     counts: Mapping[VerdictKind, int]
     wall_s: float
-
-    @property
-    def total(self) -> int:
-        """How many programs were judged."""
-        return sum(self.counts.values())
 
     @property
     def complete(self) -> bool:

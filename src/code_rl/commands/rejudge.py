@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,12 +25,12 @@ from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
 from code_rl.progress import JudgingView
-from code_rl.replaying.recording import Recording, open_recording
-from code_rl.replaying.rejudge import Completion, compare_passing, completions, last_sound_checkpoint
+from code_rl.replaying.rejudge import Completion, Find, compare_passing, completions, last_sound_checkpoint
 from code_rl.reports.diagnostics import DISAGREEMENTS
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.connect import EXECUTOR_DOC
+from code_rl.runs.recording import Recording, open_recording
+from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
 
@@ -42,24 +42,20 @@ MAX_SHOWN = 20
 class RejudgeConfig:
     """Judge a run's stored programs again with a data set's tests, and name what was trained on a verdict that they change."""
 
-    run: str = chz.field(doc="Directory of the run.")
-    dataset: str | None = option(
-        None,
+    # fmt: off
+    log_path: str = chz.field(doc="Directory of the run.")
+    dataset: str | None = option(None,
         "Problems with stronger tests, as train's dataset=; matched by id and statement, all of their tests count. None: the run's own data set, "
-        "which strengthen=true looks at.",
-    )
-    strengthen: bool = option(
-        False,
+        "which strengthen=true looks at.")
+    strengthen: bool = option(False,
         "In place of judging again, run the programs of each problem that passed on new inputs, made of the problem's own: where they disagree, "
-        f"its tests are weak. Written to {DISAGREEMENTS} in the run's directory, from where the report names them.",
-    )
+        f"its tests are weak. Written to {DISAGREEMENTS} in the run's directory, from where the report names them.")
     new_inputs: int = option(32, "With strengthen=true: inputs to try for a problem.", AT_LEAST_1)
     out: str | None = option(None, f"Verdicts, one completion a line (None: {REJUDGED} in the run's directory).")
     executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option(
-        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
-    )
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
     concurrency: int | None = option(None, "Programs that run at once (None: the executor's default).", AT_LEAST_1)
+    # fmt: on
 
     @chz.validate
     def _fits(self) -> None:
@@ -73,22 +69,25 @@ class RejudgeConfig:
             raise ConfigError(f"out={self.out} does nothing with strengthen=true, which writes {DISAGREEMENTS}")
 
 
-Find = Callable[[str], Problem | None]
-"""The problem with an id, where there is one."""
-
-
 def finder(problems: Sequence[Problem]) -> Find:
-    """Problems by id; those of a store are read when they are asked for."""
-    if isinstance(problems, Store):
-        return lambda name: problems.get(name) if problems.has(name) else None
-    places = {problem.id: place for place, problem in enumerate(problems)}
-    return lambda name: problems[places[name]] if name in places else None
+    """Among `problems` the one with a recorded problem's id and statement; those of a store are read when they are asked for."""
+    places = {} if isinstance(problems, Store) else {problem.id: place for place, problem in enumerate(problems)}
+
+    def find(recorded: Problem) -> Problem | None:
+        if isinstance(problems, Store):
+            found = problems.get(recorded.id) if problems.has(recorded.id) else None
+        else:
+            found = problems[places[recorded.id]] if recorded.id in places else None
+        return found if found and found.statement.split() == recorded.statement.split() else None
+
+    return find
 
 
 def rejudge_command(given: Mapping[str, str]) -> int:
     """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
-    config = make_settings(RejudgeConfig, given)
-    recording = open_recording(Path(config.run).expanduser())
+    named = {"log_path" if name == "run" and "log_path" not in given else name: each for name, each in given.items()}
+    config = make_settings(RejudgeConfig, named)
+    recording = open_recording(Path(config.log_path).expanduser())
     out = os.path.expanduser(config.out or recording.log_path / REJUDGED)
     return asyncio.run(_run(config, recording, out))
 
@@ -98,8 +97,6 @@ async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
     data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
     async with sandbox_on_demand(config) as executor:
         find = finder(await load_train_problems(data, OnDemand(executor)))
-        if config.dataset is not None:
-            find = await _same(find, recording, OnDemand(executor))
         if not config.strengthen:
             return await _rejudge(config, recording, find, executor(), out)
         path = recording.log_path / DISAGREEMENTS
@@ -107,32 +104,16 @@ async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
         return 0
 
 
-async def _same(find: Find, recording: Recording, executor: Executor) -> Find:
-    """`find`, without problems whose statement is another than the run's own of that id; with all of them where the run's data are gone."""
-    pins = recording.settings.get("resolved", {}).get("data", {})
-    try:
-        data = find_data(recording.config.dataset, None, evaluates=False, pins=pins)
-        own = finder(await load_train_problems(data, executor))
-    except (ConfigError, DataError) as error:
-        print(f"the run's own problems cannot be read, so that ids alone say which is which: {error}")
-        return find
-
-    def same(name: str) -> Problem | None:
-        found, trained = find(name), own(name)
-        return found if found and trained and found.statement.split() == trained.statement.split() else None
-
-    return same
-
-
 async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
     """Each different program of a problem once, then a row for every completion."""
     objective, limit = objective_of(recording.config), recording.config.reward_timeout
-    every, digests = objective.reward.all_tests, dict[str, str | None]()
+    every, digests, met = objective.reward.all_tests, dict[str, str | None](), dict[str, Problem]()
 
     def key_of(each: Completion) -> str | None:
-        name = each.line.group.problem.id
+        recorded = each.line.group.problem
+        name = recorded.id
         if name not in digests:
-            problem = find(name)
+            problem, met[name] = find(recorded), recorded
             digests[name] = make_entry(problem, 0)[0].digest if problem is not None else None
         return digests[name] and content_key(digests[name], each.trajectory.last.code, limit, every)
 
@@ -155,7 +136,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
         with view.progress(executor.description) as on_verdict:
             ask = partial(judge, executor=executor, cpu_limit_s=limit, all_tests=every)
             at_once = config.concurrency or default_concurrency(executor)
-            await judge_into(log, programs(), find, ask, at_once, on_verdict)
+            await judge_into(log, programs(), lambda name: find(met[name]), ask, at_once, on_verdict)
         rows = ((each, key_of(each)) for each in completions(recording))
         log.finish(tally.take(each, each.row(objective, log.row(key) if key else None)) for each, key in rows)
     _say(config, recording, tally, missing, out)

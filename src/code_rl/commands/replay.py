@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,9 @@ import chz
 from code_rl.config import FACTS, Config
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError, DataError
-from code_rl.redaction import redacted
-from code_rl.replaying.recording import Recording, open_recording
 from code_rl.replaying.steps import ReplayedStep, differences, replay_steps
-from code_rl.runs.files import write_lines_atomically
+from code_rl.runs.files import write_lines_atomically, writes
+from code_rl.runs.recording import Recording, open_recording
 from code_rl.settings import make_settings
 
 MAX_SHOWN = 20
@@ -51,19 +49,6 @@ def _with_replayable() -> type[Any]:
 
 
 ReplayConfig: Any = _with_replayable()
-
-
-def old_form(given: Mapping[str, Any]) -> int:
-    """`code-rl train replay=DIR …`, which was the verb before it had a name: says what to write now, and does it."""
-    if "log_path" in given:
-        raise ConfigError(
-            f"log_path={given['log_path']} has no effect with replay=; write: code-rl replay log_path=DIR"
-        )
-    names = {"replay": "log_path", "replay_out": "out"}
-    wanted = {names.get(name, name): value for name, value in given.items()}
-    words = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in wanted.items())
-    print(redacted(f"replay= is a verb now; write: code-rl replay {words}"))
-    return replay_command(wanted)
 
 
 def replay_command(given: Mapping[str, Any]) -> int:
@@ -111,10 +96,8 @@ def _check_out(out: str, run: Path) -> Path:
         raise ConfigError(f"out={out} is a directory; give a file")
     if run.resolve() in path.resolve().parents:
         raise ConfigError(f"out={out} is in the directory of the run that is replayed; give a file elsewhere")
-    try:
+    with writes(out, "file"):
         tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}") from error
     return path
 
 
@@ -141,7 +124,7 @@ def _compare(recording: Recording, steps: Iterator[ReplayedStep], changed: Seque
         recording.notices.append(
             f"{assumed} completions were not trained on by the run: their losses are those at a ratio of 1"
         )
-    print(*recording.notices, sep="\n", end="\n" if recording.notices else "")
+    print("".join(f"{notice}\n" for notice in recording.notices), end="")
     return 0
 
 
@@ -174,9 +157,8 @@ def _shown(value: Any) -> str:
 
 
 def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
-    found = shown = 0
+    found = unanswered = 0
     counts = {"steps": 0, "groups": 0, "completions": 0}
-    unanswered = 0
     for step in steps:
         counts["steps"] += 1
         counts["groups"] += len(step.recorded.groups)
@@ -184,16 +166,15 @@ def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
         unanswered += step.recorded.answers is None and bool(step.metrics.get("n_datums"))
         for difference in differences(step, recording):
             found += 1
-            if shown < MAX_SHOWN:
-                shown += 1
+            if found <= MAX_SHOWN:
                 print(f"step {step.recorded.step}: {difference}")
-    if found > shown:
-        print(f"… and {found - shown} more")
+    if found > MAX_SHOWN:
+        print(f"… and {found - MAX_SHOWN} more")
     if unanswered:
         recording.notices.append(
             f"{unanswered} steps have no record of the trainer's log-probabilities: their losses were not compared"
         )
-    print(*recording.notices, sep="\n", end="\n" if recording.notices else "")
+    print("".join(f"{notice}\n" for notice in recording.notices), end="")
     what = ", ".join(f"{count} {name}" for name, count in counts.items())
     print(f"{what} of {recording.log_path}: {found or 'no'} difference{'' if found == 1 else 's'}")
     return 1 if found else 0

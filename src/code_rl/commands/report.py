@@ -11,6 +11,7 @@ import chz
 
 from code_rl.config.setting import PORT, option
 from code_rl.errors import ConfigError
+from code_rl.runs.files import writes
 from code_rl.settings import make_settings
 
 REPORT = "report.html"
@@ -21,15 +22,15 @@ MAX_RUNS = 8
 class ReportConfig:
     """Settings of `code-rl report`: show what happened in a run."""
 
+    # fmt: off
     log_path: str = chz.field(doc="Directory of a run.")
     compare: str | None = option(None, "Directories of other runs to show beside it, comma-separated.")
     format: Literal["html", "text"] = option("html", "html: one self-contained page; text: the answer on the terminal.")
     out: str | None = option(None, "The page's file (None: report.html in log_path).")
     live: bool = option(False, "Serve the page and update it while the run goes on.")
     port: int = option(8265, "Port of the live page; 0 takes a free one.", PORT)
-    host: str = option(
-        "127.0.0.1", "Address of the live page. Others than loopback can be read by whoever reaches them."
-    )
+    host: str = option("127.0.0.1", "Address of the live page. Others than loopback can be read by whoever reaches them.")
+    # fmt: on
 
     @chz.validate
     def _fits(self) -> None:
@@ -71,9 +72,7 @@ def report_command(given: Mapping[str, Any]) -> int:
     from code_rl.reports.page import write_report
 
     path = Path(config.out).expanduser() if config.out else Path(config.log_path).expanduser() / REPORT
-    try:
+    with writes(path, "file"):
         write_report(readers, path)
-    except OSError as error:
-        raise ConfigError(f"out={path} cannot be written: {error.strerror or error}; choose another file") from error
     print(f"report: {path.resolve()}")
     return 0

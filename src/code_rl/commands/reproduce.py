@@ -19,7 +19,7 @@ import chz
 
 from code_rl.assembly import open_data
 from code_rl.backends.connect import preflight
-from code_rl.commands.evaluate import LIVECODEBENCH, data_of, eval_command, make_folder
+from code_rl.commands.evaluate import LIVECODEBENCH, data_of, eval_command
 from code_rl.commands.reproduce_view import AFTER, BEFORE, benchmarks_of, evaluated, forecast_lines, write_table
 from code_rl.commands.train import confirm, prepare, train_command
 from code_rl.config import FACTS, Config
@@ -28,7 +28,7 @@ from code_rl.config.setting import option
 from code_rl.errors import ConfigError
 from code_rl.evaluation.benchmarks import BENCHMARKS, check_name
 from code_rl.evaluation.settings import FROM_RUN, EvalConfig, make_eval_config
-from code_rl.runs.files import write_atomically
+from code_rl.runs.files import check_out, make_folder, write_atomically
 from code_rl.settings import make_settings, suggestion
 
 STATE, RUN = "reproduce.json", "run"
@@ -231,8 +231,7 @@ def _begun(out: Path, binding: Mapping[str, str]) -> list[str] | None:
     """The steps done in `out`; None where nothing began. Raises ConfigError where it holds anything but a reproduction with this binding."""
     state = out / STATE
     if not state.is_file():
-        if out.is_dir() and any(out.iterdir()):
-            raise ConfigError(f"out={out} is not empty and holds no reproduction; choose another folder")
+        check_out(out, lambda _: False, "reproduction")
         return None
     try:
         earlier = json.loads(state.read_text(encoding="utf-8"))

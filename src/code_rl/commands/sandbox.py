@@ -16,7 +16,7 @@ from code_rl.config.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, PORT, must, o
 from code_rl.errors import ConfigError
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.fusion.protocol import RUN_PATH
-from code_rl.sandbox.serving.admission import LOOPBACK, Admission, stop_signal
+from code_rl.sandbox.serving.admission import LOOPBACK, Admission, stop_signal, url_of
 from code_rl.sandbox.serving.application import Application
 from code_rl.sandbox.serving.bodies import Pace
 from code_rl.sandbox.serving.runs import RunLimits
@@ -116,5 +116,4 @@ def _announce(config: SandboxConfig, description: str, port: int) -> None:
             "put a firewall or an authenticating proxy in front",
             file=sys.stderr,
         )
-    shown = f"[{config.host}]" if ":" in config.host else config.host
-    print(f"serving http://{shown}:{port}{RUN_PATH} ({description})", flush=True)
+    print(f"serving {url_of(config.host, port)}{RUN_PATH} ({description})", flush=True)

@@ -16,7 +16,7 @@ import chz
 
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, must, option
 from code_rl.errors import ConfigError, install_command
-from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal
+from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal, url_of
 from code_rl.settings import make_settings
 
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
@@ -29,38 +29,29 @@ HOST = must(bool, "an address of this machine, such as 127.0.0.1")
 class ServeConfig:
     """Settings of `code-rl serve`: the embedded engine as a server that the Tinker SDK speaks to."""
 
+    # fmt: off
     port: int = option(8000, "TCP port; 0 takes a free one and prints it.", PORT)
     host: str = option("127.0.0.1", f"Address to bind. Anything but loopback needs a token in {TOKEN_VARIABLE}.", HOST)
     state_dir: str = option("~/.code-rl/serve", "Folder for sessions, checkpoints and sampler weights.")
-    models: str | None = option(
-        None,
+    models: str | None = option(None,
         "A TOML file that maps names of base models to local ones: a table [models] with lines\n"
-        '"Qwen/Qwen3-4B-Instruct-2507" = "tiny". Other names are local folders, hub ids, or tiny.',
-    )
+        '"Qwen/Qwen3-4B-Instruct-2507" = "tiny". Other names are local folders, hub ids, or tiny.')
     device: str = option("auto", "Device of the engine: auto, cpu, cuda or mps.")
     dtype: str = option("auto", "Weights and activations: auto, float32 or bfloat16.")
     threads: int | None = option(None, "torch's threads (None: torch decides).", AT_LEAST_1)
     preload: str | None = option(None, "A base model to load before the first client comes.")
-    max_models: int = option(
-        64, "Models in training at a time; one more is answered 429, which the SDK retries.", AT_LEAST_1
-    )
-    max_samplers: int = option(
-        16, "Sampler snapshots of a base model that stay in memory; others wait on the disk.", AT_LEAST_1
-    )
-    max_queue: int = option(
-        4096, "Requests that may wait; one more is answered 429, which the SDK retries.", AT_LEAST_1
-    )
+    max_models: int = option(64, "Models in training at a time; one more is answered 429, which the SDK retries.", AT_LEAST_1)
+    max_samplers: int = option(16, "Sampler snapshots of a base model that stay in memory; others wait on the disk.", AT_LEAST_1)
+    max_queue: int = option(4096, "Requests that may wait; one more is answered 429, which the SDK retries.", AT_LEAST_1)
     max_request_mb: int = option(256, "Largest request body; a larger one is answered 413.", AT_LEAST_1)
     max_queued_mb: int = option(1024, "Request bodies that may wait; beyond it the answer is 429.", AT_LEAST_1)
     max_result_mb: int = option(1024, "Results that wait to be fetched; beyond it the answer is 429.", AT_LEAST_1)
     idle_s: float = option(900.0, "A base model that nobody uses for so long leaves the memory.", ABOVE_0)
-    session_timeout_s: float = option(
-        180.0,
-        "A client without a sign of life for so long loses its queued requests, and idle_s later its models.",
-        ABOVE_0,
-    )
+    session_timeout_s: float = option(180.0,
+        "A client without a sign of life for so long loses its queued requests, and idle_s later its models.", ABOVE_0)
     shutdown_grace_s: float = option(60.0, "How long queued requests may take to end after SIGTERM or SIGINT.", FROM_0)
     status: bool = option(True, "Print queues, speed and memory on stderr while there is work.")
+    # fmt: on
 
 
 def serve_command(given: Mapping[str, str]) -> int:
@@ -119,8 +110,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         stop = stop_signal()
         try:
             async with application.listening(config.host, config.port) as port:
-                shown = f"[{config.host}]" if ":" in config.host else config.host
-                print(f"serving http://{shown}:{port} ({device}, state in {store.folder})", flush=True)
+                print(f"serving {url_of(config.host, port)} ({device}, state in {store.folder})", flush=True)
                 await stop.wait()
                 print("stopping: ending what is queued", file=sys.stderr, flush=True)
                 if not await application.drain(config.shutdown_grace_s):

@@ -16,7 +16,7 @@ from code_rl.assembly import NothingLeftError, assemble
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind, place_of
 from code_rl.concurrency import cancelled_by_service
-from code_rl.config import Config, batch_shape, changed_settings, make_config, refuse_idle
+from code_rl.config import Config, batch_shape, changed_settings, make_config, refuse_idle, unused
 from code_rl.console import Console
 from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, in_words, lacks_something, stopped, typed
 from code_rl.objective import environment_of, objective_of
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 def train_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a signal ended the run."""
-    if "replay" in given:
-        from code_rl.commands.replay import old_form
-
-        return old_form(given)
     config, log_path, resumes = prepare(given)
     if config.backend == BackendKind.EMBEDDED and not resumes and "backend" not in given and "recipe" not in given:
         model = "the built-in model" if config.model_name == BUILT_IN else config.model_name
@@ -130,7 +126,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
 
     # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    console = Console(config.max_steps, 0)
+    console = Console(config.max_steps)
     stop = _Signals(console, f"to resume: {typed('train')} log_path={quote(str(log_path))}")
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -220,6 +216,8 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "watch": f"{typed('report')} log_path={quote(str(log_path))} live=true",
     }
     console.header(facts)
+    for line in unused(config):
+        console.notice(line)
 
 
 def _why_embedded(config: Config) -> str:

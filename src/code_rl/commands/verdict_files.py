@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -16,7 +15,7 @@ from typing import IO, Any
 from code_rl.errors import DataError
 from code_rl.problems.files import read_object
 from code_rl.reward.verdict import VerdictKind
-from code_rl.runs.files import drop_torn_line
+from code_rl.runs.files import drop_torn_line, lock_file
 from code_rl.shards import Shard, shard_paths
 
 PARTIAL = ".partial"
@@ -45,7 +44,9 @@ class VerdictLog:
                 self._rows: IO[bytes] = open(self.path, "ab+") if self._beside else tempfile.TemporaryFile()  # noqa: SIM115
                 opened.enter_context(self._rows)
                 if self._beside:
-                    _lock(self._rows)
+                    lock_file(self._rows.fileno())
+                    if not os.fstat(self._rows.fileno()).st_nlink:
+                        raise BlockingIOError  # another process has just finished it
                     drop_torn_line(Path(self.path))
                 self._files.append(self._rows)
                 if self._beside and os.path.isfile(out):
@@ -122,18 +123,6 @@ class VerdictLog:
                 if number:
                     raise DataError(f"out={self._out} holds something else than such verdicts (line {count}); name another file") from error  # fmt: skip
             place += len(line)
-
-
-def _lock(file: IO[bytes]) -> None:
-    """Raises BlockingIOError where another process holds the file, or has just finished it. File systems without locks have none."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        return
-    if not os.fstat(file.fileno()).st_nlink:
-        raise BlockingIOError
 
 
 def counted(rows: Iterable[dict[str, Any]], counts: Counter[VerdictKind]) -> Iterator[dict[str, Any]]:

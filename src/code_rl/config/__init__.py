@@ -1,6 +1,6 @@
 """The settings of a training run, recipes, and how both conventions of `group_size` resolve."""
 
-from code_rl.config.derived import BatchShape, batch_shape, context_schedule, loss_config, refuse_idle
+from code_rl.config.derived import BatchShape, batch_shape, context_schedule, loss_config, refuse_idle, unused
 from code_rl.config.fields import FACTS, Config, parse_difficulty, refuse_buffer
 from code_rl.config.recipes import RECIPES, changed_settings, make_config, read_recipe, recipe_models, resolve_places
 
@@ -20,4 +20,5 @@ __all__ = [
     "refuse_buffer",
     "refuse_idle",
     "resolve_places",
+    "unused",
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from code_rl.algorithm.losses import HIGH, LOW, get_loss
+import chz
+
+from code_rl.algorithm.losses import HIGH, LOW
 from code_rl.config.fields import Config
 from code_rl.errors import ConfigError
 from code_rl.rollouts.lengths import ContextSchedule, Stage, parse_schedule
@@ -63,16 +65,21 @@ def refuse_idle(config: Config) -> None:
         )
 
 
+def unused(config: Config) -> list[str]:
+    """A line for each setting of evaluations in a run without them; it is kept, since a resume may turn them on."""
+    fields = chz.chz_fields(Config)
+    given = {name: getattr(config, name) for name in ("eval_limit", "eval_samples") if config.eval_every < 0}
+    return [
+        f"{name}={value} has no effect with eval_every=-1: nothing is evaluated"
+        for name, value in given.items()
+        if value != fields[name]._default
+    ]
+
+
 def loss_config(config: Config) -> dict[str, float]:
     """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
-    thresholds, known = {}, get_loss(config.loss).defaults
-    for name, given, key, sign in (("clip_low", config.clip_low, LOW, -1), ("clip_high", config.clip_high, HIGH, 1)):
-        if given is None:
-            continue
-        if key not in known:
-            raise ConfigError(f"{name}={given}: loss={config.loss} has no such bound; leave it out")
-        thresholds[key] = 1 + sign * given
-    return thresholds
+    bounds = {LOW: (-1, config.clip_low), HIGH: (1, config.clip_high)}
+    return {name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None}
 
 
 def context_schedule(config: Config, room: int) -> ContextSchedule:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.algorithm.advantages import get_estimator
+from code_rl.algorithm.advantages import ESTIMATORS, get_estimator
 from code_rl.algorithm.learning_rate import LearningRateSchedule
-from code_rl.algorithm.losses import get_loss
+from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES, get_loss
 from code_rl.config.setting import (
     ABOVE_0,
     AT_LEAST_0,
@@ -26,10 +26,14 @@ from code_rl.config.setting import (
     remote,
     setting,
 )
+from code_rl.environments import ENVIRONMENTS
+from code_rl.environments.wording import PROMPTS
 from code_rl.errors import ConfigError
+from code_rl.registry import described
 from code_rl.renderers import renderer_names
+from code_rl.rewards import REWARDS
 from code_rl.rollouts.lengths import parse_schedule
-from code_rl.sandbox.connect import EXECUTOR_DOC
+from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
@@ -54,6 +58,14 @@ def _difficulty(settings: Any, name: str) -> None:
     text = getattr(settings, name)
     if text is not None:
         parse_difficulty(text)
+
+
+CLIPPED = {name: loss.defaults for name, loss in POLICY_LOSSES.items() if {LOW, HIGH} <= loss.defaults.keys()}
+
+
+def _own_clip(bound: str) -> str:
+    """How far each loss clips by itself."""
+    return ", ".join(f"{abs(1 - (given[bound] or 0)):g} for {name}" for name, given in CLIPPED.items())
 
 
 @chz.chz
@@ -82,8 +94,8 @@ class Config:
     sampler_gap: float = setting(0.1, FREE, embedded("with sampler=; at the start and with the first answers of every adapter", "log-probabilities are its own"),
         "With sampler=: how far vLLM's log-probabilities may be from the trainer's for the same weights, mean over tokens in nats; beyond it the run stops.", check=ABOVE_0)
     renderer: str = setting("auto", FIXED, LOOP,
-        "How conversations become tokens: auto (the one that agrees with the model's chat template), qwen3_instruct, "
-        "qwen3, qwen3_thinking, qwen3_disable_thinking, qwen3_5, qwen3_5_disable_thinking, or chat_template (the tokenizer's own, whatever it is).",
+        f"How conversations become tokens: {', '.join(renderer_names())}. auto: the one that agrees with the model's chat template; "
+        "chat_template: the tokenizer's own, whatever it is.",
         check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"))
     dataset: str = setting("builtin", FIXED, LOOP,
         "Training problems: 'builtin', 'functions', a name (deepcoder, code-r1, taco, leetcode, …) or hub id as name[@revision][:split], "
@@ -94,8 +106,7 @@ class Config:
     overlong_prompts: Literal["skip", "error"] = setting("skip", FREE, LOOP,
         "Problems whose prompt does not fit into the model's context: left out where they come up, or the run is refused at the start.")
     executor: str = setting("auto", FREE, LOOP, EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP,
-        "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows.")
+    isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP, ISOLATION_DOC)
     sandbox_concurrency: int | None = setting(None, FREE, LOOP, "Programs in flight at once (None: the executor's default).", check=AT_LEAST_1)
     batch_size: int = setting(128, FIXED, LOOP, "Completions per step in all, when groups_per_batch is not given.", check=AT_LEAST_1)
     group_size: int = setting(8, FIXED, LOOP,
@@ -115,18 +126,18 @@ class Config:
         "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
     loss: str = setting("importance_sampling", REPLAYED,
         everywhere("embedded: one of its own losses; else the run's loss is probed at the start with two tokens. A loss of your own is computed here"),
-        "Loss per token, as Tinker defines it: importance_sampling (no clipping), ppo or cispo; or package.module:object, a Loss of your own.",
+        f"Loss per token, as Tinker defines it: {described(POLICY_LOSSES)}; or package.module:object, a Loss of your own.",
         check=lambda settings, name: check_part(get_loss, settings, name))
     clip_low: float | None = setting(None, REPLAYED, everywhere("probed together with the loss"),
-        "Ratios are clipped at 1 - clip_low (None: the loss's own, 0.2 for ppo, 1 for cispo).",
+        f"Ratios are clipped at 1 - clip_low (None: the loss's own, {_own_clip(LOW)}).",
         check=must(lambda low: 0 < low <= 1, "above 0 and at most 1"))
     clip_high: float | None = setting(None, REPLAYED, everywhere("probed together with the loss"),
-        "Ratios are clipped at 1 + clip_high (None: the loss's own, 0.2 for ppo, 3 for cispo). Clip-higher: above clip_low.", check=ABOVE_0)
+        f"Ratios are clipped at 1 + clip_high (None: the loss's own, {_own_clip(HIGH)}). Clip-higher: above clip_low.", check=ABOVE_0)
     kl_coef: float = setting(0.0, REPLAYED, everywhere("above 0, the base model's log-probabilities are asked of a sampling client of its own"),
         "Weight of a KL term against the base model, in the advantages; 0: none, nothing is computed.", check=FROM_0)
     advantage: str = setting("mean", REPLAYED, LOOP,
-        "Reward minus the group's mean (mean), that over the group's standard deviation (mean_std), or reward minus the "
-        "mean of the others (leave_one_out); or package.module:function of your own.", check=lambda settings, name: check_part(get_estimator, settings, name))
+        f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function of your own.",
+        check=lambda settings, name: check_part(get_estimator, settings, name))
     overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", REPLAYED, LOOP,
         "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
         "(mask_loss); counted as wrong (wrong); or a reward that sinks towards the limit (penalty).")
@@ -167,18 +178,15 @@ class Config:
     top_k: int = setting(-1, FIXED, everywhere("as top_p"), "Draw only from so many of the likeliest tokens; -1: from all.",
         check=must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"))
     prompt: str | None = setting(None, FIXED, LOOP,
-        "How a problem is worded: livecodebench (None), plain (statement and starter code alone), code-r1 (with its <think>/<answer> system message), or "
-        "package.module:function of your own.")
+        f"How a problem is worded: {described(PROMPTS)}; or package.module:function of your own. None: livecodebench.")
     system_prompt: str | None = setting(None, FIXED, LOOP,
         "System message before the problem, in place of the wording's own; empty: none. None: as the wording has it.")
     reward: str = setting("correctness", FIXED, LOOP,
-        "What a program earns: correctness (1 if every test passes), fraction (of tests passed), threshold (1 if reward_threshold of "
-        "them pass), think_answer (correctness; -1.2 without <think> and <answer>), or package.module:function of your own.")
+        f"What a program earns: {described(REWARDS)}; or package.module:function of your own.")
     reward_threshold: float | None = setting(None, FIXED, LOOP, "With reward=threshold: the share of tests that must pass.",
         check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"))
     environment: str = setting("single", FIXED, LOOP,
-        "What a problem is to the policy: single (one answer), repair (a failing answer may be repaired), or package.module:Class "
-        "of your own.")
+        f"What a problem is to the policy: {described(ENVIRONMENTS)}; or package.module:Class of your own.")
     max_turns: int | None = setting(None, FIXED, LOOP, "With environment=repair: answers of one attempt at most (None: 3).", check=AT_LEAST_1)
     turn_discount: float = setting(1.0, REPLAYED, LOOP,
         "What the reward for the program is multiplied by for each turn after the first.", check=must(lambda x: 0 < x <= 1, "above 0 and at most 1"))
@@ -225,11 +233,11 @@ class Config:
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:
-        for name in ("clip_low", "clip_high"):
-            if getattr(self, name) is not None and self.loss == "importance_sampling":
+        for name, bound in (("clip_low", LOW), ("clip_high", HIGH)):
+            if getattr(self, name) is not None and bound not in get_loss(self.loss).defaults:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} has no effect with loss=importance_sampling, which does not clip; "
-                    "choose loss=ppo or loss=cispo"
+                    f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which does not clip; "
+                    f"choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
                 )
         fields = chz.chz_fields(Config)
         for name in ("sampler_dir", "sampler_gap"):

@@ -22,7 +22,10 @@ AGAIN = "Correct the program and write it again as a whole, between ```python an
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Up to `max_turns` answers. A program that passes the public tests is final, whatever the hidden ones say."""
+    """Up to `max_turns` answers: a program that fails a public test may be repaired.
+
+    One that passes them is final, whatever the hidden ones say.
+    """
 
     max_turns: int = 3
     prompt: Wording = livecodebench

@@ -14,7 +14,7 @@ from code_rl.reward.extract import extract_code
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """The problem in the words of `prompt`; the last fenced block of the answer is judged on all tests."""
+    """One answer; its last fenced block is judged on all tests."""
 
     max_turns: int = 1
     prompt: Wording = livecodebench

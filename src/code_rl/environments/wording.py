@@ -1,11 +1,5 @@
 """How a problem is put to a policy: `prompt=` names the wording, `system_prompt=` is what the system says before it.
 
-| name | messages |
-|---|---|
-| `livecodebench` | LiveCodeBench's instructions around statement and starter code, in one message of the user's (the default) |
-| `plain` | the statement, and its starter code in a block |
-| `code-r1` | as the rows of ganler/code-r1-12k: its system message asks for `<think>` and `<answer>`, the user's for a Markdown block |
-
 One of your own is `package.module:function`, from a `ProblemView` to messages.
 """
 
@@ -23,18 +17,18 @@ Wording = Callable[[ProblemView], list[Message]]
 
 
 def livecodebench(problem: ProblemView) -> list[Message]:
-    """LiveCodeBench's prompt."""
+    """Statement and starter code inside LiveCodeBench's instructions, in one message."""
     return [{"role": "user", "content": build_prompt(problem)}]
 
 
 def plain(problem: ProblemView) -> list[Message]:
-    """Nothing but the problem."""
+    """The statement, and its starter code in a block."""
     starter = f"\n\n```python\n{problem.starter_code}\n```" if problem.starter_code else ""
     return [{"role": "user", "content": problem.statement + starter}]
 
 
 def code_r1(problem: ProblemView) -> list[Message]:
-    """Code-R1's conversation."""
+    """As the rows of ganler/code-r1-12k: the system asks for `<think>` and `<answer>`, the user for a Markdown block."""
     question = code_r1_question(problem.statement, problem.starter_code)
     return [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}]
 

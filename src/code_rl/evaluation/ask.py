@@ -58,7 +58,7 @@ class Question:
     seed: int
     mode: Mode
     total: int
-    slot: Callable[[], Slot] = Slot.nowhere
+    slot: Callable[[], Slot] = Slot
     grader: GroupGrader | None = None
 
     @property

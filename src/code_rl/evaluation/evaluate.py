@@ -57,7 +57,7 @@ async def evaluate(
 
     def slot_of(work: Work) -> Slot:
         entry = work.entry
-        return slot(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if slot else Slot.nowhere()
+        return slot(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if slot else Slot()
 
     asked, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
     found = await Evaluation(questions, asked, plan, slot=slot_of).run()

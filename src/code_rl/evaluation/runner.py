@@ -180,7 +180,7 @@ class Evaluation:
         plan: Plan,
         executor: Executor | None = None,
         folder: Folder | None = None,
-        slot: Callable[[Work], Slot] = lambda _: Slot.nowhere(),
+        slot: Callable[[Work], Slot] = lambda _: Slot(),
     ) -> None:
         self._questions, self._asked, self._plan = questions, asked, plan
         self._executor, self._folder, self._slot = executor, folder, slot

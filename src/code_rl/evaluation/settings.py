@@ -11,7 +11,7 @@ import chz
 
 from code_rl.config.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, option
 from code_rl.environments import ENVIRONMENTS, get_environment
-from code_rl.environments.wording import get_wording
+from code_rl.environments.wording import PROMPTS, get_wording
 from code_rl.errors import ConfigError
 from code_rl.sandbox.connect import EXECUTOR_DOC
 from code_rl.settings import make_settings
@@ -76,7 +76,9 @@ class EvalConfig:
     device: str = option("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
     dtype: str = option("auto", "Weights and activations of the embedded engine, as for training.")
     renderer: str = option("auto", "How conversations become tokens, as for training.")
-    environment: str = option("single", "single, repair, or package.module:object of your own, as for training.")
+    environment: str = option(
+        "single", f"{', '.join(ENVIRONMENTS)}, or package.module:object of your own, as for training."
+    )
     max_turns: int | None = option(None, "With environment=repair: answers of one attempt at most (None: 3).")
     n: int | None = option(
         None,
@@ -100,7 +102,7 @@ class EvalConfig:
     )
     prompt: str | None = option(
         None,
-        "How problems are worded, on every benchmark: livecodebench, plain, code-r1, or package.module:function of your own. None: as each benchmark has it.",
+        f"How problems are worded, on every benchmark: {', '.join(PROMPTS)}, or package.module:function of your own. None: as each benchmark has it.",
     )
     system_prompt: str | None = option(
         None,

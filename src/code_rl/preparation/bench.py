@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from code_rl.problems.native import format_fields, format_halves, format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.store import Store
 from code_rl.problems.values import dumps
+from code_rl.runs.files import check_out, lock_file
 from code_rl.sandbox.executor import Executor
 from code_rl.shards import Shard, read_shard, shard_paths
 
@@ -148,10 +148,7 @@ class Survivor:
 def check_folder(config: PrepareConfig) -> None:
     """Raise ConfigError when `out` is a file, cannot be made, or holds something else than an earlier prepare."""
     out = Path(config.out).expanduser()
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"out={out} is a file; give a folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / WORK / "lock").is_file():
-        raise ConfigError(f"out={out} is not empty and holds no earlier prepare; choose another folder")
+    check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not os.access(parent, os.W_OK):
         raise ConfigError(f"out={out} cannot be written: {parent} is read-only; choose another folder")
@@ -178,8 +175,8 @@ class Bench:
 
     def __enter__(self) -> Bench:
         if self.shard is not None:
-            self._lock(self._whole, fcntl.LOCK_SH)
-        self._lock(self.work, fcntl.LOCK_EX)
+            self._lock(self._whole, shared=True)
+        self._lock(self.work)
         self.store = Store(self._whole, self._store_key)
         if self.shard is not None and not self.store.complete:
             self._locks.close()
@@ -193,12 +190,12 @@ class Bench:
         self.store.close()
         self._locks.close()
 
-    def _lock(self, folder: Path, kind: int) -> None:
+    def _lock(self, folder: Path, *, shared: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock = self._locks.enter_context((folder / "lock").open("a"))
         try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except OSError:
+            lock_file(lock.fileno(), shared=shared)
+        except BlockingIOError:
             self._locks.close()
             raise ConfigError(
                 f"out={folder} is in use by another prepare; wait for it or choose another folder"

@@ -15,14 +15,16 @@ from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.strengthen import LEAST_OTHERS, failed, reference_tests
 from code_rl.problems.problem import Problem
-from code_rl.replaying.recording import RecordedGroup, Recording
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Trajectory
 from code_rl.runs.checkpoints import read_checkpoints
+from code_rl.runs.recording import RecordedGroup, Recording
 from code_rl.sandbox.executor import Executor
 
 Judged = Mapping[str, Any]
 """A row of `commands.judge.format_verdict`."""
+Find = Callable[[Problem], Problem | None]
+"""The problem, with its tests, that a recorded one is, where there is one."""
 MAX_PROGRAMS = 16
 NO_REFERENCE, AGREED = "no reference solution", "too few programs agree"
 
@@ -81,7 +83,7 @@ def last_sound_checkpoint(run: Path, step: int) -> str | None:
 
 async def compare_passing(
     recording: Recording,
-    find: Callable[[str], Problem | None],
+    find: Find,
     executor: Executor,
     count: int,
     path: Path,
@@ -91,10 +93,12 @@ async def compare_passing(
     An input counts where two programs of different shapes agree with the reference. A cut run goes on; nothing is decided twice.
     """
     passing: dict[str, dict[str, tuple[str, str]]] = {}
+    met: dict[str, Problem] = {}
     for each in completions(recording):
-        code, problem_id = each.trajectory.last.code, each.line.group.problem.id
-        if each.trajectory.verdict.correct and code is not None and (problem_id in passing or find(problem_id)):
-            shapes = passing.setdefault(problem_id, {})
+        code, recorded = each.trajectory.last.code, each.line.group.problem
+        if each.trajectory.verdict.correct and code is not None and (recorded.id in met or find(recorded)):
+            met[recorded.id] = recorded
+            shapes = passing.setdefault(recorded.id, {})
             if len(shapes) < MAX_PROGRAMS:
                 shapes.setdefault(program_shape(code) or code, (code, each.where))
     several = {problem_id: list(shapes.values()) for problem_id, shapes in passing.items() if len(shapes) > 1}
@@ -102,7 +106,7 @@ async def compare_passing(
 
     async def one(problem_id: str, programs: list[tuple[str, str]]) -> None:
         async with turns:
-            problem = find(problem_id)
+            problem = find(met[problem_id])
             assert problem is not None
             keys[problem_id] = key = content_key(make_entry(problem, 0)[0].digest, programs, count)
             if ledger.get(key) is None:

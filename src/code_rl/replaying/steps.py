@@ -20,9 +20,9 @@ from code_rl.config import Config
 from code_rl.errors import ConfigError, DataError
 from code_rl.loop import credit, examples_of
 from code_rl.objective import Credit, Objective, objective_of
-from code_rl.replaying.recording import UNREADABLE, RecordedGroup, RecordedStep, Recording
 from code_rl.rollouts.batches import Learned
 from code_rl.runs.journal import Logprobs
+from code_rl.runs.recording import UNREADABLE, RecordedGroup, RecordedStep, Recording
 
 Member = tuple[int, int, int, int]
 """Place in the batch, attempt, index in the group, number of the segment."""

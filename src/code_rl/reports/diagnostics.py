@@ -243,8 +243,7 @@ def loss_exploding(run: Windows) -> Sign | None:
 def sampler_trainer_gap(run: Windows) -> Sign | None:
     """Sampler and trainer disagree about the same tokens."""
     late = run.late("kl_sample_train")
-    stale = run.late("staleness/mean") or run.late("staleness") or 0.0
-    if late is None or abs(late) < 0.01 or stale > 0:
+    if late is None or abs(late) < 0.01 or (run.late("staleness/mean") or 0.0) > 0:
         return None
     evidence = f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be near 0"
     return Sign("bad" if abs(late) > 0.1 else "warning", evidence)
@@ -252,8 +251,7 @@ def sampler_trainer_gap(run: Windows) -> Sign | None:
 
 def entropy_collapse(run: Windows) -> Sign | None:
     """The model says the same thing every time."""
-    name = "entropy" if run.late("entropy") is not None else "rollouts/entropy"
-    late, early, correct = run.late(name), run.early(name), run.late("mean_correct") or 0
+    late, early, correct = run.late("entropy"), run.early("entropy"), run.late("mean_correct") or 0
     if late is None or early is None or early <= 0 or late > 0.2 * early or correct > 0.9:
         return None
     fell = f"mean surprise per token fell from {early:.3g} to {late:.3g} nats"

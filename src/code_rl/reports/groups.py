@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, isfinite
+from math import isfinite
 from typing import Any
 
 from code_rl.reports.pieces import Pieces
@@ -39,8 +39,6 @@ class Tally:
     completions: int = 0
     tokens: int = 0
     longest: int = 0
-    surprise: float = 0.0
-    logprobs: int = 0
     none_solved: int = 0
     some_solved: int = 0
     all_solved: int = 0
@@ -52,12 +50,6 @@ class Tally:
             self.completions += 1
             self.tokens += length
             self.longest = max(self.longest, length)
-            logprobs = as_list(sample.get("logprobs"))
-            try:
-                self.surprise -= fsum(logprobs) if len(logprobs) < 4 else sum(logprobs)
-                self.logprobs += len(logprobs)
-            except TypeError:
-                continue
         judged = letters.replace("s", "").replace(UNKNOWN, "")
         solved = judged.count("p")
         self.none_solved += bool(judged) and solved == 0
@@ -73,8 +65,6 @@ class Tally:
         }
         if self.completions:
             row |= {"rollouts/length_mean": self.tokens / self.completions, "rollouts/length_max": self.longest}
-        if self.logprobs:
-            row["rollouts/entropy"] = self.surprise / self.logprobs
         return row
 
 

@@ -19,7 +19,7 @@ from code_rl.errors import ConfigError
 from code_rl.reports.overview import side_by_side
 from code_rl.reports.page import PackedRollouts, pack_rollouts, policy, render
 from code_rl.reports.run import RunReader
-from code_rl.sandbox.serving.admission import stop_signal
+from code_rl.sandbox.serving.admission import stop_signal, url_of
 
 LOOK_EVERY_S = 0.25
 KEEP_ALIVE_S = 15.0
@@ -170,9 +170,7 @@ async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
             raise ConfigError(
                 f"port={port} on host={host} cannot be used: {error.strerror or error}; choose another"
             ) from error
-        bound = runner.addresses[0][1]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"live report: http://{shown}:{bound}/  (Ctrl-C ends it; the run goes on)", flush=True)
+        print(f"live report: {url_of(host, runner.addresses[0][1])}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can read the run", flush=True)
         await stop_signal().wait()

@@ -105,26 +105,31 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
-    """Seconds by stage, tokens, completions, verdicts; money where a metric says so."""
+    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and whether all of it was free."""
 
     def total(name: str) -> float:
         return sum(values_of(records, name))
 
     stages = {name: total(f"time/{name}") for name in ("sample", "score", "train", "eval")}
     whole = wall_seconds(records)
-    kinds = dict.fromkeys(name for record in records for name in record if name.startswith("verdicts/"))
-    verdicts = {name.removeprefix("verdicts/"): sum(found) for name in kinds if (found := values_of(records, name))}
-    money = [*values_of(records, "cost/usd"), *values_of(records, "cost/step_usd")]
+    verdicts, masked = (_counts(records, prefix) for prefix in ("verdicts/", "masked/"))
     return {
         "seconds": whole,
         "stages": {**stages, "other": max(0.0, whole - sum(stages.values()))},
         "tokens": {name: total(f"tokens/{name}") for name in ("prompt", "completion", "eval")},
         "completions": sum(verdicts.values()),
-        "verdicts": dict(sorted(verdicts.items(), key=lambda item: -item[1])),
+        "verdicts": verdicts,
+        "masked": masked,
         "retries": total("sandbox/retries") if any("sandbox/retries" in record for record in records) else None,
-        "usd": sum(money) if money else None,
         "free": reader.config.get("backend") == "embedded",
     }
+
+
+def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
+    """The sums of the metrics `prefix*` by the rest of their names, the largest first."""
+    names = dict.fromkeys(name for record in records for name in record if name.startswith(prefix))
+    sums = {name.removeprefix(prefix): sum(found) for name in names if (found := values_of(records, name))}
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:

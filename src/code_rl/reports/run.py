@@ -63,7 +63,7 @@ class RunReader:
         self.pieces: Pieces | None = None
         self.version = 0
         self._metrics_tail = Tail(log_path / METRICS)
-        self._rollout_tails: dict[Path, Tail] = {}
+        self._rollouts_tail = Tail(log_path / ROLLOUTS)
         self._config_stamp: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
@@ -77,7 +77,7 @@ class RunReader:
         found = list(self.notices)
         found += [
             f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left out, the first is line {tail.damaged[0]}"
-            for tail in (self._metrics_tail, *self._rollout_tails.values())
+            for tail in (self._metrics_tail, self._rollouts_tail)
             if tail.damaged
         ]
         if self.rollouts.unplaced:
@@ -140,17 +140,13 @@ class RunReader:
         return changed
 
     def _read_rollouts(self) -> bool:
-        for path in sorted(self.log_path.glob("rollouts*.jsonl")) + sorted(self.log_path.glob("rollouts*.jsonl.gz")):
-            self._rollout_tails.setdefault(path, Tail(path))
-        changed = any(tail.replaced() for tail in self._rollout_tails.values())
+        changed = self._rollouts_tail.replaced()
         if changed:
+            self._rollouts_tail.rewind()
             self.rollouts = Rollouts()
-            for tail in self._rollout_tails.values():
-                tail.rewind()
-        for tail in self._rollout_tails.values():
-            for record in tail.read():
-                self._take(record)
-                changed = True
+        for record in self._rollouts_tail.read():
+            self._take(record)
+            changed = True
         return changed
 
     def _take(self, record: dict[str, Any]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
 from array import array
@@ -39,34 +37,25 @@ class Tail:
             status = self.path.stat()
         except FileNotFoundError:
             return True
-        return (status.st_dev, status.st_ino) != self._identity or (
-            not self._packed() and status.st_size < self._offset
-        )
+        return (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset
 
     def rewind(self) -> None:
         """Start again from the beginning."""
         self.damaged, self._identity, self._offset, self.line = array("Q"), None, 0, 0
 
-    def grown(self) -> bool:
-        """True when there is something that was not read yet."""
-        try:
-            size = self.path.stat().st_size
-        except FileNotFoundError:
-            return False
-        return self._identity is None if self._packed() else size > self._offset
-
     def read(self) -> Iterator[dict[str, Any]]:
         """The whole objects that were appended since the last call, in order."""
-        if not self.grown():
+        try:
+            opened = self.path.open("rb", buffering=1 << 20)
+        except FileNotFoundError:
             return
-        with self._open() as file:
+        with opened as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self._identity not in (None, identity):
                 return  # replaced since the last look; `replaced` will say so
             self._identity = identity
-            if not self._packed():
-                file.seek(self._offset)
+            file.seek(self._offset)
             while line := file.readline(MAX_LINE_BYTES):
                 if not line.endswith(b"\n"):
                     return
@@ -77,14 +66,6 @@ class Tail:
                     yield record
                 elif line.strip():
                     self.damaged.append(self.line)
-
-    def _packed(self) -> bool:
-        return self.path.suffix == ".gz"
-
-    def _open(self) -> gzip.GzipFile | io.BufferedReader:
-        if self._packed():
-            return gzip.open(self.path, "rb")
-        return io.BufferedReader(io.FileIO(self.path), buffer_size=1 << 20)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

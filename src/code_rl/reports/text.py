@@ -25,10 +25,9 @@ _OF_EACH_RUN = ("log_path", "resolved", "checksum")
 def summary(view: Mapping[str, Any], width: int = WIDTH) -> str:
     """One run's overview as plain text."""
     console = Console(file=io.StringIO(), width=width, no_color=True, highlight=False)
-    console.print(render_text(view))
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+    with console.capture() as captured:
+        console.print(render_text(view))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def render_text(view: Mapping[str, Any]) -> RenderableType:
@@ -124,18 +123,17 @@ def _cost(totals: Mapping[str, Any], progress: Mapping[str, Any]) -> list[Render
     planned = f" of {progress['planned']}" if progress["planned"] else ""
     spent = [f"{name} {duration(seconds)}" for name, seconds in totals["stages"].items() if seconds >= 0.5]
     stages = f" ({', '.join(spent)})" if spent else ""
-    money = f"{totals['usd']:.2f} USD" if totals["usd"] is not None else "no money" if totals["free"] else "not metered"
+    money = "no money" if totals["free"] else "not metered"
     tokens = totals["tokens"]
     lines = [
         f"{progress['done']}{planned} step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in {duration(totals['seconds'])}{stages}; cost: {money}",
         f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion tokens for training, {tokens['eval']:,.0f} for evaluation",
     ]
-    every = sum(totals["verdicts"].values())
-    if every:
-        shares = ", ".join(
-            f"{clean(kind)} {100 * count / every:.1f}%" for kind, count in list(totals["verdicts"].items())[:9]
-        )
-        lines.append(f"verdicts: {shares}")
+    every = totals["completions"]
+    for name, what in (("verdicts", "verdicts"), ("masked", "masked, not trained on")):
+        shares = [f"{clean(kind)} {100 * count / every:.1f}%" for kind, count in totals[name].items() if every]
+        if shares:
+            lines.append(f"{what}: {', '.join(shares[:9])}")
     return [Text(line) for line in lines]
 
 

@@ -77,7 +77,7 @@ class Policy:
         opening = self.environment.begin(problem.view()) if opening is None else opening
         prompt = self.renderer.prompt_tokens(opening)
         max_tokens = min(sampling.max_tokens, self.context - len(prompt))
-        slot = slot if slot is not None and max_tokens > 0 else Slot.nowhere()
+        slot = slot if slot is not None and max_tokens > 0 else Slot()
         grader = grader or GroupGrader(
             problem, self.executor, slot, cpu_limit_s=self.cpu_limit_s, all_tests=self.all_tests
         )
@@ -113,7 +113,7 @@ class GroupGrader:
     ) -> None:
         public = replace(problem, tests=tuple(test for test in problem.tests if test.public))
         self._views = {False: problem, True: public}
-        self._executor, self._slot = executor, slot or Slot.nowhere()
+        self._executor, self._slot = executor, slot or Slot()
         self._cpu_limit_s, self._all_tests = cpu_limit_s, all_tests
         self._runs: dict[Program, asyncio.Task[Verdict]] = {}
 

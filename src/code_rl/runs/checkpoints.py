@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.concurrency import wait_for
-from code_rl.runs.files import JsonLines, drop_torn_line, seal, unseal, write_lines_atomically
+from code_rl.runs.files import JsonLines, drop_torn_line, raw_lines, seal, unseal, write_lines_atomically
 
 if TYPE_CHECKING:
     import tinker
 
 CHECKPOINTS = "checkpoints.jsonl"
+Kind = Literal["state", "sampler", "both"]
 
 
 async def save_checkpoint_async(
@@ -26,21 +27,15 @@ async def save_checkpoint_async(
     name: str,
     log_path: str | Path,
     loop_state: Mapping[str, Any],
-    kind: Literal["state", "sampler", "both"] = "both",
+    kind: Kind = "both",
 ) -> dict[str, str]:
-    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record.
-
-    Returns:
-        The paths that were saved, by `state_path` and `sampler_path`.
-    """
+    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record. Returns the paths, by these names."""
     paths = await saved_paths(submit_save(training_client, name, kind))
     append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths})
     return paths
 
 
-def submit_save(
-    training_client: tinker.TrainingClient, name: str, kind: Literal["state", "sampler", "both"] = "both"
-) -> dict[str, Any]:
+def submit_save(training_client: tinker.TrainingClient, name: str, kind: Kind = "both") -> dict[str, Any]:
     """Ask for the weights as they are now; futures by `state_path` and `sampler_path`.
 
     State of that name that a killed process saved, without a line that names it, is replaced where the service can do so.
@@ -72,11 +67,7 @@ def write_checkpoints(log_path: Path, records: Sequence[Mapping[str, Any]]) -> N
 
 def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
     """The records of all checkpoints, in order; lines that are torn or altered are left out."""
-    path = Path(log_dir) / CHECKPOINTS
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        found = [unseal(line) or _unsealed(line) for line in file]
+    found = [unseal(line) or _unsealed(line) for line in raw_lines(Path(log_dir) / CHECKPOINTS)]
     return [record for record in found if record is not None]
 
 
@@ -103,7 +94,7 @@ def save_checkpoint(
     name: str,
     log_path: str | Path,
     loop_state: Mapping[str, Any],
-    kind: Literal["state", "sampler", "both"] = "both",
+    kind: Kind = "both",
 ) -> dict[str, str]:
     """`save_checkpoint_async`, waited for; also where an event loop runs already, which waits too."""
     return wait_for(save_checkpoint_async(training_client, name, log_path, loop_state, kind))

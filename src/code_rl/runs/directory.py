@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +23,6 @@ BEGUN = "begun.json"
 """The settings of a run from the moment it takes its directory until `config.json` is there."""
 METRICS = "metrics.jsonl"
 _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
-RETIRED = ("replay", "verify", "replay_out")
-"""Settings that earlier versions kept; a run that has them is read without them."""
 FORMAT = 2
 """Version of what a run directory holds."""
 
@@ -50,13 +49,9 @@ def begun_settings(path: Path) -> dict[str, Any] | None:
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
-    """Decide what happens to a directory that may hold an earlier run, and make it ready.
+    """Decide what happens to a directory that may hold an earlier run, and make it ready; returns it.
 
-    Returns:
-        The directory, which exists then.
-
-    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) holds something that is not a
-    run.
+    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) something that is no run.
     """
     if behavior_if_exists not in get_args(Behavior):
         raise ConfigError(f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}")
@@ -68,9 +63,7 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
         if occupied:
             _decide(path, behavior_if_exists)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise ConfigError(
             f"log_path={path} cannot be used: {error.strerror or error}; choose another directory"
@@ -123,7 +116,7 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{path} was written by another version of code-rl (format {resolved.get('format')}; this one has "
                 f"{FORMAT}): resume it with that one"
             )
-    return {name: value for name, value in settings.items() if name not in RETIRED}
+    return settings
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:

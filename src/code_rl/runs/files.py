@@ -1,23 +1,56 @@
-"""Files that survive a cut: atomic replacement, appended lines that reach the disk, and reading lines back."""
+"""Files that survive a cut: atomic replacement, appended lines that reach the disk, reading lines back; and one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from code_rl.errors import ConfigError
+
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
 TEMPORARY = ".tmp"
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 CRC = b'{"crc": "'
 BODY = len(CRC) + 8 + len(b'", ')
 """Where the record of a sealed line goes on after its checksum."""
+
+
+@contextlib.contextmanager
+def writes(out: object, kind: str = "folder") -> Iterator[None]:
+    """What the system says of an `out=` that the block cannot write is a ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}; choose another {kind}") from error
+
+
+def make_folder(out: Path) -> Path:
+    """The folder of `out=`, tried by writing. Raises ConfigError."""
+    with writes(out):
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    return out
+
+
+def check_out(out: Path, holds: Callable[[Path], bool], what: str) -> None:
+    """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not hold an earlier `what`."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"out={out} is a file; give a folder")
+    with writes(out):
+        occupied = out.is_dir() and any(out.iterdir())
+    if occupied and not holds(out):
+        raise ConfigError(f"out={out} is not empty and holds no {what}; choose another folder")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -60,6 +93,19 @@ def append_whole(file: io.FileIO, data: bytes) -> None:
 
 def _private(path: Path, how: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+
+
+def lock_file(handle: int, *, shared: bool = False) -> bool:
+    """Hold a lock on an open file until it is closed. False on a file system without locks; raises BlockingIOError where another process holds it."""
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _WITHOUT_LOCKS:
+            return False
+        if error.errno == errno.EACCES:  # how NFS says it
+            raise BlockingIOError(*error.args) from error
+        raise
+    return True
 
 
 def sync_directory(path: Path) -> None:
@@ -150,6 +196,13 @@ def unseal(line: bytes) -> dict[str, Any] | None:
         return None
     record: dict[str, Any] = json.loads(body)
     return record
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, with their ends. Nothing if it is missing."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from file
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

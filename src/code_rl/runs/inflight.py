@@ -21,6 +21,7 @@ from code_rl.runs.files import (
     drop_torn_line,
     mark_of,
     open_private_bytes,
+    raw_lines,
     seal,
     sync_directory,
     unseal,
@@ -124,7 +125,7 @@ class InFlight:
 class Slot:
     """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known.
 
-    `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened.
+    `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened. Without a `path` nobody keeps it.
     """
 
     def __init__(self, path: Path | None = None, place: int = 0, attempt: int = 0) -> None:
@@ -137,11 +138,6 @@ class Slot:
         self.verdicts: dict[Program, Verdict] = {}
         self.policy_step: int | None = None
         self.sample_s = 0.0
-
-    @classmethod
-    def nowhere(cls) -> Slot:
-        """For a group that nobody keeps."""
-        return cls()
 
     def open(self, request: Request) -> None:
         """Take what an earlier process got for the same request."""
@@ -200,13 +196,7 @@ def steps_in(folder: Path) -> list[int]:
 
 def read_inflight(path: Path) -> Iterator[dict[str, Any]]:
     """The whole records of one step's file; what is torn or altered is left out."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            record = unseal(line)
-            if record is not None:
-                yield record
+    return filter(None, map(unseal, raw_lines(path)))
 
 
 def read_slots(path: Path) -> dict[tuple[int, int], Slot]:

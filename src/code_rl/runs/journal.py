@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.budget import Tokens
-from code_rl.runs.files import JsonLines, Mark, drop_torn_line, unseal, write_lines_atomically
+from code_rl.runs.files import JsonLines, Mark, drop_torn_line, raw_lines, unseal, write_lines_atomically
 
 JOURNAL = "journal.jsonl"
 TRAINED = "trained.jsonl"
@@ -77,16 +77,13 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     """The events up to the first torn or altered line, each with the offset at which its line ends."""
-    if not path.exists():
-        return
     end = 0
-    with path.open("rb") as file:
-        for line in file:
-            entry = unseal(line)
-            if entry is None or not isinstance(entry.get("event"), str):
-                return
-            end += len(line)
-            yield entry, end
+    for line in raw_lines(path):
+        entry = unseal(line)
+        if entry is None or not isinstance(entry.get("event"), str):
+            return
+        end += len(line)
+        yield entry, end
 
 
 def checksum(entry: Mapping[str, Any]) -> int:
@@ -150,7 +147,7 @@ class History:
             self.sampled[step] = _request(entry, several=True)
         elif event == "refill":
             self.refilled[(step, _whole(entry["place"]), _whole(entry["attempt"]))] = _request(entry, several=False)
-        elif event == "train" and "tokens" in entry:
+        elif event == "train":
             self.trained[(step, _whole(entry["first"]))] = _whole(entry["tokens"])
         elif event == "evaluate":
             self.evaluating[step] = {**entry, "worst": _tokens(entry["worst"])}
@@ -177,11 +174,11 @@ class History:
         """
         lost = Tokens(train=sum(tokens for at, tokens in self.trained.items() if at[0] >= step))
         for at, entry in self.sampled.items():
-            if at >= step and "prompt_tokens" in entry:
+            if at >= step:
                 for place, prompt in enumerate(entry["prompt_tokens"]):
                     lost += _asked(completions - drawn(at, place, 0), prompt, entry["max_tokens"])
         for (at, place, attempt), entry in self.refilled.items():
-            if at >= step and "prompt_tokens" in entry:
+            if at >= step:
                 missing = completions - drawn(at, place, attempt)
                 lost += _asked(missing, entry["prompt_tokens"], entry["max_tokens"])
         for entry in self.evaluating.values():
@@ -200,12 +197,11 @@ def _tokens(counts: Mapping[str, object]) -> Tokens:
 
 
 def _request(entry: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
-    """A `sample` or `refill` event. Prompt lengths, where there are any, are whole numbers."""
+    """A `sample` or `refill` event, whose prompt lengths are whole numbers."""
     if several and not all(isinstance(entry[name], list) for name in ("problems", "seeds")):
         raise TypeError("problems and seeds stand in lists")
-    if "prompt_tokens" in entry:
-        for count in (entry["max_tokens"], *(entry["prompt_tokens"] if several else [entry["prompt_tokens"]])):
-            _whole(count)
+    for count in (entry["max_tokens"], *(entry["prompt_tokens"] if several else [entry["prompt_tokens"]])):
+        _whole(count)
     return dict(entry)
 
 

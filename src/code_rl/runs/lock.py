@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import socket
@@ -14,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.runs.files import TEMPORARY
+from code_rl.runs.files import TEMPORARY, lock_file
 
 LOCK = "lock"
 ATTEMPTS = 5
-_UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class RunLock:
@@ -74,19 +71,21 @@ def lock_run(log_path: Path) -> RunLock:
 
 
 def _hold(handle: int, log_path: Path) -> None:
+    """Lock it; on a file system without locks, see that whoever wrote into it is gone."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        if lock_file(handle):
+            return
         owner = _read(handle)
-        if error.errno in _UNSUPPORTED:
-            if owner is None or not _alive(owner):
-                return
-        elif error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise ConfigError(
-                f"log_path={log_path} cannot be locked: {error.strerror}; choose another directory"
-            ) from error
-        who = _in_words(owner) if owner is not None else "another process"
-        raise ConfigError(f"log_path={log_path} is in use by {who}; wait for it, or choose another log_path") from error
+        if owner is None or not _alive(owner):
+            return
+    except BlockingIOError:
+        owner = _read(handle)
+    except OSError as error:
+        raise ConfigError(
+            f"log_path={log_path} cannot be locked: {error.strerror}; choose another directory"
+        ) from error
+    who = _in_words(owner) if owner is not None else "another process"
+    raise ConfigError(f"log_path={log_path} is in use by {who}; wait for it, or choose another log_path")
 
 
 def _is_at(path: Path, handle: int) -> bool:

@@ -320,9 +320,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "verdict": verdict.kind.value,
         "passed": verdict.passed,
         "total": verdict.total,
-        "failure": None
-        if failure is None
-        else {name: value for name, value in asdict(failure).items() if value is not None},
+        "failure": failure and {name: value for name, value in asdict(failure).items() if value is not None},
         "truncated": turn.truncated,
         "tokens": list(turn.tokens),
         "logprobs": list(turn.logprobs),

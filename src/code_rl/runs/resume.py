@@ -222,7 +222,7 @@ class Fork:
     def plant(self, config: Config, log_path: Path, say: Callable[[str], None]) -> None:
         """Make `log_path` the directory of a run that was cut at the checkpoint. Idempotent."""
         state = Start(self.step, self.record).state_path(self.run)
-        marks = {name: Mark(*mark) for name, mark in self.record["marks"].items()}
+        marks = _marks(self.record)
         # Where a setting differs that a resumed run would keep, what was sampled and judged ahead is of other settings.
         redecides = not set(changed_settings(self.was, config)).isdisjoint(self.changed(config))
         for name, mark in list(marks.items()):

@@ -23,6 +23,8 @@ PROJECT = "code-rl"
 MAX_FAILURES = 5
 """Failures in a row after which a tracker is left alone."""
 
+Tracker = tuple[Callable[[Mapping[str, float], int], object], Callable[[], object]]
+"""A connected one: what keeps a step's metrics, and what finishes."""
 logger = logging.getLogger("code_rl")
 
 
@@ -49,13 +51,13 @@ def open_trackers(names: Sequence[str], log_dir: Path) -> list[Guarded]:
 class Guarded:
     """A tracker whose failures are counted and logged, and do not reach the run."""
 
-    def __init__(self, name: str, make: Callable[[Path, Mapping[str, Any]], Any], log_dir: Path) -> None:
+    def __init__(self, name: str, make: Callable[[Path, Mapping[str, Any]], Tracker], log_dir: Path) -> None:
         self.name = name
         self.failures = 0
         self._in_a_row = 0
         self._make = make
         self._log_dir = log_dir
-        self._tracker: Any = None
+        self._tracker: Tracker | None = None
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
         """Connect, and keep the run's settings."""
@@ -64,13 +66,14 @@ class Guarded:
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Keep one step's finite numbers."""
         if self._tracker is not None:
-            self._try(lambda: self._tracker.log(numbers(metrics), 0 if step is None else step))
+            log, _ = self._tracker
+            self._try(lambda: log(numbers(metrics), step or 0))
 
     def close(self) -> None:
         """Finish. Idempotent."""
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
-            self._try(tracker.close)
+            self._try(tracker[1])
 
     def _try(self, act: Callable[[], Any]) -> None:
         if self._in_a_row >= MAX_FAILURES:
@@ -86,131 +89,95 @@ class Guarded:
             self._in_a_row = 0
 
 
-class Wandb:
+def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     """Weights & Biases. Without a key it records offline, for `wandb sync`."""
+    import wandb
 
-    def __init__(self, log_dir: Path, config: Mapping[str, Any]) -> None:
-        import wandb
-
-        mode = os.environ.get("WANDB_MODE") or (None if _wandb_key() else "offline")
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=log_dir.name,
-            id=re.sub(r"[^A-Za-z0-9_-]", "-", log_dir.name)[-64:],
-            resume="allow",
-            dir=str(log_dir),
-            config=dict(config),
-            mode=mode,
-            settings=wandb.Settings(console="off", quiet=True),
-        )
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")  # its own counter has no step −1, which is the baseline
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """One row."""
-        self._run.log({"step": step, **values})
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=log_dir.name,
+        id=re.sub(r"[^A-Za-z0-9_-]", "-", log_dir.name)[-64:],
+        resume="allow",
+        dir=str(log_dir),
+        config=dict(config),
+        mode=os.environ.get("WANDB_MODE") or (None if _wandb_key() else "offline"),
+        settings=wandb.Settings(console="off", quiet=True),
+    )
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")  # its own counter has no step −1, which is the baseline
+    return lambda values, step: run.log({"step": step, **values}), run.finish
 
 
-class Tensorboard:
+def tensorboard(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     """TensorBoard event files in the run directory; needs neither TensorFlow nor torch."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    def __init__(self, log_dir: Path, config: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.types_pb2 import DT_STRING
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    writer = EventFileWriter(str(log_dir / "tensorboard"))
 
-        self._event, self._summary = Event, Summary
-        self._writer = EventFileWriter(str(log_dir / "tensorboard"))
-        text = "```\n" + json.dumps(config, indent=2, default=str) + "\n```"
-        tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-        plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-        self._add(Summary(value=[Summary.Value(tag="settings", metadata=plugin, tensor=tensor)]), 0)
+    def add(values: list[Any], step: int) -> None:
+        writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        writer.flush()
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """One event with a scalar for each metric."""
-        scalars = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._add(self._summary(value=scalars), step)
-
-    def _add(self, summary: Any, step: int) -> None:
-        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the event file."""
-        self._writer.close()
+    text = "```\n" + json.dumps(config, indent=2, default=str) + "\n```"
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+    plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    add([Summary.Value(tag="settings", metadata=plugin, tensor=tensor)], 0)
+    return (
+        lambda values, step: add([Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()], step),
+        writer.close,
+    )
 
 
-class Trackio:
+def trackio(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     """Trackio's local database (`trackio show` displays it)."""
+    import trackio
 
-    def __init__(self, log_dir: Path, config: Mapping[str, Any]) -> None:
-        import trackio
-
-        self._run = trackio.init(
-            project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-            name=log_dir.name,
-            config=json.loads(json.dumps(config, default=str)),
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """One row."""
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+    run = trackio.init(
+        project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+        name=log_dir.name,
+        config=json.loads(json.dumps(config, default=str)),
+        resume="allow",
+        embed=False,
+        auto_log_gpu=False,
+        auto_log_cpu=False,
+    )
+    return lambda values, step: run.log(dict(values), step=step), run.finish
 
 
-class Mlflow:
+def mlflow(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     """MLflow: the server of `MLFLOW_TRACKING_URI`, else a database file in the run directory."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
 
-    def __init__(self, log_dir: Path, config: Mapping[str, Any]) -> None:
-        from mlflow import MlflowClient
-        from mlflow.entities import Metric, Param
+    client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{log_dir / 'mlflow.db'}")
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+    known = client.get_experiment_by_name(name)
+    experiment = client.create_experiment(name) if known is None else known.experiment_id
+    tag = {"code_rl.log_path": str(log_dir)}
+    wanted = "tags.`code_rl.log_path` = '" + str(log_dir).replace("'", "''") + "'"
+    earlier = client.search_runs([experiment], wanted, max_results=1)
+    run = earlier[0] if earlier else client.create_run(experiment, tags=tag, run_name=log_dir.name)
+    run_id = run.info.run_id
+    params = [Param(_mlflow_name(key), str(value)[:5_000]) for key, value in config.items()]
+    new = [param for param in params if param.key not in run.data.params]
+    for start in range(0, len(new), 100):
+        client.log_batch(run_id, params=new[start : start + 100])
 
-        self._metric = Metric
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{log_dir / 'mlflow.db'}"
-        self._client = MlflowClient(tracking_uri=uri)
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        known = self._client.get_experiment_by_name(name)
-        experiment = self._client.create_experiment(name) if known is None else known.experiment_id
-        tag = {"code_rl.log_path": str(log_dir)}
-        wanted = "tags.`code_rl.log_path` = '" + str(log_dir).replace("'", "''") + "'"
-        earlier = self._client.search_runs([experiment], wanted, max_results=1)
-        run = earlier[0] if earlier else self._client.create_run(experiment, tags=tag, run_name=log_dir.name)
-        self._run_id = run.info.run_id
-        params = [Param(_mlflow_name(key), str(value)[:5_000]) for key, value in config.items()]
-        new = [param for param in params if param.key not in run.data.params]
-        for start in range(0, len(new), 100):
-            self._client.log_batch(self._run_id, params=new[start : start + 100])
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """One batch with all metrics of a step."""
+    def log(values: Mapping[str, float], step: int) -> None:
         now = int(1000 * time.time())
-        metrics = [self._metric(_mlflow_name(name), value, now, step) for name, value in values.items()]
+        metrics = [Metric(_mlflow_name(name), value, now, step) for name, value in values.items()]
         for start in range(0, len(metrics), 1000):
-            self._client.log_batch(self._run_id, metrics=metrics[start : start + 1000])
+            client.log_batch(run_id, metrics=metrics[start : start + 1000])
 
-    def close(self) -> None:
-        """Mark the run as finished."""
-        self._client.set_terminated(self._run_id)
+    return log, lambda: client.set_terminated(run_id)
 
 
-TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Any]] = {
-    "wandb": Wandb,
-    "tensorboard": Tensorboard,
-    "trackio": Trackio,
-    "mlflow": Mlflow,
+TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+    each.__name__: each for each in (wandb, tensorboard, trackio, mlflow)
 }
 
 

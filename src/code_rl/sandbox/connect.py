@@ -14,6 +14,7 @@ EXECUTOR_DOC = (
     "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else this machine's, else one started here);\n"
     "or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded."
 )
+ISOLATION_DOC = "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
 
 
 def resolve_executor(executor: str) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+import aiohttp
+
+from code_rl.errors import ConfigError
 from code_rl.problems.native import format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 
@@ -33,25 +36,51 @@ def outcome_of(score: object, pays_at: float, said: str) -> Outcome:
     return Outcome(number >= pays_at, said)
 
 
-class Grader(Protocol):
-    """A target of the audit."""
+class Grader:
+    """A target of the audit. `problems`: of those with plain tests, the forms that it takes: `stdin`, `call`, or `all`."""
 
     name: str
+    problems = "all"
 
     def takes(self, problem: Problem) -> bool:
         """Whether it can be asked about such a problem."""
+        return is_plain(problem, self.problems)
 
     async def check(self) -> None:
         """Raise ConfigError when it cannot be asked at all."""
 
     async def grade(self, problem: Problem, code: str) -> Outcome:
         """Put one program to it. Failures of the grader are an outcome, not an exception."""
+        raise NotImplementedError
 
     async def renew(self) -> None:
         """Begin anew where what ran may have changed it."""
 
     async def aclose(self) -> None:
         """Give back what it holds."""
+
+
+class OverHttp(Grader):
+    """One that is asked over HTTP, by `session`, which `check` opens and leaves to `aclose`."""
+
+    session: aiohttp.ClientSession
+
+    async def check(self) -> None:
+        """See that it answers. Raises ConfigError."""
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        why = await self.silence()
+        if why is not None:
+            await self.aclose()
+            raise ConfigError(f"{why}; start it first")
+
+    async def silence(self) -> str | None:
+        """Why it cannot be asked, or None."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if hasattr(self, "session"):
+            await self.session.close()
 
 
 def completion(code: str) -> str:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from code_rl.audit.checklist import one_line
-from code_rl.audit.graders.base import Outcome, is_plain, outcome_of, shapes
+from code_rl.audit.graders.base import Grader, Outcome, outcome_of, shapes
 from code_rl.audit.process import SAID, Process, start
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
@@ -21,7 +21,7 @@ _START_S = 300.0
 _CALLS = Path(__file__).with_name("calls.py")
 
 
-class Function:
+class Function(Grader):
     """`package.module:function`, called as `shape` says."""
 
     def __init__(
@@ -38,17 +38,13 @@ class Function:
         target = os.path.expanduser(target)
         self.name = f"{target} ({shape})"
         self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
-        self._takes = takes
+        self.problems = takes
         self._folder = os.path.dirname(os.path.abspath(target.rpartition(":")[0])) if ".py:" in target else os.getcwd()
         self._python, self._pays_at, self._timeout_s, self._confined = python, pays_at, timeout_s, confined
         self._free: asyncio.LifoQueue[Process | None] = asyncio.LifoQueue()
         self._all: set[Process] = set()
         for _ in range(places):
             self._free.put_nowait(None)
-
-    def takes(self, problem: Problem) -> bool:
-        """Problems of plain tests, of the forms that were said."""
-        return is_plain(problem, self._takes)
 
     async def check(self) -> None:
         """Start one process, which imports the function. Raises ConfigError where that fails."""
@@ -88,8 +84,8 @@ class Function:
         process = await start(self._python, _CALLS, self._spec, self._confined, self._folder)
         self._all.add(process)
         try:
-            ready = await asyncio.wait_for(process.hear(), _START_S)
-        except (TimeoutError, EOFError) as error:
+            ready = await process.ready(_START_S)
+        except EOFError as error:
             await self._end(process)
             raise ConfigError(f"grader={self._spec['target']} does not start: {one_line(str(error))}") from None
         if "failed" in ready:

@@ -7,10 +7,8 @@ import json
 import math
 from typing import Literal
 
-import aiohttp
-
-from code_rl.audit.graders.base import Outcome, is_plain, shapes
-from code_rl.errors import ConfigError, SandboxError
+from code_rl.audit.graders.base import Outcome, OverHttp, shapes
+from code_rl.errors import SandboxError
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.sandbox.fusion.protocol import PING_PATH, RUN_PATH, RunRequest, RunResponse
 from code_rl.sandbox.fusion.remote import course
@@ -20,24 +18,17 @@ Style = Literal["script", "lcb"]
 _HARNESS = "testing_util.py"
 
 
-class Fusion:
+class Fusion(OverHttp):
     """Asks `POST /run_code`."""
 
     def __init__(self, url: str, style: Style, timeout_s: float) -> None:
         self.name = f"{url} ({style})"
         self._url, self._style, self._timeout_s = url.removesuffix("/").removesuffix(RUN_PATH), style, timeout_s
-        self._session: aiohttp.ClientSession | None = None
 
-    def takes(self, problem: Problem) -> bool:
-        """Problems of plain tests."""
-        return is_plain(problem)
-
-    async def check(self) -> None:
+    async def silence(self) -> str | None:
         """Ping it."""
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        if not await ping(self._session, self._url + PING_PATH):
-            await self.aclose()
-            raise ConfigError(f"grader=fusion:{self._url} does not answer {PING_PATH}; start the server first")
+        there = await ping(self.session, self._url + PING_PATH)
+        return None if there else f"grader=fusion:{self._url} does not answer {PING_PATH}"
 
     async def grade(self, problem: Problem, code: str) -> Outcome:
         """What the server cannot run is its failure."""
@@ -78,16 +69,7 @@ class Fusion:
         return Outcome(answer.status == "Success", answer.status)
 
     async def _run(self, request: RunRequest) -> RunResponse:
-        assert self._session is not None
-        return await post_run(self._session, self._url + RUN_PATH, request, self._timeout_s)
+        return await post_run(self.session, self._url + RUN_PATH, request, self._timeout_s)
 
     def _wall(self, problem: Problem, tests: int) -> float:
         return min(self._timeout_s, 2 + tests * (problem.time_limit_s + 1))
-
-    async def renew(self) -> None:
-        """Nothing that could be done from here."""
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if self._session is not None:
-            await self._session.close()

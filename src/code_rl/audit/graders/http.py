@@ -24,7 +24,7 @@ from typing import Any
 
 import aiohttp
 
-from code_rl.audit.graders.base import Outcome, is_plain, outcome_of, shapes
+from code_rl.audit.graders.base import Outcome, OverHttp, outcome_of, shapes
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.settings import suggestion
@@ -128,35 +128,28 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{place} {key}")
 
 
-class Http:
+class Http(OverHttp):
     """Asks with one POST a program."""
 
     def __init__(self, description: Description, timeout_s: float) -> None:
         self.name = description.url
         self._description = description
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10)
-        self._session: aiohttp.ClientSession | None = None
+        self.problems = description.takes
 
-    def takes(self, problem: Problem) -> bool:
-        """Problems of plain tests, of the forms that the description says."""
-        return is_plain(problem, self._description.takes)
-
-    async def check(self) -> None:
-        """See that there is somebody: any answer of HTTP will do."""
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    async def silence(self) -> str | None:
+        """Any answer of HTTP will do."""
         try:
-            async with self._session.get(self._description.url, timeout=aiohttp.ClientTimeout(total=20)):
-                return
+            async with self.session.get(self._description.url, timeout=aiohttp.ClientTimeout(total=20)):
+                return None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            await self.aclose()
-            raise ConfigError(f"{self._description.url} does not answer ({error}); start the grader first") from None
+            return f"{self._description.url} does not answer ({error})"
 
     async def grade(self, problem: Problem, code: str) -> Outcome:
         """Anything but an answer with a score is a failure of the grader."""
-        assert self._session is not None
         body = filled(self._description.request, shapes(problem, code))
         try:
-            async with self._session.post(
+            async with self.session.post(
                 self._description.url, json=body, headers=self._description.headers, timeout=self._timeout
             ) as response:
                 text = await response.text(errors="replace")
@@ -165,14 +158,6 @@ class Http:
         except (aiohttp.ClientError, OSError, LookupError, ValueError) as error:  # LookupError: a charset such as hex
             return Outcome(None, f"{type(error).__name__}: {error}"[:SAID], isinstance(error, TimeoutError))
         return read_answer(text, self._description)
-
-    async def renew(self) -> None:
-        """Nothing that could be done from here."""
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
 
 
 def filled(template: Any, values: Mapping[str, Any]) -> Any:

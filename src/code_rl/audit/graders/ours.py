@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from code_rl.audit.graders.base import Outcome
+from code_rl.audit.graders.base import Grader, Outcome
 from code_rl.errors import CodeRLError
 from code_rl.problems.problem import Problem
 from code_rl.reward.judge import judge
@@ -10,7 +10,7 @@ from code_rl.sandbox.connect import check_executor
 from code_rl.sandbox.executor import Executor
 
 
-class Ours:
+class Ours(Grader):
     """`code_rl.judge`."""
 
     def __init__(self, executor: Executor) -> None:
@@ -32,9 +32,6 @@ class Ours:
         except CodeRLError as error:
             return Outcome(None, str(error))
         return Outcome(None if verdict.ours else verdict.correct, verdict.kind.value)
-
-    async def renew(self) -> None:
-        """Nothing: a program changes nothing."""
 
     async def aclose(self) -> None:
         """Close the sandbox."""

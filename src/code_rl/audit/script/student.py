@@ -60,13 +60,12 @@ class Student:
         spec = {"file": str(self.file)}
         self._process = process = await start(self._python, _CALLS, spec, self._confined, str(self.file.parent))
         try:
-            ready = await asyncio.wait_for(process.hear(), _START_S)
-        except (TimeoutError, EOFError) as error:
+            ready = await process.ready(_START_S)
+        except EOFError as error:
             await self._end()
             if UNCONFINED in str(error):
                 raise ConfigError(f"script={self.file}: {error}") from None
-            why = f"not within {_START_S:g} s" if isinstance(error, TimeoutError) else str(error)
-            ready = {"failed": f"{why}; guard what trains by if __name__ == '__main__'"}
+            ready = {"failed": f"{error}; guard what trains by if __name__ == '__main__'"}
         if "failed" in ready:
             await self._end()
             raise SilentError("does_not_load", why=ready["failed"])

@@ -11,7 +11,6 @@ samplers/SAMPLER.json, SAMPLER.safetensors    a sampling session; its weights ar
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import CheckpointError, ConfigError
-from code_rl.runs.files import write_atomically
+from code_rl.runs.files import lock_file, write_atomically
 
 from .wire import bad, unknown
 
@@ -106,7 +105,7 @@ class Store:
         except OSError as error:
             raise ConfigError(f"state_dir={folder} cannot be used: {error.strerror}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._lock)
         except OSError as error:
             os.close(self._lock)
             raise ConfigError(f"state_dir={folder} is in use by another server; choose another folder") from error

@@ -13,7 +13,7 @@ from typing import Any
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import decode_private_tests
 from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, filled, from_json
-from code_rl.problems.sources.testcases import MAX_SOLUTIONS, finish, solutions
+from code_rl.problems.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
 
 PYTHON3 = (3, "PYTHON3")
 """How CodeContests marks a solution in Python 3: the class number, or its name."""
@@ -28,7 +28,7 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Unsettled:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
-    return finish(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
+    return with_tests_of(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
 
 
 def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
@@ -42,7 +42,7 @@ def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
         day = date.fromisoformat(str(row.get("date"))[:10]).isoformat()
     except ValueError:
         day = None
-    return finish(_draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object))
+    return with_tests_of(_draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object))
 
 
 def read_code_contests(row: Row, origin: Origin) -> Problem:
@@ -89,7 +89,7 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Unsettled:
         tests=(),
         source=origin.source,
     )
-    return finish(draft, tests)
+    return with_tests_of(draft, tests)
 
 
 def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
@@ -126,7 +126,7 @@ def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
         meta=labels,
     )
     tests = decode_private_tests(field(row, "test", str))
-    return finish(draft, tests, text_calls=True)
+    return with_tests_of(draft, tests, text_calls=True)
 
 
 def _own_id(row: Row, origin: Origin) -> str:

@@ -9,7 +9,7 @@
 
 Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result as JSON text) are exact. The other call shapes
 hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and a result that is a list of one item for that
-item; `finish` gives every `Reading`: a way to take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
+item; `with_tests_of` gives every `Reading`: a way to take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
 decided here: `problems.settle` runs the row's own solutions.
 """
 
@@ -201,7 +201,7 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     return [_to_row(test, fn_name) for test in tests]
 
 
-def finish(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Unsettled:
+def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Unsettled:
     """`draft` (no tests yet) with the tests of `raw`. Raises RowError for a shape that is not known.
 
     `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to find out.

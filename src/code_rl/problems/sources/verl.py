@@ -16,7 +16,7 @@ from code_rl.problems.prompts import REQUEST
 from code_rl.problems.sources.asserts import fold, read_statements
 from code_rl.problems.sources.leetcode import check_tests
 from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, from_json
-from code_rl.problems.sources.testcases import CALL_PRELUDE, finish, solutions, with_calls
+from code_rl.problems.sources.testcases import CALL_PRELUDE, solutions, with_calls, with_tests_of
 
 NODE_PRELUDE = """\
 class ListNode:
@@ -75,7 +75,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Unsettled:
         return _functional(draft, tests["functional"])
     if not isinstance(tests, list | dict) or (isinstance(tests, dict) and not {"inputs", "input"} & tests.keys()):
         raise RowError("not_tests", f"reward_model.ground_truth holds {str(tests)[:80]!r}")
-    return finish(draft, tests)
+    return with_tests_of(draft, tests)
 
 
 def _asked(prompt: Any) -> str:

@@ -14,11 +14,12 @@ const CHARTS = [
   { id: "ratio", title: "Largest |ratio − 1|", zero: 1e-5, keys: [["ratio_max", "largest |p/q − 1|"]] },
   { id: "clip", title: "Tokens clipped", ...SHARE, keys: [["clip_fraction", "clipped"]] },
   { id: "reference", title: "KL to the first model", keys: [["kl_reference", "KL estimate"]] },
-  { id: "entropy", title: "Entropy estimate", note: "Mean surprise per sampled token, in nats.", keys: [["entropy", "entropy"], ["rollouts/entropy", "surprise of samples"]] },
+  { id: "entropy", title: "Entropy estimate", note: "Mean surprise per sampled token, in nats.", keys: [["entropy", "entropy"]] },
   { id: "length", title: "Response length", note: "Tokens per completion.", keys: [["rollouts/length_mean", "mean"], ["rollouts/length_max", "longest"]] },
   { id: "truncated", title: "Cut off at max_tokens", ...SHARE, keys: [["truncated_rate", "truncated"]] },
+  { id: "masked", title: "Completions masked", note: "Not trained on, by reason.", keys: [["masked/overlong", "too long"], ["masked/sandbox_error", "no verdict"], ["masked/checker_error", "broken checker"]] },
   { id: "skipped", title: "Groups skipped", keys: [["groups_skipped", "skipped"], ["groups_total", "all"], ["groups_refilled", "drawn anew"]] },
-  { id: "staleness", title: "Staleness", note: "Optimizer steps between sampling and training.", keys: [["staleness/mean", "mean"],  ["staleness", "staleness"]] },
+  { id: "staleness", title: "Staleness", note: "Optimizer steps between sampling and training.", keys: [["staleness/mean", "mean"]] },
   { id: "tokens", title: "Tokens per step", keys: [["tokens/completion", "completions"], ["tokens/prompt", "prompts"]], format: compact },
   { id: "rate", title: "Completion tokens per second", kind: "rate", format: compact },
 ];
@@ -26,7 +27,7 @@ const TIME_CHART = { id: "time", title: "Seconds per step", kind: "stack", tall:
   keys: [["time/sample", "sample", "--c1"], ["time/score", "score", "--c2"], ["time/train", "train", "--c3"], ["time/wait", "wait", "--c6"], ["time/eval", "evaluate", "--c4"]] };
 const VERDICT_CHART = { id: "verdicts", title: "Verdicts over time", kind: "stack", tall: true, share: true, ...SHARE,
   keys: Object.entries(VERDICTS).map(([name, each]) => [`verdicts/${name}`, words(name), each.color]) };
-const HEALTH_CHART = { id: "health", title: "Sandbox trouble", keys: [["verdicts/sandbox_error", "no verdict"], ["sandbox/retries", "retries"], ["masked/overlong", "masked: too long"], ["masked/sandbox_error", "masked: no verdict"], ["masked/checker_error", "masked: broken checker"]] };
+const HEALTH_CHART = { id: "health", title: "Sandbox trouble", keys: [["verdicts/sandbox_error", "no verdict"], ["sandbox/retries", "retries"]] };
 const KNOWN = new Set([...CHARTS, TIME_CHART, VERDICT_CHART, HEALTH_CHART].flatMap((chart) => (chart.keys || []).map(([key]) => key)).concat(["time/step", "n_datums"]));
 
 /* Gaps between ticks of steps, which are whole and count from 0, as on the console; an evaluation before training stands at −1. */

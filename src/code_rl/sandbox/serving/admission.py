@@ -13,6 +13,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Where a server may listen without a thought."""
 
 
+def url_of(host: str, port: int) -> str:
+    """The address of a server that listens there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 class NotTakenError(Exception):
     """A request is not taken; `status` is the HTTP status. With `retry_after_s` it may come back then."""
 

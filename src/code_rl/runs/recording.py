@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from code_rl.reward.extract import extract_code
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.directory import METRICS, is_run, read_config, settings_of
+from code_rl.runs.files import raw_lines
 from code_rl.runs.journal import JOURNAL, TRAINED, Logprobs, read_journal, read_trained_line
 from code_rl.runs.recorder import ROLLOUTS
 from code_rl.settings import make_settings
@@ -25,11 +26,14 @@ UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, Re
 """What reading a record of the wrong shape can raise."""
 
 
+UNRECORDED = {each.name for each in fields(Verdict)} - {"kind", "passed", "total", "failure"}
+
+
 class RecordedVerdict(Verdict):
     """A verdict as `rollouts.jsonl` has it. A reward that reads what is not there cannot be replayed, and is told so."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("rule", "cpu_s", "wall_s", "transcript"):
+        if name in UNRECORDED:
             raise LookupError(
                 f"a recording keeps no {name} of a verdict, so that a reward that reads it cannot be replayed"
             )
@@ -38,7 +42,7 @@ class RecordedVerdict(Verdict):
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """One line of `rollouts.jsonl`: its place, the group with its verdicts, and the credit that the run gave."""
+    """One line of `rollouts.jsonl`: its place, the group (its problem without tests), and the credit that the run gave."""
 
     step: int
     place: int
@@ -95,16 +99,18 @@ class Recording:
             for entry in read_journal(self.log_path / JOURNAL)
             if entry.get("event") == "sample" and isinstance(entry.get("step"), int)
         }
-        seen = -1
+        without, seen = sorted(metrics), -1
+
+        def recorded(step: int, groups: list[RecordedGroup]) -> RecordedStep:
+            return RecordedStep(step, groups, metrics.get(step), answers.get(step), sampled.get(step))
+
         for step, lines in itertools.groupby(self._groups(), key=lambda line: line.step):
             if step <= seen:
                 raise DataError(f"{self.log_path / ROLLOUTS}: step {step} comes after step {seen}")
-            for absent in [known for known in sorted(metrics) if seen < known < step]:
-                yield RecordedStep(absent, [], metrics[absent], answers.get(absent), sampled.get(absent))
+            yield from (recorded(absent, []) for absent in without if seen < absent < step)
             seen = step
-            yield RecordedStep(step, list(lines), metrics.get(step), answers.get(step), sampled.get(step))
-        for absent in [known for known in sorted(metrics) if known > seen]:
-            yield RecordedStep(absent, [], metrics[absent], answers.get(absent), sampled.get(absent))
+            yield recorded(step, list(lines))
+        yield from (recorded(absent, []) for absent in without if absent > seen)
 
     def _groups(self) -> Iterator[RecordedGroup]:
         path = self.log_path / ROLLOUTS
@@ -134,18 +140,15 @@ class Recording:
 
     def _lines(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         """Numbered objects of a file; a torn last line is left out with a notice, any other that cannot be read is an error."""
-        if not path.exists():
-            return
         try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if not line.endswith(b"\n"):
-                        self.notices.append(f"{path.name}: the last line is torn and was left out")
-                        return
-                    record = json.loads(line)
-                    if not isinstance(record, dict):
-                        raise DataError(f"{path} line {number} is no object")
-                    yield number, record
+            for number, line in enumerate(raw_lines(path), 1):
+                if not line.endswith(b"\n"):
+                    self.notices.append(f"{path.name}: the last line is torn and was left out")
+                    return
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise DataError(f"{path} line {number} is no object")
+                yield number, record
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path} line {number} cannot be read: {error}") from error
         except OSError as error:
@@ -165,7 +168,7 @@ def _group(record: Mapping[str, Any]) -> RecordedGroup:
     rows = record["completions"]
     prompt = tuple(_is(token, int) for token in record["prompt_tokens"])
     group = Group(
-        problem=Problem(id=_is(record["problem_id"], str), statement="", tests=()),
+        problem=Problem(_is(record["problem_id"], str), _is(record["statement"], str), tests=()),
         trajectories=tuple(_trajectory(row, prompt) for row in rows),
         sample_s=0.0,
         max_tokens=_is(record["max_tokens"], int),
