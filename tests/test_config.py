@@ -42,7 +42,6 @@ def test_unreadable_words_are_refused(words, message):
 @pytest.mark.parametrize(
     ("verb", "given", "meant"),
     [
-        ("rejudge", "run", "log_path"),
         ("replay", "checkpoint", "log_path"),
         ("report", "run", "log_path"),
         ("train", "run", "log_path"),

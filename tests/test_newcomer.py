@@ -182,4 +182,6 @@ def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
     slot.keep_verdict((False, "print(3)"), Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5))
     again = inflight.InFlight(tmp_path).slot((0, 0, 0))
     again.open(request)
-    assert again.verdicts[False, "print(3)"].peak_mb == 12.5
+    found = again.verdicts[False, "print(3)"]
+    assert isinstance(found, Roomy)
+    assert found.peak_mb == 12.5

@@ -233,7 +233,7 @@ async def open_run_again(log_path: Path) -> Opened:
     config, _, resumes = prepare({"log_path": str(log_path), "executor": UNREACHABLE})
     assert resumes
     async with contextlib.AsyncExitStack() as stack:
-        console = Console(config.max_steps, 0, RichConsole(file=text, width=100_000))
+        console = Console(config.max_steps, RichConsole(file=text, width=100_000))
         run = await assemble(config, log_path, resumes, console, asyncio.Event(), stack)
         left_out = ("executor", "log_path", "behavior_if_log_dir_exists")
         settings = {k: v for k, v in chz.asdict(config).items() if k not in left_out}

@@ -16,7 +16,6 @@ from code_rl.commands.verdict_files import VerdictLog
 from code_rl.errors import InputError
 from code_rl.preparation.bench import Bench
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.runs import files
 from code_rl.runs.lock import lock_run
 
 
@@ -28,7 +27,7 @@ def run_locked(folder: Path) -> Any:
 
 
 def bench(folder: Path) -> AbstractContextManager[Any]:
-    return Bench(PrepareConfig(dataset="builtin", out=str(folder)), None, "key")  # type: ignore[arg-type]  # no stage runs
+    return Bench(PrepareConfig(dataset="builtin", out=str(folder)), None, "key")  # no stage runs
 
 
 HOLDERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
@@ -57,6 +56,6 @@ def test_a_file_system_without_locks_refuses_nobody(name, number, tmp_path, monk
     def refused(*_: object) -> None:
         raise OSError(number, "no locks here")
 
-    monkeypatch.setattr(files.fcntl, "flock", refused)
+    monkeypatch.setattr("fcntl.flock", refused)
     with HOLDERS[name](tmp_path):
         pass
