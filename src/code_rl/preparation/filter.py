@@ -149,12 +149,13 @@ def _illustrates(text: str, match: re.Match[str], *, embedded: bool) -> bool:
 
 
 def _decorates(text: str, match: re.Match[str]) -> bool:
-    """Whether an embedded picture before all text is called an ornament, or a whole task follows that does not speak of it."""
-    if _WORD.search(_LINK.sub(" ", text[: match.start()])):
+    """Whether an embedded picture before all text is called an ornament, or nothing at all, and a whole task follows that does not speak of it."""
+    called = _ORNAMENT.search(match[0]) is not None
+    if not (called or match[0].startswith("![](")) or _WORD.search(_LINK.sub(" ", text[: match.start()])):
         return False
     behind = _HEADING.split(_LINK.sub(" ", text[match.end() :]), maxsplit=1)[0]
     enough = sum(1 for _ in islice(_WORD.finditer(behind), LEAST_WORDS_BESIDE)) == LEAST_WORDS_BESIDE
-    return enough and (_ORNAMENT.search(match[0]) is not None or not re.search(_PICTURE, behind, re.IGNORECASE))
+    return enough and (called or not re.search(_PICTURE, behind, re.IGNORECASE))
 
 
 def _is_drawn(text: str, match: re.Match[str]) -> bool:
