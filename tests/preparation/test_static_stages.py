@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, entry_to_json, make_entry
 from code_rl.preparation.decontaminate import Decontaminator, Exam, read_exams
-from code_rl.preparation.deduplicate import Deduplicator
-from code_rl.preparation.filter import filter_entry
+from code_rl.preparation.deduplicate import Deduplicator, in_series
+from code_rl.preparation.filter import filter_entry, needs_picture
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.text import canonical, grams, jaccard, numbers, shared, words
+from code_rl.preparation.text import canonical, grams, jaccard, numbers, pattern, shared, words
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.records import Unsettled
 from tests.corpus.rooms import data_file
@@ -548,3 +548,47 @@ def test_a_short_task_that_speaks_of_files_and_absence_is_a_statement(text: str)
 def test_a_statement_in_an_attached_file_is_none_however_much_stands_around_it() -> None:
     text = f"Please see the attached PDF for the problem statement. {'Subtask one is worth ten points. ' * 9}"
     assert filter_entry(entry(problem("p", text)), CONFIG).reason == "no_statement"
+
+
+@pytest.mark.parametrize(
+    ("statement", "sent"),
+    [
+        (
+            "The tiles are arranged as shown in the figure below. Count the ways to cover them.\n\nThe input has the following format:\n\nN M\nA_1 B_1\nA_2 B_2\n",
+            True,
+        ),
+        ("You are given the following figure. Count the paths from the left corner.", True),
+        ("Vasya is given a picture below. Count the triangles.", True),
+        ("You are given a diagram of the circuit. Refer to the diagram for the wiring.", True),
+        ("You are given a picture of a cat or a dog. The board is laid out so; see the picture below.", True),
+        (
+            "![](https://example.org/4f2a.png)\n\nEvaluate the sum above for each given x, and print it modulo 998244353 in a line of its own, with no "
+            "spaces around it and with no leading zeros, for all the x that the input holds.",
+            True,
+        ),
+        ('Write a function that takes a URL such as "http://www.example.com/logo.png" and returns its host.', False),
+        ("A list of links, e.g. https://example.org/x.jpg, is given; count the hosts.", False),
+    ],
+)
+def test_what_only_looks_like_a_drawing_or_like_data_does_not_excuse_a_picture(statement: str, sent: bool) -> None:
+    assert bool(needs_picture(statement)) is sent
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "series"),
+    [
+        (["Two Sum"], ["Two Sum II"], True),
+        (["Two Sum I"], ["Two Sum II"], True),
+        (["Smallest Score Of Array"], ["Smallest Score Of Array I"], False),
+        (["3233", "Two Sum"], ["3233", "Two Sum II"], False),
+        (["cf-1250-i"], ["cf-1250-v"], False),
+    ],
+)
+def test_parts_of_a_series_are_told_by_titles_alone(left: list[str], right: list[str], series: bool) -> None:
+    assert in_series(left, right) is series
+
+
+def test_a_word_in_front_of_a_bracket_here_and_not_there_hides_no_leak() -> None:
+    assert pattern("sort the array (0-indexed) so that the array rises") == pattern(
+        "sort the array(0-indexed) so that the array rises"
+    )

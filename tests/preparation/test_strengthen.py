@@ -151,6 +151,10 @@ def test_edges_intervals_and_grids_as_arguments_may_have_conditions_too() -> Non
         ("Find the two numbers; exactly one pair has the sum k.", True),
         ("Given a correct sequence, return its length.", True),
         ("Return the time for which a valid clock shows that text.", True),
+        ("Write a function to convert the given binary number to its decimal equivalent.", True),
+        ("Write a function to print check if the triangle is equilateral or not.", True),
+        ("Find the inverse of a modulo p where p is a prime.", True),
+        ("Alice gets a palindrome s. Print it.", True),
     ],
 )
 def test_a_word_that_only_says_what_is_asked_for_is_no_condition(statement: str, conditions: bool) -> None:

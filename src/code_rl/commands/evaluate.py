@@ -192,7 +192,9 @@ def identity(config: EvalConfig, benchmark: Benchmark, asked: Asked, plan: Plan)
         **{name: value for name, value in benchmark.facts.items() if name != "skipped"},
         "prompt": benchmark.prompt.version,
         "asked": dict(asked.facts),
-        "rule": "each problem's own, and lcb-official" if plan.both_rules else "each problem's own",
+        "rule": "each problem's own, and lcb-official (its calls in one process)"
+        if plan.both_rules
+        else "each problem's own",
         "settings": {
             "n": plan.samples,
             "greedy": plan.greedy,

@@ -1,4 +1,4 @@
-"""A second opinion on executions that have happened: the same program under another compare rule, without running it twice."""
+"""One evaluation: questions asked, samples kept, programs judged; and a second opinion on them, LiveCodeBench's own."""
 
 from __future__ import annotations
 

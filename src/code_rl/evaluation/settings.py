@@ -116,7 +116,7 @@ class EvalConfig:
     seed: int = option(0, "Seed of all draws.", AT_LEAST_0)
     rule: Literal["auto", "own", "both"] = option(
         "auto",
-        "own: each problem's compare rule. both: beside rule lcb, LiveCodeBench's own decision (lcb-official) on the same outputs.\n"
+        "own: each problem's compare rule. both: beside rule lcb, LiveCodeBench's own decision (lcb-official), of functions with all calls in one process.\n"
         "auto: both for livecodebench.",
     )
     executor: str = option("auto", EXECUTOR_DOC)

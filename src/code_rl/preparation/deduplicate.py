@@ -53,7 +53,7 @@ async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: 
         until.update(survivor.entry.digest.encode())
         return (until.hexdigest(),)
 
-    with bench.deciding("deduplicate", ("text",), ordered, on_item, about) as decisions:
+    with bench.deciding("deduplicate", ("text", "code_rl.problems.syntax"), ordered, on_item, about) as decisions:
         if decisions.waiting:
             found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
             for survivor, decision in zip(ordered, decisions.made, strict=False):  # what is known comes first
@@ -153,14 +153,20 @@ class Deduplicator:
 
 
 def in_series(left: Iterable[str], right: Iterable[str]) -> bool:
-    """True where names of one are those of another but for a Roman numeral at the end, which one of them may lack: parts of a series."""
-    parts = {part for part in map(_series, right) if len(part[0]) > 3}
-    return any(stem == other and part != other_part for stem, part in map(_series, left) for other, other_part in parts)
+    """True where titles of one are those of another but for a Roman numeral at the end, which one of them may lack: parts of a series.
+
+    Not where any name, an id too, is the same.
+    """
+    one, other = ({name.lower() for name in names} for names in (left, right))
+    if one & other:
+        return False
+    parts = {stem: part for stem, part in map(_series, other) if len(stem) > 3 and not re.search(r"\d", stem)}
+    return any(stem in parts and part != parts[stem] for stem, part in map(_series, one))
 
 
 def _series(name: str) -> tuple[str, str]:
     found = _NUMERAL.search(name.lower())
-    return (name.lower()[: found.start()], found[1]) if found else (name.lower(), "")
+    return (name[: found.start()], found[1].replace("i", "", found[1] == "i")) if found else (name, "")
 
 
 def make_sketch(entry: Entry) -> Sketch:

@@ -31,7 +31,7 @@ LEAST_WORDS, LEAST_WORDS_BESIDE = 4, 25
 _PICTURE = r"(?:figure|picture|image|diagram|illustration)s?"
 _EMBEDDED = re.compile(
     r"!\[[^\]]*\]\([^)]*\)|<(?:img|image)\b[^>]*>?|\\includegraphics(?:\[[^\]]*\])?(?:\{[^}]*\})?|\[(?:image|figure|picture)(?:\s*:[^\]]*)?\]|data:image/"
-    r"|https?://[^\s)\"'>]+\.(?:png|jpe?g|gif|svg|webp)\b",
+    r"|(?m:^[ \t]*https?://\S+\.(?:png|jpe?g|gif|svg|webp)[ \t]*$)|:[ \t]*https?://\S+\.(?:png|jpe?g|gif|svg|webp)(?![\w,\"])",
     re.IGNORECASE,
 )
 _SENDS = re.compile(
@@ -48,12 +48,16 @@ _POINTS = re.compile(
     re.IGNORECASE,
 )
 _SIGHT = ("figure", "picture", "image", "diagram", "illustration", "![", "<img", "includegraphics", "://")
-_DATA = rf"\b(?:given|represent\w*|consists? of) (?:an?|the|one|two) (?:\w+ ){{0,2}}({_PICTURE})\b|\ban? ({_PICTURE}) (?:is|as|of|consists|has|with)\b"
+_DATA = (
+    r"\b(?:given|represent\w*|consists? of) (?:an?|the|one|two) (?:(?!following|attached|accompanying|above|below)\w+ ){0,2}(image|picture)s?\b(?! (?:above|below))"
+    r"|\ban? (image|picture) (?:is|as|of|consists|has|with)\b"
+)
 """What the program works on, which is no picture of the task."""
 _ORNAMENT = re.compile(r"\b(?:logo|icon|banner|badge|avatar|header|divider)s?\b", re.IGNORECASE)
 _HEADING = re.compile(
     r"^[\s#*_]*(?:input|output|constraints?|subtasks?|scoring)\b[\s#*_:]*$", re.MULTILINE | re.IGNORECASE
 )
+_AFTER = re.compile(rf"{_HEADING.pattern}|\bformat\b", re.MULTILINE | re.IGNORECASE)
 _DRAWN = re.compile(r"(?:^(?!.*(?:[A-Za-z]{3}|\\[a-z]|[$<]))[ \t]*\S.*(?:\n|\Z)){2,}", re.MULTILINE)
 """Lines without words, two or more."""
 _TALK = ("interact", "flush")
@@ -126,7 +130,7 @@ def needs_picture(statement: str) -> str:
             return _around(task, match)
     for pattern in (_SENDS, _SHOWN, _POINTS):
         for match in pattern.finditer(task):
-            about_data = pattern is not _SHOWN and any(noun in match[0].lower() for noun in data)
+            about_data = pattern is _POINTS and any(re.fullmatch(rf"{noun}s? shows?", match[0], re.I) for noun in data)
             if not about_data and not _illustrates(task, match, embedded=False) and not _is_drawn(task, match):
                 return _around(task, match)
     return ""
@@ -155,13 +159,15 @@ def _decorates(text: str, match: re.Match[str]) -> bool:
         return False
     behind = _HEADING.split(_LINK.sub(" ", text[match.end() :]), maxsplit=1)[0]
     enough = sum(1 for _ in islice(_WORD.finditer(behind), LEAST_WORDS_BESIDE)) == LEAST_WORDS_BESIDE
-    return enough and (called or not re.search(_PICTURE, behind, re.IGNORECASE))
+    return enough and (called or not _MENTION.search(behind))
 
 
 def _is_drawn(text: str, match: re.Match[str]) -> bool:
     """Whether what is spoken of stands beside it, drawn with characters."""
-    near = text[max(0, match.start() - 300) : match.end() + 600]
-    return any(sum(sign in "/\\|_+*#=~─│┌└├" for sign in found[0]) >= 2 for found in _DRAWN.finditer(near))
+    near = text[max(0, match.start() - 300) : match.start()] + _AFTER.split(text[match.end() : match.end() + 600])[0]
+    lines = (line.strip() for found in _DRAWN.finditer(near) for line in found[0].splitlines())
+    art = " ".join(line for line in lines if not (line[:1] == line[-1:] == "|" and re.search(r"\w", line)))
+    return sum(sign in "/\\|+*#=~─│┌└├" for sign in art.replace("__", "=")) >= 2
 
 
 def _mentions(statement: str, parts: tuple[str, ...]) -> bool:

@@ -50,11 +50,11 @@ _PROPERTIES = re.compile(
 )
 """Words that name such a condition, unless they stand in what is asked for."""
 _ASKED = re.compile(
-    r"\b(?:check\w*|determines?|decide|whether|finds?|counts?|prints?|outputs?|returns?|comput\w+|calculat\w+|converts?|gets?|sums? of|number of|how many)\b"
-    r"(?:(?!\n\s*\n)[^.;:!?])*",
+    r"\b(?:check\w*|determines?|decide|whether|find|counts?|prints?|outputs?|returns?|comput\w+|calculat\w+|sums? of|number of|how many)\b"
+    r"(?:(?!\n|\b(?:where|given|(?<!true )(?<!false )if|with|such|that|modulo)\b)[^.;:!?])*",
     re.IGNORECASE,
 )
-"""What is asked for, to the end of its sentence."""
+"""What is asked for, to the end of its line or sentence, or to where it may begin to speak of what is given."""
 _PLAIN = re.compile(r"[\w ]*|[-+]?[\d.]+")
 _INTEGER, _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,17})"), re.compile(r"-?\d+\.\d+")
 

@@ -61,6 +61,7 @@ _QUOTED = re.compile(r"[`$]([A-Za-z_]\w*)[`$]")
 _DEFINED = re.compile(r"\bdef\s+(\w+)|(\w+)\s*:\s*(?:[A-Za-z])|(\w+)\s*=")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\((?!e?s\))")
 """Not the plural of `index(es)`."""
+_UNCALLED = re.compile(r"(?<!def )\b([A-Za-z_]\w*+)(?!\()")
 _HEADER = re.compile(r"^[ \t]*(?:def \w+\(.*|class \w+.*:|from \S+ import .*|import \w+(?: as \w+)?)$", re.MULTILINE)
 _EXAMPLES = re.compile(
     r"^[\s#*_-]*(?:example|sample)s?\b(?:[\s#*_]*(?:input|output|case|test|explanation)s?)?[\s\d:#*_.()-]*$"
@@ -136,8 +137,10 @@ def variable_names(statement: str, starter_code: str | None, extra: Iterable[str
 
 
 def pattern(text: str) -> list[str]:
-    """The canonical tokens, names of functions being variables too; headers of code are left out."""
-    return canonical(_HEADER.sub("", text), frozenset(name.lower() for name in _CALLED.findall(text)))
+    """The canonical tokens, names of functions being variables too; headers of code are left out. A word that also stands without a call is none."""
+    names = {name.lower() for name in _CALLED.findall(text)}
+    plain = {name.lower() for name in _UNCALLED.findall(text)} if names else set()
+    return canonical(_HEADER.sub("", text), frozenset(names - plain))
 
 
 def without_numbers(tokens: Sequence[str]) -> list[str]:
