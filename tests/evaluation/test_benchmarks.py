@@ -231,8 +231,9 @@ STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
         (METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n", "passed", "runtime_error"),
         (METHOD + STATE + "lambda self, n: seen.append(bytes(1 << 29)) or plain(self, n)", "passed", "passed"),
         ("def pairs(n):\n    while True:\n        pass\n", "time_limit", "time_limit"),
+        ("class _Module:\n    rows = 2\ndef pairs(n):\n    return [[i] * _Module.rows for i in range(n)]\n", "passed", "passed"),
     ],
-    ids=["method", "function", "tuple within", "list", "attribute", "an earlier call is needed", "default value", "no class", "memory", "time"],
+    ids=["method", "function", "tuple within", "list", "attribute", "an earlier call is needed", "default value", "no class", "memory", "time", "a class of its own"],
 )  # fmt: skip
 def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, own, official):
     tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))

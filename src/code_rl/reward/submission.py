@@ -48,7 +48,9 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
     setup, owner = meta_source(problem, "setup"), "Solution"
     if "class Solution" not in code:  # LiveCodeBench's own way to tell
         owner = "_Module"
-        setup += f"\nclass {owner}:\n    {name} = staticmethod({name})\n"
+        while owner in code:
+            owner += "_"
+        setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
     calls = ((owner, ()), *((name, test.args) for test in tests))
     whole = SequenceTest(owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop())
     return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
