@@ -160,6 +160,8 @@ class _HubRetries(logging.Filter):
 
 def _show(text: str) -> int:
     """Print it for a reader who may have seen enough before its end (`| head`)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that is not Unicode
     try:
         print(text, flush=True)
     except BrokenPipeError:

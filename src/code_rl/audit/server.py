@@ -60,7 +60,7 @@ class Audited:
         with httpx.Client(headers={"X-API-Key": self.place.key or ""}, timeout=min(self.timeout_s, _CLOSE_S)) as client:
             for model in self._models:
                 body = {"model_id": model, "type": "unload_model"}
-                client.post(f"{self._where['base_url']}/api/v1/unload_model", json=body).raise_for_status()
+                client.post(f"{self._where['base_url']}/api/v1/unload_model", json=body)
 
     def _done(self, future: Any) -> None:
         future.result(timeout=min(self.timeout_s, _CLOSE_S))

@@ -27,6 +27,7 @@ from code_rl.backends.places import place_of, resolve_backend
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError
 from code_rl.runs.directory import is_run, read_config
+from code_rl.runs.files import writes
 from code_rl.runs.recorder import read_metrics
 from code_rl.settings import make_settings
 
@@ -73,7 +74,8 @@ def export_command(given: Mapping[str, Any]) -> int:
     import transformers
 
     base = source_of(config.base_model or adapter.base_model)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    with writes(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = Path(scratch) / "export"
         folder.mkdir()

@@ -6,7 +6,6 @@ Programs run at the chosen isolation level: they may fork, but neither start oth
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 
@@ -103,7 +102,7 @@ async def _serve(config: SandboxConfig) -> None:
                     print(f"stopped the programs that ran longer than {config.shutdown_grace_s:g} s", file=sys.stderr)
         except OSError as error:
             raise ConfigError(
-                f"host={config.host} port={config.port} cannot be bound ({os.strerror(error.errno or 0)}); choose another port"
+                f"host={config.host} port={config.port} cannot be bound ({error.strerror or error}); choose another"
             ) from error
     finally:
         await sandbox.aclose()

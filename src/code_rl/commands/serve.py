@@ -118,7 +118,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
                     return 1
         except OSError as error:
             raise ConfigError(
-                f"host={config.host} port={config.port} cannot be bound ({os.strerror(error.errno or 0)}); choose another port"
+                f"host={config.host} port={config.port} cannot be bound ({error.strerror or error}); choose another"
             ) from error
     finally:
         store.close()

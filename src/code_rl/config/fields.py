@@ -236,7 +236,7 @@ class Config:
         for name, bound in (("clip_low", LOW), ("clip_high", HIGH)):
             if getattr(self, name) is not None and bound not in get_loss(self.loss).defaults:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which does not clip; "
+                    f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has no such bound; "
                     f"choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
                 )
         fields = chz.chz_fields(Config)

@@ -195,11 +195,11 @@ class Bench:
         lock = self._locks.enter_context((folder / "lock").open("a"))
         try:
             lock_file(lock.fileno(), shared=shared)
-        except BlockingIOError:
+        except OSError as error:
             self._locks.close()
-            raise ConfigError(
-                f"out={folder} is in use by another prepare; wait for it or choose another folder"
-            ) from None
+            held = isinstance(error, BlockingIOError)
+            said = "is in use by another prepare; wait for it or" if held else f"cannot be locked ({error.strerror});"
+            raise ConfigError(f"out={folder} {said} choose another folder") from error
 
     def check_shards(self, report: Mapping[str, Any]) -> None:
         """With `merge`, raise ConfigError for a shard that is missing, unfinished, or of other data, settings or code than `report` names."""

@@ -8,7 +8,6 @@ source's rows, the readers' own code); what was made under another key is made a
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import zlib
@@ -25,6 +24,7 @@ from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.order import Selected, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
+from code_rl.runs.files import lock_file
 
 READERS = ("code_rl.problems", "code_rl.reward")
 """What decides which problems the rows of a data set are."""
@@ -228,7 +228,7 @@ async def cached_store(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
-            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+            await asyncio.to_thread(lock_file, lock.fileno(), wait=True)
             store = Store(folder, key)
             async with aclosing(items(store.rows) if not store.complete else _nothing()) as rows:  # type: ignore[type-var]
                 async for item in rows:

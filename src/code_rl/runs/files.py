@@ -45,9 +45,9 @@ def make_folder(out: Path) -> Path:
 
 def check_out(out: Path, holds: Callable[[Path], bool], what: str) -> None:
     """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not hold an earlier `what`."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"out={out} is a file; give a folder")
     with writes(out):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"out={out} is a file; give a folder")
         occupied = out.is_dir() and any(out.iterdir())
     if occupied and not holds(out):
         raise ConfigError(f"out={out} is not empty and holds no {what}; choose another folder")
@@ -95,10 +95,10 @@ def _private(path: Path, how: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
 
 
-def lock_file(handle: int, *, shared: bool = False) -> bool:
-    """Hold a lock on an open file until it is closed. False on a file system without locks; raises BlockingIOError where another process holds it."""
+def lock_file(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
+    """Hold a lock on an open file until it is closed. False on a file system without locks; raises BlockingIOError where another process holds it, unless it is to `wait`."""
     try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno in _WITHOUT_LOCKS:
             return False

@@ -108,7 +108,9 @@ class Store:
             lock_file(self._lock)
         except OSError as error:
             os.close(self._lock)
-            raise ConfigError(f"state_dir={folder} is in use by another server; choose another folder") from error
+            held = isinstance(error, BlockingIOError)
+            said = "is in use by another server" if held else f"cannot be locked ({error.strerror})"
+            raise ConfigError(f"state_dir={folder} {said}; choose another folder") from error
 
     def close(self) -> None:
         """Let another server have the folder."""

@@ -6,8 +6,10 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
-from aiohttp import web
+if TYPE_CHECKING:
+    from aiohttp import web
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Where a server may listen without a thought."""
@@ -95,6 +97,8 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
 
     A client that goes away takes its request with it. Bodies stay as they were sent: whoever reads one unpacks it, and counts.
     """
+    from aiohttp import web
+
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     try:
