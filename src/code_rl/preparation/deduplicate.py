@@ -166,7 +166,9 @@ def in_series(left: Iterable[str], right: Iterable[str]) -> bool:
 
 def _series(name: str) -> tuple[str, str]:
     found = _NUMERAL.search(name.lower())
-    return (name[: found.start()], found[1].replace("i", "", found[1] == "i")) if found else (name, "")
+    if found is None:
+        return name, ""
+    return name[: found.start()], "" if found[1] == "i" else found[1]
 
 
 def make_sketch(entry: Entry) -> Sketch:
