@@ -9,7 +9,6 @@ import contextlib
 import io
 import json
 import math
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import chz
 from rich.console import Console
 from rich.table import Table
 
+from code_rl.backends.embedded import share_cores
 from code_rl.cli import run_script
 from code_rl.commands.train import train_command
 from code_rl.runs.recorder import read_metrics
@@ -79,7 +79,7 @@ def measure(config: AblationConfig, variant: str, seed: int) -> dict[str, Any]:
 
 
 def main(config: AblationConfig) -> int:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    share_cores()
     path = Path(config.out)
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = [row for row in done if row["steps"] == config.steps]

@@ -28,6 +28,7 @@ from rich.table import Table
 
 import code_rl.evaluation.evaluate
 from code_rl.assembly import assemble
+from code_rl.backends.embedded import share_cores
 from code_rl.cli import run_script
 from code_rl.commands.train import prepare
 from code_rl.concurrency import cancelled_by_service
@@ -151,7 +152,7 @@ async def _train(given: dict[str, str], latency: Latency, spent: Spent, bare: bo
 
 
 def main(config: PipelineConfig) -> int:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    share_cores()
     lags = [int(lag) for lag in config.lags.split(",")]
     seeds = [int(seed) for seed in config.seeds.split(",")]
     rows: list[dict[str, Any]] = []

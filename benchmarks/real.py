@@ -57,6 +57,10 @@ class Options:
     dtypes: str = chz.field(default="bfloat16,float32", doc="Of weights and activations, comma-separated.")
     vllm_python: str = chz.field(default=sys.executable, doc="Python of an environment with vLLM.")
     trl_python: str = chz.field(default=sys.executable, doc="Python of an environment with TRL.")
+    wait: Literal["default", "passive"] = chz.field(
+        default="default",
+        doc="What OpenMP threads do between loops: as their library sets it, or sleep at once, as a busy machine wants it.",
+    )
     vllm: str = chz.field(default="compiled,eager", doc="How vLLM runs the model, comma-separated.")
     vllm_preload: str = chz.field(default="", doc="Libraries for vLLM's LD_PRELOAD, colon-separated.")
 
@@ -154,10 +158,9 @@ def start(options: Options, name: str, who: str, dtype: str, job: dict[str, Any]
         }
     elif who == "trl_step":
         python, environment = options.trl_python, _foreign()
-    # Threads that spin while they wait lose far more to a neighbour than those that sleep; nobody shall gain from that.
+    if options.wait == "passive":
+        environment |= {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
     environment |= {
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "KMP_BLOCKTIME": "0",
         "HF_HUB_OFFLINE": "1",
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "TOKENIZERS_PARALLELISM": "false",

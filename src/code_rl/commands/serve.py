@@ -14,6 +14,7 @@ from pathlib import Path
 
 import chz
 
+from code_rl.backends.embedded import share_cores
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, must, option
 from code_rl.errors import ConfigError, install_command
 from code_rl.sandbox.serving.admission import LOOPBACK, stop_signal, url_of
@@ -61,7 +62,7 @@ def serve_command(given: Mapping[str, str]) -> int:
     for module, extra in (("torch", "embedded"), ("prometheus_client", "serve")):
         if importlib.util.find_spec(module) is None:
             raise ConfigError(f"serve needs {module}, which is not installed; run: {install_command(extra)}")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    share_cores()
     return asyncio.run(_serve(config, token, Path(config.state_dir).expanduser().absolute()))
 
 

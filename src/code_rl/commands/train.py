@@ -13,6 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.assembly import NothingLeftError, assemble
+from code_rl.backends.embedded import share_cores
 from code_rl.backends.names import BUILT_IN
 from code_rl.backends.places import BackendKind, place_of
 from code_rl.concurrency import cancelled_by_service
@@ -124,8 +125,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
     from code_rl.loop import train
     from code_rl.reports.overview import wall_seconds
 
-    # Threads that spin while they wait would starve the sandbox on a small machine; read once, when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    share_cores()
     console = Console(config.max_steps)
     stop = _Signals(console, f"to resume: {typed('train')} log_path={quote(str(log_path))}")
     async with contextlib.AsyncExitStack() as stack:

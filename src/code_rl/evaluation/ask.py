@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -160,12 +159,13 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
 async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> Weights:
     """The model's weights on their back end, in their environment: a base model, or what a run's checkpoint holds."""
     from code_rl.backends.connect import connect, preflight
+    from code_rl.backends.embedded import share_cores
     from code_rl.config import make_config
     from code_rl.environments import get_environment
     from code_rl.renderers import get_renderer
     from code_rl.runs.directory import read_config
 
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    share_cores()
     shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")
     settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
     state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)

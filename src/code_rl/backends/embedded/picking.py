@@ -86,10 +86,11 @@ class Picker:
         """
         uniforms = self._uniforms.take().to(self._device, non_blocking=True)
         top = logits.amax(-1, keepdim=True)
-        shifted = logits - top
+        # In place where it can be: a large vocabulary's rows are worth more time to allocate than to compute.
+        mass = logits - top
         if not self._plain:
-            shifted = shifted / self._temperature
-        mass = shifted.exp()
+            mass.div_(self._temperature)
+        mass.exp_()
         log_total = mass.sum(-1).log()
         if self._all_greedy:
             token = logits.argmax(-1)
@@ -97,12 +98,13 @@ class Picker:
             token = self._draw(mass, uniforms)
             if self._any_greedy:
                 token = torch.where(self._greedy, logits.argmax(-1), token)
-        return token, shifted.gather(1, token[:, None])[:, 0] - log_total
+        chosen = logits.gather(1, token[:, None]) - top
+        return token, (chosen if self._plain else chosen / self._temperature)[:, 0] - log_total
 
     def _draw(self, mass: Tensor, uniforms: Tensor) -> Tensor:
         if self._filtered:
             mass = _filter(mass, self._top_k, self._top_p)
-        cumulative = mass.cumsum(-1)
+        cumulative = mass.cumsum_(-1)
         total = cumulative[:, -1]
         # Below the total even after rounding, so that the token found has mass of its own.
         target = torch.minimum(uniforms * total, total * BELOW_ONE)
