@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from tinker import types
 
-from benchmarks.memory import SHAPES, measure_sampling, trace
-from code_rl.backends.embedded import decode, packing, sampling
+from benchmarks.memory import SHAPES, Allocations, architecture, make_weights, measure_sampling, trace
+from code_rl.backends.embedded import decode, forward, packing, sampling
+from code_rl.backends.embedded.decode import Draw
 from code_rl.backends.embedded.forward import Prompt
 from code_rl.backends.embedded.passes import read_datums, read_pass
 from code_rl.backends.embedded.picking import Choice
@@ -79,6 +80,32 @@ def test_long_examples_keep_a_stem_where_it_saves_and_never_pad_beyond_the_room(
         cells = packed.branches.rows * packed.branches.width
         cells += packed.stems.rows * packed.stems.width if packed.stems else 0
         assert cells <= 100 * 9 / 8
+
+
+def test_one_long_completion_among_short_ones_does_not_pad_them_all(monkeypatch):
+    arch = service(reference("qwen3"))._models["m"].weights.arch
+    loss = read_pass("importance_sampling", None).loss
+    data = read_datums(long_group(10, (50, *[4] * 30)), loss, arch)
+    for units in packing.plan(data, 100):
+        made = packing.pack(units, torch.device("cpu"))
+        assert made.branches.rows * made.branches.width <= 2 * 9 / 8 * 100
+
+
+def test_one_long_prompt_among_short_ones_does_not_pad_them_all(monkeypatch):
+    """Memory of the prompts' caches and of reading them, beside that of the same prompts at two lengths apart."""
+    for module in (decode, forward):
+        monkeypatch.setattr(module, "PREFILL_TOKENS", 1100)
+    torch.manual_seed(0)
+    weights = make_weights(architecture("small", 1200), torch.float32)
+    long, short = Prompt((5,) * 1000), [Prompt((6, i)) for i in range(60)]
+
+    def peak(prompts):
+        draws = deque(Draw((0, i), prompt, 2, Choice(0, i), frozenset()) for i, prompt in enumerate(prompts))
+        with Allocations() as memory:
+            assert len(list(decode.decode(weights, draws, 1 << 40))) == len(prompts)
+        return memory.peak
+
+    assert peak([long, *short]) <= 1.2 * (peak([long]) + peak(short))
 
 
 @pytest.mark.slow

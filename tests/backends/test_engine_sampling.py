@@ -10,7 +10,7 @@ from tinker import types
 from code_rl.backends.embedded import EmbeddedService, picking
 from code_rl.backends.embedded.models import source_of
 from code_rl.backends.embedded.picking import Choice, Picker
-from code_rl.errors import ConfigError, DataError
+from code_rl.errors import BackendError, ConfigError, DataError
 from tests.backends.embedded_models import (
     FAMILIES,
     policy_datum,
@@ -167,6 +167,21 @@ def test_seeds_and_samples_differ():
     assert len({tuple(s.tokens) for s in [*first, *second]}) == 8
     unseeded = [client.sample(prompt, 1, params(seed=None)).result().sequences[0].tokens for _ in range(2)]
     assert unseeded[0] != unseeded[1]
+
+
+def test_every_seed_of_64_bits_has_draws_of_its_own():
+    seeds = (-1, -2, 2**63 + 5, 2**63 + 6, 2**63, 0, 5)
+    drawn = [float(picking.Uniforms([Choice(seed, 0), Choice(5, 1)]).take()[0]) for seed in seeds]
+    assert len(set(drawn)) == len(seeds)
+
+
+def test_logits_that_are_not_finite_end_the_request_in_one_line():
+    model = reference("qwen3")
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(float("nan"))
+    client = service(model).create_sampling_client(base_model="m").result()
+    with pytest.raises(BackendError, match="not finite"):
+        client.sample(text(tokens(1, 5)), 2, params()).result()
 
 
 def test_stop_token_is_kept_and_ends_the_sequence():
@@ -363,7 +378,10 @@ def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_t
         np.testing.assert_allclose(sequence.logprobs, scored, atol=2e-5)
 
 
-def test_bf16_sampler_agrees_with_its_trainer():
+@pytest.mark.parametrize("packed", [False, True])
+def test_bf16_sampler_agrees_with_its_trainer(packed, monkeypatch):
+    if packed:
+        monkeypatch.setattr("code_rl.backends.embedded.weights.SMALL_HIDDEN", 0)
     trainer = trained(
         service(reference("qwen3"), dtype="bfloat16").create_lora_training_client("m", rank=4, seed=0).result()
     )

@@ -27,7 +27,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .forward import WIDTH, Prefilled, Prompt, Scored, decoder_layer, extended, prefill, rms_norm, weighted
+from code_rl.errors import BackendError
+
+from .forward import (
+    PREFILL_TOKENS,
+    WIDTH,
+    Prefilled,
+    Prompt,
+    Scored,
+    decoder_layer,
+    extended,
+    prefill,
+    rms_norm,
+    weighted,
+)
 from .picking import Choice, Picker
 from .weights import Weights, even_rows
 
@@ -101,16 +114,19 @@ def decode(
 
 
 def _admitted(weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw], budget: int) -> list[Draw]:
-    """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw where nothing runs."""
+    """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw where nothing runs.
+
+    A short prompt's keys lie in as much memory as the longest of its cohort's, so that lengths that differ much make several.
+    """
     running = sum(len(cohort.ids) for cohort in cohorts)
     left = budget // cell_bytes(weights) - sum(cohort.cells for cohort in cohorts)
-    prompts: set[int] = set()
-    count = width = limit = 0
+    prompts: dict[int, int] = {}
+    count = limit = 0
     for draw in itertools.islice(waiting, MAX_ROWS - running):
-        prompts.add(id(draw.prompt))
-        width = max(width, _round_up(len(draw.prompt.tokens)))
+        prompts[id(draw.prompt)] = _round_up(len(draw.prompt.tokens))
         limit = max(limit, _round_up(draw.max_tokens))
-        if len(prompts) * width + (count + 1) * limit > left:
+        cells = len(prompts) * max(prompts.values())
+        if cells + (count + 1) * limit > left or cells > max(PREFILL_TOKENS, 2 * sum(prompts.values())):
             break
         count += 1
     if not cohorts:
@@ -195,7 +211,10 @@ class _Cohort:
     def pick(self) -> list[tuple[Draw, Completion]]:
         """Choose the next token of every row; returns what that ended."""
         token, logprob = self.picker.pick(self.logits)
-        ended = self._record(token.cpu().numpy(), logprob.cpu().numpy())
+        logprobs = logprob.cpu().numpy()
+        if np.isnan(logprobs).any():
+            raise BackendError("the model's logits are not finite: its weights are damaged, or training has diverged")
+        ended = self._record(token.cpu().numpy(), logprobs)
         alive = int(self.alive.sum())
         self.token = self._compact(token) if 0 < alive <= COMPACT_BELOW * len(self.ids) else token
         return ended

@@ -337,10 +337,10 @@ class Prefilled:
 
 @torch.inference_mode()
 def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
-    """Run the prompts through the model."""
+    """Run the prompts through the model, at most PREFILL_TOKENS at once or one prompt; attention's padding counts."""
     parts: list[list[Prompt]] = [[]]
     for prompt in prompts:
-        if parts[-1] and sum(len(p.tokens) for p in parts[-1]) + len(prompt.tokens) > PREFILL_TOKENS:
+        if parts[-1] and _cells([*parts[-1], prompt]) > PREFILL_TOKENS:
             parts.append([])
         parts[-1].append(prompt)
     done = [_prefill(weights, part) for part in parts]
@@ -360,6 +360,10 @@ def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
         logits=torch.cat([part.logits for part in done]),
         scored=[scored for part in done for scored in part.scored],
     )
+
+
+def _cells(prompts: Sequence[Prompt]) -> int:
+    return len(prompts) * max(len(prompt.tokens) for prompt in prompts)
 
 
 def extended(cache: Tensor, axis: int, width: int) -> Tensor:

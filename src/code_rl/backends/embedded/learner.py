@@ -84,8 +84,15 @@ class Learner:
     over `MERGE_LIMIT` adapted elements, and bf16 ones, keep A and B apart so that no full-size gradient exists.
     """
 
-    def __init__(self, base: Weights, lora: Lora, token_budget: int | None = None) -> None:
+    def __init__(
+        self,
+        base: Weights,
+        lora: Lora,
+        token_budget: int | None = None,
+        for_sampling: Callable[[], Weights] | None = None,
+    ) -> None:
         self.base = base
+        self._for_sampling = for_sampling or (lambda: base)
         self.lora = lora
         self.adam = AdamState.fresh(lora.flat)
         self.gradient: Tensor | None = None
@@ -101,7 +108,7 @@ class Learner:
         round small updates away.
         """
         if self.base.dtype != torch.float32:
-            return self.lora.apart(self.base, self.base.dtype)  # as each product would round it
+            return self.lora.apart(self._for_sampling(), self.base.dtype)  # as each product would round it
         if self._merged is None:
             merged = self.lora.merged(self.base)
             self._merged = merged if self.merging else packed(merged)

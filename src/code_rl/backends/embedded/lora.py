@@ -148,7 +148,7 @@ class Lora:
         found = self.at(layer, site)
         rank = self.settings.rank
         a = torch.cat([self.a[m.name] for m in found]).t().contiguous()
-        b = torch.zeros(rank * len(found), linear.weight.shape[1], dtype=torch.float32, device=a.device)
+        b = torch.zeros(rank * len(found), linear.outputs, dtype=torch.float32, device=a.device)
         for i, m in enumerate(found):
             b[i * rank : (i + 1) * rank, m.start : m.start + m.outputs] = self.scale * self.b[m.name].t()
         return replace(linear, lora_a=a.to(dtype), lora_b=b.to(dtype))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tinker import types
@@ -65,7 +66,7 @@ def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architectu
 
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=at_hand)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
         raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}{_elsewhere(name)}") from error
     return source, config, read_architecture(config)
 
@@ -104,7 +105,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
         from transformers import AutoModelForCausalLM
 
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError, ConfigError) as error:
         raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error
     return wrap_model(name, source, loaded, device, dtype)
 
@@ -141,7 +142,10 @@ def _plain_source(folder: Path, config: Any, arch: Architecture) -> Source | Non
 def _ends(folder: Path, config: Any) -> int | list[int] | None:
     """The end-of-sequence ids of a local folder: the generation settings' where it has any, else the model's."""
     file = folder / "generation_config.json"
-    found = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    settings = json.loads(file.read_text()) if file.is_file() else {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{file.name} holds no object")
+    found = settings.get("eos_token_id")
     ids: int | list[int] | None = found if found is not None else config.eos_token_id
     return ids
 

@@ -22,6 +22,7 @@ from .passes import Example, Ints
 MIN_STEM = 8
 PLAIN_ATTENTION_WIDTH = 1024
 _ROOM = 9 / 8
+_PADDED = 2
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,13 @@ def plan(examples: Sequence[Example], budget: int) -> Iterator[list[Unit]]:
 
 
 def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
-    """Short units: their tokens within the budget. With a long one: all cells of their grids within `room`."""
-    if not is_long(max(unit.width for unit in units)):
-        return sum(unit.tokens for unit in units) <= budget
+    """Short units: their tokens within the budget, and all cells of their grids within a few times that. With a long one: the cells within `room`."""
     slots = max(len(unit.branches) for unit in units)
     branch = max(unit.width - unit.stem for unit in units)
-    return len(units) * (max(unit.stem for unit in units) + slots * branch) <= room
+    cells = len(units) * (max(unit.stem for unit in units) + slots * branch)
+    if is_long(max(unit.width for unit in units)):
+        return cells <= room
+    return sum(unit.tokens for unit in units) <= budget and cells <= _PADDED * room
 
 
 def _units(examples: Sequence[Example], budget: int, room: int) -> tuple[list[Unit], list[Unit]]:

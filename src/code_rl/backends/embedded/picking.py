@@ -34,7 +34,9 @@ class Uniforms:
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         mask = (1 << 64) - 1
-        self._streams = [np.random.Generator(np.random.Philox(key=[c.seed & mask, c.index])) for c in choices]
+        self._streams = [
+            np.random.Generator(np.random.Philox(key=np.array([c.seed & mask, c.index], np.uint64))) for c in choices
+        ]
         self._block: npt.NDArray[np.float32] = np.empty((len(choices), 0), dtype=np.float32)
         self._at = 0
 
@@ -108,7 +110,8 @@ class Picker:
         total = cumulative[:, -1]
         # Below the total even after rounding, so that the token found has mass of its own.
         target = torch.minimum(uniforms * total, total * BELOW_ONE)
-        return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+        # Where nothing is finite, no token is found; its log-probability then says so.
+        return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=mass.shape[1] - 1)
 
 
 def _filter(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

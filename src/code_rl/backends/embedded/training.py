@@ -45,7 +45,7 @@ class EmbeddedTrainingClient:
         self._model = model
         self._lora = Lora(model.weights.arch, settings, model.weights.device)
         self._lora.initialise()
-        self._learner = Learner(model.weights, self._lora)
+        self._learner = Learner(model.weights, self._lora, for_sampling=lambda: model.for_sampling)
         self._sampler = sampler
         self._state_dir = state_dir
         self._failure: BaseException | None = None

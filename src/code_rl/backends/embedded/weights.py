@@ -72,6 +72,12 @@ def read_architecture(config: Any) -> Architecture:
         raise ConfigError(
             f"model family {family!r} is not supported by the embedded engine; it runs {', '.join(FAMILIES)}"
         )
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is not None:
+        method = (
+            quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
+        )
+        raise ConfigError(f"quantization_config {method!r}: the embedded engine reads unquantised weights only")
     if config.hidden_act != "silu":
         raise ConfigError(f"hidden_act {config.hidden_act!r} is not supported by the embedded engine, only 'silu'")
     if "sliding_attention" in (getattr(config, "layer_types", None) or []):
@@ -123,14 +129,19 @@ class Linear:
             padded = F.pad(x.reshape(rows, -1), (0, 0, 0, even_rows(rows) - rows))
             return self(padded)[:rows].view(*x.shape[:-1], -1)
         if self.weight.is_mkldnn:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
-        y = x @ self.weight.to(x.dtype)
-        if self.bias is not None:
-            y = y + self.bias
+            y = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        else:
+            y = x @ self.weight.to(x.dtype)
+            y = y if self.bias is None else y + self.bias
         if self.lora_a is not None and self.lora_b is not None:
             # In place: with two terms beside their sum, the widest projection would set a layer's peak.
             y.flatten(0, -2).addmm_((x @ self.lora_a.to(x.dtype)).flatten(0, -2), self.lora_b.to(x.dtype))
-        return y
+        return y  # type: ignore[no-any-return]
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the result."""
+        return self.weight.shape[0 if self.weight.is_mkldnn else 1]
 
 
 @dataclass(frozen=True)
@@ -195,8 +206,9 @@ def from_transformers(model: Any) -> Source:
 
 
 def fuse(source: Source, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Return the engine's form of a model, in `dtype` on `device`."""
+    """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError when its tensors are not those of its shape."""
     arch, state = source.arch, source.state
+    _check_tensors(arch, state)
 
     def place(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype).contiguous()
@@ -243,6 +255,40 @@ def fuse(source: Source, device: torch.device, dtype: torch.dtype) -> Weights:
         cos=place(cos),
         sin=place(sin),
     )
+
+
+def _check_tensors(arch: Architecture, state: Mapping[str, Tensor]) -> None:
+    """Every tensor is there, of a floating type and the shape that the configuration says, and none is left over."""
+    q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
+    projections = {
+        "self_attn": {"q_proj": (q, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, q)},
+        "mlp": {"gate_proj": (ffn, hidden), "up_proj": (ffn, hidden), "down_proj": (hidden, ffn)},
+    }
+    gains: dict[str, tuple[int, ...]] = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    if arch.qk_norm:
+        gains |= {"self_attn.q_norm": (arch.head_dim,), "self_attn.k_norm": (arch.head_dim,)}
+    head = {"lm_head.weight": (arch.vocab, hidden)}
+    needed = {"model.embed_tokens.weight": (arch.vocab, hidden), "model.norm.weight": (hidden,)}
+    optional: dict[str, tuple[int, ...]] = {}
+    (optional if arch.tied_unembedding else needed).update(head)
+    for at in (f"model.layers.{i}." for i in range(arch.layers)):
+        needed |= {f"{at}{name}.weight": shape for name, shape in gains.items()}
+        for block, names in projections.items():
+            needed |= {f"{at}{block}.{name}.weight": shape for name, shape in names.items()}
+            optional |= {f"{at}{block}.{name}.bias": shape[:1] for name, shape in names.items()}
+    missing = sorted(needed.keys() - state.keys())
+    if missing:
+        raise ConfigError(f"tensor {missing[0]} is missing ({len(missing)} of {len(needed)} are)")
+    for name, tensor in state.items():
+        shape = needed.get(name) or optional.get(name)
+        if shape is None and not name.endswith("rotary_emb.inv_freq"):
+            raise ConfigError(f"tensor {name} is unknown to the embedded engine")
+        if shape is not None and tuple(tensor.shape) != shape:
+            raise ConfigError(
+                f"tensor {name} has the shape {list(tensor.shape)}, and {list(shape)} by the configuration"
+            )
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            raise ConfigError(f"tensor {name} is {tensor.dtype}: the embedded engine reads unquantised weights only")
 
 
 def packed(weights: Weights) -> Weights:
