@@ -98,6 +98,23 @@ def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():
     assert {name for names in STAGE_SETTINGS.values() for name in names} <= set(chz.chz_fields(PrepareConfig))
 
 
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
+def test_the_first_row_that_tells_the_shape_is_not_read_again(tmp_path, monkeypatch, suffix):
+    seen = []
+
+    def counted(path, skip=0):
+        for found in stream_rows(path, skip):
+            seen.append(found["problem"])
+            yield found
+
+    monkeypatch.setattr(datasets, "stream_rows", counted)
+    parts = [str(write(tmp_path / f"{name}{suffix}", count)) for name, count in (("a", 3), ("b", 2))]
+    dataset = open_dataset(",".join(parts))
+    asyncio.run(load_problems(dataset, None))
+    assert sorted(seen) == sorted(["Number 0.", "Number 1.", "Number 2.", "Number 0.", "Number 1."])
+    assert statements(dataset) == statements(dataset)
+
+
 def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
     for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
         write(tmp_path / "data" / f"{name}.parquet", 2)
