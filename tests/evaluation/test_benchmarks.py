@@ -9,6 +9,7 @@ import json
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -250,7 +251,8 @@ def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_make
 
 def test_a_sandbox_that_fails_all_calls_in_one_process_is_its_error_and_no_other_rule_s_verdict():
     problem = Problem("p", "Pairs.", (CallTest((2,), [[0, 0], [1, 1]]),), fn_name="pairs")
-    own, official = asyncio.run(judge_both(problem, METHOD, Counting(shared_box(), fails_at=2), cpu_limit_s=None))
+    failing: Any = Counting(shared_box(), fails_at=2)
+    own, official = asyncio.run(judge_both(problem, METHOD, failing, cpu_limit_s=None))
     assert (own.kind.value, official.kind.value, official.rule) == ("passed", "sandbox_error", "lcb-official")
 
 

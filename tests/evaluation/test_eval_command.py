@@ -85,7 +85,7 @@ def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_pat
     assert main(["prepare", f"dataset={path}", f"out={tmp_path / 'prepared'}", "test_share=0.5", "mutants=0"]) == 0
     held = json.loads((tmp_path / "prepared" / "manifest.json").read_text())["splits"]
     assert held["train"]["problems"] == held["test"]["problems"] == 1
-    asked = {}
+    asked: dict[str, list[str]] = {}
     for split in ("", ":test", ":train"):
         out = tmp_path / f"out{len(asked)}"
         assert run(benchmark=f"{tmp_path / 'prepared'}{split}", model="reference", out=out) == 0
@@ -304,7 +304,7 @@ def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, se
         served.stop()
         served.start()
 
-    dead = []
+    dead: list[threading.Thread] = []
     served = serve(script)
     assert run(benchmark=problems, endpoint=served.server.url, model="m", n=4, asking=2, out=tmp_path / "out") == 0
     dead[0].join(10)

@@ -25,7 +25,7 @@ from code_rl.problems.load import find_data, load_problems, load_test_splits
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import build_prompt, build_question
-from code_rl.problems.sources.records import Skipped
+from code_rl.problems.sources.records import Skipped, item_id
 from code_rl.problems.store import READERS
 from tests.loading.raw_rows import SAMPLES, SUM, taco
 
@@ -69,10 +69,10 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
     dataset = open_dataset(str(write(tmp_path / f"rows{suffix}", 8)))
     expected = [f"Number {number}." for number in range(8)]
     assert statements(dataset) == statements(dataset) == expected
-    assert [item.id for item in dataset] == [f"rows/{number}" for number in range(8)]
+    assert [item_id(item) for item in dataset] == [f"rows/{number}" for number in range(8)]
     for skip in (1, 3, 7, 8, 20):
         assert statements(dataset, skip) == expected[skip:]
-        assert [item.id for item in dataset.items(skip)] == [f"rows/{number}" for number in range(8)][skip:]
+        assert [item_id(item) for item in dataset.items(skip)] == [f"rows/{number}" for number in range(8)][skip:]
 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
@@ -127,8 +127,8 @@ def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
 def test_several_sets_are_read_one_after_the_other_and_skip_runs_through_them(tmp_path):
     one, two = write(tmp_path / "one.jsonl", 3), write(tmp_path / "two.parquet", 2)
     both = open_dataset(f"{one},{two}")
-    assert [item.id for item in both] == ["one/0", "one/1", "one/2", "two/0", "two/1"]
-    assert [item.id for item in both.items(4)] == ["two/1"]
+    assert [item_id(item) for item in both] == ["one/0", "one/1", "one/2", "two/0", "two/1"]
+    assert [item_id(item) for item in both.items(4)] == ["two/1"]
     assert list(datasets.test_splits(f"{one},{two}")) == ["one", "two"]
 
 

@@ -29,6 +29,7 @@ from code_rl.problems.sources.livecodebench import (
 from code_rl.problems.sources.records import RowError, Skipped
 from tests.corpus.reading import read_livecodebench, read_rows
 from tests.corpus.rooms import data_file
+from tests.kinds import each_is
 
 PUBLIC = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 PRIVATE = [{"input": "5 6\n", "output": "11\n", "testtype": "stdin"}]
@@ -212,7 +213,7 @@ def test_a_folder_of_shards_is_read_in_order_and_a_missing_one_is_named(tmp_path
     for name, question in zip(SHARDS[:2], ("a", "b"), strict=True):
         (tmp_path / name).write_text(json.dumps(row(question_id=question)) + "\n")
     problems = read_livecodebench(each for path in shard_paths(tmp_path, "release_v2") for each in read_rows(path))
-    assert [problem.id for problem in problems] == ["a", "b"]
+    assert [problem.id for problem in each_is(Problem, problems)] == ["a", "b"]
     with pytest.raises(ConfigError, match=r"test3\.jsonl"):
         shard_paths(tmp_path, "release_v3")
 
@@ -236,6 +237,6 @@ def test_the_real_sample_rows_become_problems_with_all_their_tests():
         )
         for s in samples
     ]
-    stdin, call, _ = read_livecodebench(rows)
+    stdin, call, _ = each_is(Problem, read_livecodebench(rows))
     assert stdin.tests[1] == StdinTest("1\nabc\n", "YES\n")
     assert (call.fn_name, call.tests[1]) == ("countSeniors", CallTest((["1313579440F2036", "2921522980M5644"],), 0))
