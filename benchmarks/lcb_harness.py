@@ -1,6 +1,6 @@
 """LiveCodeBench's own testing utility beside our judge, on the same programs, honest and not: a table of each difference with its reason.
 
-    python benchmarks/lcb_harness.py official=…/lcb_runner/evaluation/testing_util.py [programs=2000]
+    python benchmarks/lcb_harness.py official=…/lcb_runner/evaluation/testing_util.py [programs=2100]
 
 Problems of the built-in family, each with every form of program below. The utility runs as its evaluation runs it, one process a program, without
 any sandbox: the forms are harmless. A form passes when all its programs do. A difference without a reason here is an error: exit code 1.
@@ -108,6 +108,8 @@ CALL_FORMS = {
     "complex for int": "{solution}\nplain = Solution.{name}\nSolution.{name} = lambda self, value: complex(found) if isinstance(found := plain(self, value), int) else found",
     "a list of the module": "{solution}\nplain, seen = Solution.{name}, []\nSolution.{name} = lambda self, value: seen.append(1) or (plain(self, value) if len(seen) == 1 else None)",
     "an attribute of the object": "{solution}\nplain = Solution.{name}\ndef once(self, value):\n    self.calls = getattr(self, 'calls', 0) + 1\n    return plain(self, value) if self.calls == 1 else None\nSolution.{name} = once",
+    "threads that each call leaves behind": "import threading\n{solution}\nplain = Solution.{name}\nSolution.{name} = lambda self, value: [threading.Thread(target=threading.Event().wait).start() for _ in range(60)] and plain(self, value)",
+    "files that each call leaves open": "{solution}\nplain, held = Solution.{name}, []\nSolution.{name} = lambda self, value: held.extend(open('/dev/null') for _ in range(200)) or plain(self, value)",
     "prints as well": "{solution}\nprint('started')",
     "future import": "from __future__ import annotations\n{solution}",
     "function beside": "{solution}\ndef {name}(value):\n    return Solution().{name}(value)",
@@ -145,7 +147,7 @@ class Settings:
     official: str = chz.field(
         doc="LiveCodeBench's lcb_runner/evaluation/testing_util.py, from a checkout of its repository."
     )
-    programs: int = chz.field(default=2000, doc="How many programs, about.")
+    programs: int = chz.field(default=2100, doc="How many programs, about.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
+
+from aiohttp import web
 
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
@@ -35,6 +39,18 @@ def end_server(process: subprocess.Popen[str]) -> None:
     """Have it end, and wait for that."""
     process.terminate()
     process.communicate()
+
+
+@asynccontextmanager
+async def served(app: web.Application) -> AsyncIterator[str]:
+    """The address of `app` on loopback; a client that goes away takes its request with it."""
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 @cache

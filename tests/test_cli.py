@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -58,6 +59,40 @@ def test_bad_settings_are_one_clear_line_and_exit_code_2(words, message, tmp_pat
     assert error.count("\n") == 1
     assert error.startswith("error: ")
     assert message in error
+
+
+LONG = "x" * 300
+PATHS = [
+    "report log_path=", "report log_path=RUN compare=", "report log_path=RUN out=", "replay log_path=", "rejudge strengthen=true log_path=",
+    "export out=out checkpoint=", "export checkpoint=P.jsonl out=", "eval model=reference benchmark=",
+    "eval model=reference benchmark=mbpp data=", "eval model=reference benchmark=P.jsonl out=", "eval benchmark=P.jsonl samples=",
+    "judge out=out programs=P.jsonl problems=", "judge out=out problems=P.jsonl programs=", "judge problems=P.jsonl programs=Q.jsonl out=",
+    "prepare out=out dataset=", "prepare dataset=P.jsonl out=", "train dataset=", "train log_path=", "train log_path=out fork=", "train log_path=out prices=",
+    "serve models=", "serve port=0 state_dir=", "audit script=", "reproduce code-r1 out=",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", PATHS)
+def test_a_path_that_no_system_takes_is_one_clear_line_that_names_its_setting(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
+    problem = {
+        "id": "a",
+        "statement": "Say 1.",
+        "tests": [{"kind": "stdin", "input": "", "expected": "1"}],
+        "solutions": ["print(1)"],
+    }
+    (tmp_path / "P.jsonl").write_text(json.dumps(problem) + "\n")
+    (tmp_path / "Q.jsonl").write_text('{"problem_id": "a", "program_id": "1", "code": "print(1)"}\n')
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "metrics.jsonl").write_text('{"step": 0}\n')
+    assert main((words + LONG).split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("error: ")
+    assert LONG[:80] in error
+    assert words.split()[-1] in error or words.endswith("programs=")
 
 
 @pytest.mark.parametrize("words", [["learning_rat=1"], ["log_path=train.py"]])

@@ -13,13 +13,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import chz
 import pytest
+from aiohttp import web
 
 import code_rl
+from code_rl.algorithm.losses import LOSSES
 from code_rl.algorithm.metrics import METRICS
+from code_rl.backends.server.application import API, Application
 from code_rl.cli import VERBS, main, run_verb
+from code_rl.commands.serve import ServeConfig
 from code_rl.commands.train import train_command
 from code_rl.config import Config
 from code_rl.evaluation.settings import EvalConfig
@@ -163,6 +168,50 @@ def test_the_files_of_the_tree_are_those_that_contributing_names():
 def test_what_is_generated_is_current():
     for page, text in runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))["pages"]().items():
         assert page.read_text() == text, f"{page} is not: run python scripts/write_settings.py"
+
+
+SERVE, CLUSTER = (ROOT / "docs" / f"{name}.md" for name in ("serve", "cluster"))
+THEIRS = {"kind", "logprobs_mode", "loss_fn", "loss_fn_config", "match", "n", "temperature"}
+"""Settings of the SDK, of vLLM and of the cookbook that the two pages name."""
+
+
+def test_the_losses_and_defaults_of_a_server_are_those_of_its_registry_and_settings():
+    (about,) = re.findall(r"^- \*\*Losses\.\*\*(.*?)\(\[losses\.py\]", SERVE.read_text(), re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`(\w+)`", about) == list(LOSSES)
+    defaults = re.findall(r"`(\w+)=?` \(`?(~?[\w./-]+)`?\)", SERVE.read_text())
+    assert {"max_models", "idle_s", "state_dir"} <= dict(defaults).keys()
+    for name, value in defaults:
+        default = chz.chz_fields(ServeConfig)[name]._default
+        assert value == (default if isinstance(default, str) else f"{default:g}"), name
+
+
+def test_the_calls_of_a_server_are_those_that_it_answers():
+    listed = re.sub(r"\([^()]*\)", "", SERVE.read_text().partition("Calls that are there:")[2].partition("\n## ")[0])
+    app = web.Application()
+    Application(Mock(), None, 1, status=False)._route(app)
+    paths = [each.canonical.removeprefix(API) for each in app.router.resources() if each.canonical.startswith(API)]
+    answered = {path.split("/")[1] for path in paths}
+    assert {path.split("/")[0] for path in SPAN.findall(listed)} == answered - {
+        "download"
+    }  # signed, and given out by another
+
+
+@pytest.mark.parametrize("page", [SERVE, CLUSTER], ids=name_of)
+def test_every_setting_that_a_page_names_is_one(page):
+    known = {name for verb in VERBS.values() for name in chz.chz_fields(verb.settings_class())}
+    text = page.read_text().partition("## Programs that are not ours")[0]
+    named = {name for span in SPAN.findall(FENCE.sub("", text)) for name in re.findall(r"^([a-z]\w*)=(?!=)\S*$", span)}
+    assert named
+    assert named <= known | THEIRS, named - known - THEIRS
+
+
+def test_the_verbs_that_take_an_executor_and_shards_are_those_that_the_page_names():
+    text = CLUSTER.read_text()
+    verbs = {name: set(chz.chz_fields(verb.settings_class())) for name, verb in VERBS.items()}
+    (sentence,) = re.findall(r"^(.*) take the same `executor=`", text, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", sentence)) == {name for name, known in verbs.items() if "executor" in known}
+    sharded = {words[1] for words in commands(CLUSTER) if any(word.startswith("shard=") for word in words)}
+    assert sharded == {name for name, known in verbs.items() if "shard" in known}
 
 
 NEW_PARTS = """

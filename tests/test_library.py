@@ -53,7 +53,7 @@ def test_every_name_that_is_listed_is_there():
 
 def test_type_checkers_see_the_names_that_are_listed():
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    seen = {}
+    seen: dict[str, str | None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("code_rl."):
             seen |= {alias.name: node.module for alias in node.names}

@@ -11,10 +11,13 @@ from code_rl.backends.preflight import load_tokenizer
 from code_rl.cli import VERBS, Verb, main
 from code_rl.commands.train import train_command
 from code_rl.problems.dataset import open_dataset
+from code_rl.problems.problem import Problem
 from code_rl.problems.sources import shapes
+from code_rl.problems.sources.records import Skipped
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs import inflight
 from tests import newcomer
+from tests.kinds import each_is
 from tests.pipeline_support import rollouts, small, untimed
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
@@ -125,7 +128,7 @@ def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
 def test_a_reader_of_rows_of_ones_own_is_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "3"]]}) + "\n")
-    (problem,) = open_dataset("tests.newcomer:pairs")
+    (problem,) = each_is(Problem, open_dataset("tests.newcomer:pairs"))
     assert (problem.id, problem.tests[0].expected) == ("pairs/0", "3")
     before = open_dataset("tests.newcomer:pairs").fingerprint()
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "4"]]}) + "\n")
@@ -134,7 +137,7 @@ def test_a_reader_of_rows_of_ones_own_is_a_data_set(tmp_path, monkeypatch):
 
 def test_an_object_of_ones_own_is_a_data_set_too(tmp_path, capsys):
     dataset = open_dataset("tests.newcomer:sums")
-    assert [item.id for item in dataset] == ["sum-0", "sum-1", "sum-2"]
+    assert [problem.id for problem in each_is(Problem, dataset)] == ["sum-0", "sum-1", "sum-2"]
     assert dataset.fingerprint() == open_dataset("tests.newcomer:sums").fingerprint()
     (tmp_path / "q.jsonl").write_text('{"problem_id": "sum-1", "program_id": 0, "code": "print(3)"}\n')
     words = ["problems=tests.newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
@@ -151,6 +154,8 @@ def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "3"]]}) + "\n" + json.dumps({"task": "Add."}) + "\n")
     problem, other = open_dataset(str(path))
+    assert isinstance(problem, Problem)
+    assert isinstance(other, Skipped)
     assert (problem.id, problem.statement, problem.tests[0].expected) == ("rows/0", "Add.", "3")
     assert other.reason == "unknown_shape"
 

@@ -33,7 +33,9 @@ class Flaky:
     """Attempts that echo each input reversed. They fail while `gone`, and at tests that say how."""
 
     def __init__(self) -> None:
-        self.gone, self.seen, self.alone = False, [], []
+        self.gone = False
+        self.seen: list[bytes] = []
+        self.alone: list[bool] = []
 
     async def attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
         for case in job.cases:
@@ -239,7 +241,7 @@ def test_a_request_that_a_well_server_never_answers_ends(monkeypatch):
 
 
 def test_a_server_that_comes_back_within_the_patience_ends_no_request(monkeypatch):
-    health, answer = Health(monkeypatch), Future()
+    health, answer = Health(monkeypatch), Future[int]()
     health.well = False
 
     def come_back_and_answer() -> None:

@@ -208,7 +208,7 @@ def test_a_request_on_the_side_that_its_service_cancels_is_a_failure_not_an_end(
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_an_error_of_the_loop_keeps_its_cause_and_work_on_the_side_is_finished_otherwise(waits):
-    done = []
+    done: list[int] = []
 
     async def slow() -> None:
         await asyncio.sleep(0.01)

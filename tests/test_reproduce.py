@@ -22,9 +22,11 @@ from code_rl.commands.reproduce_view import BEFORE, differences
 from code_rl.config.recipes import RECIPES, read_recipe
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.problems.builtin import test_split as builtin_split
+from code_rl.problems.problem import StdinTest
 from code_rl.problems.sources.verl import CODE_R1_SYSTEM, code_r1_question
 from code_rl.runs.directory import with_checksum
 from tests.evaluation.test_benchmarks import HUMANEVAL, MBPP_PLUS
+from tests.kinds import each_is
 
 NAMES = sorted(path.stem for path in (RECIPES / "reproduce").glob("*.toml"))
 
@@ -34,7 +36,10 @@ PROGRAMS = [problem for problem in builtin_split("constants") if problem.fn_name
 
 def livecodebench_rows(date):
     for problem in PROGRAMS[:3]:
-        tests = [{"input": test.input, "output": test.expected, "testtype": "stdin"} for test in problem.tests]
+        tests = [
+            {"input": test.input, "output": test.expected, "testtype": "stdin"}
+            for test in each_is(StdinTest, problem.tests)
+        ]
         yield {
             "question_title": "", "question_content": problem.statement, "platform": "atcoder", "question_id": problem.id, "contest_id": "1",
             "contest_date": date, "starter_code": "", "difficulty": "easy", "metadata": "{}", "public_test_cases": json.dumps(tests[:1]),
@@ -45,7 +50,10 @@ def livecodebench_rows(date):
 def verl_rows():
     for index, problem in enumerate(PROGRAMS[3:9]):
         question = code_r1_question(problem.statement, None)
-        truth = {"inputs": [test.input for test in problem.tests], "outputs": [test.expected for test in problem.tests]}
+        truth = {
+            "inputs": [test.input for test in each_is(StdinTest, problem.tests)],
+            "outputs": [test.expected for test in each_is(StdinTest, problem.tests)],
+        }
         yield {
             "data_source": "code", "ability": "coding",
             "prompt": [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}],
@@ -56,7 +64,10 @@ def verl_rows():
 
 def deepcoder_rows():
     for problem in PROGRAMS[3:9]:
-        tests = [{"input": test.input, "output": test.expected, "type": "stdin_stdout"} for test in problem.tests]
+        tests = [
+            {"input": test.input, "output": test.expected, "type": "stdin_stdout"}
+            for test in each_is(StdinTest, problem.tests)
+        ]
         yield {"problem": problem.statement, "solutions": list(problem.solutions), "tests": json.dumps(tests)}
 
 

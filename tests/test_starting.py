@@ -187,7 +187,8 @@ def test_a_sandbox_that_does_not_answer_or_refuses_programs_ends_the_start_befor
     server.status = status or 200  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     if status is None:
-        server.shutdown(), server.server_close()
+        server.shutdown()
+        server.server_close()
     said = "no Sandbox Fusion server answers at" if status is None else f"HTTP {status}"
     with pytest.raises(SandboxError, match=said):
         train_command(small(tmp_path / "run", executor=f"http://127.0.0.1:{server.server_port}"))
@@ -241,9 +242,10 @@ def test_a_penalty_that_begins_with_the_first_token_that_any_prompt_leaves_is_re
 def test_a_prompt_that_leaves_no_more_than_the_buffer_gives_its_place_wherever_it_stands(tmp_path, capsys):
     """70 problems, of which the last six leave 63 of 512 tokens: no place in the first 64 shows them."""
     tests = [{"kind": "stdin", "input": "", "expected": ""}]
-    rows = [{"id": f"p{i}", "statement": "a " * (2 if i < 64 else 430), "tests": tests} for i in range(70)]
+    rows: list[Any] = [{"id": f"p{i}", "statement": "a " * (2 if i < 64 else 430), "tests": tests} for i in range(70)]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    order = [problem["id"] for problem in ProblemOrder(rows, 0).batch(0, 16)]  # type: ignore[arg-type]
+    drawn: Any = ProblemOrder(rows, 0).batch(0, 16)
+    order = [row["id"] for row in drawn]
     late = [name for name in order if int(name[1:]) >= 64]
     assert late
     given = small(tmp_path / "run", dataset=tmp_path / "problems.jsonl", eval_every=-1, save_every=0, max_steps=1)

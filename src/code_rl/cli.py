@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -23,6 +24,9 @@ from code_rl.settings import describe, make_settings, read_arguments, suggestion
 
 HELP = ("--help", "-h", "help")
 VERSION = "--version"
+OF_THE_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+"""What the system says of a path whose giver can give another."""
+MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     except OF_THE_MACHINE as error:
         if not lacks_something(error):
             raise
-        return _fail(ResourceError(in_words(error)))
+        return _fail(_of_a_setting(error, words) or ResourceError(in_words(error)))
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still ending, without a traceback
         print("interrupted", file=sys.stderr)
@@ -120,6 +124,24 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         ends.daemon = True
         ends.start()
         return 130
+
+
+def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | None:
+    """What the system says of a path that stands in a word of the command line; None where it is about something else."""
+    if not isinstance(error, OSError) or error.errno not in OF_THE_PATH or not isinstance(error.filename, str):
+        return None
+    fitting: list[tuple[str, str, str]] = []
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        for part in map(os.path.expanduser, filter(None, (part.strip() for part in value.split(",")))):
+            within = f"/{part.strip('/')}/" in f"/{error.filename.strip('/')}/"
+            if within or error.filename.startswith((part, os.path.abspath(part))):
+                fitting.append((part, name, value))
+    if not fitting:
+        return None
+    _, name, value = max(fitting, key=lambda each: len(each[0]))
+    shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"
+    return ConfigError(f"{name}={shown} cannot be used: {error.strerror}; give another path")
 
 
 def run_script(settings: type[Any], main: Callable[[Any], int], description: str) -> NoReturn:

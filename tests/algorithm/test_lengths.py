@@ -13,6 +13,7 @@ from code_rl.errors import ConfigError
 from code_rl.problems.load import with_tests, within_difficulty
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.rollouts.lengths import ContextSchedule, StepFacts, parse_schedule
+from tests.kinds import each_is
 
 
 def limits(schedule: ContextSchedule, facts: list[StepFacts], steps: int) -> list[int]:
@@ -108,7 +109,7 @@ def with_inputs(name: str, *inputs: str) -> Problem:
 def test_problems_with_too_few_tests_are_left_out_and_others_keep_public_and_longest_ones_in_order():
     few, many = with_inputs("few", "1", "22"), with_inputs("many", "22", "1", "4444", "public", "333")
     (kept,) = with_tests([few, many], 3, 3)
-    assert [test.input for test in kept.tests] == ["4444", "public", "333"]
+    assert [test.input for test in each_is(StdinTest, kept.tests)] == ["4444", "public", "333"]
     assert [each.id for each in with_tests([few, many], 1, None)] == ["few", "many"]
     assert [len(each.tests) for each in with_tests([few, many], 1, 1)[:]] == [1, 1]
     with pytest.raises(ConfigError, match="min_tests=9 leaves none of 2"):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from code_rl.concurrency import wait_for
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
 from code_rl.settings import make_settings
+from tests.boxes import served
 
 PLANTED = Path(__file__).with_name("planted.py")
 CLASSES = ("early exit", "reads the expected output", "stdin idiom", "mutant", "to be stolen from")
@@ -303,18 +304,11 @@ def test_our_own_judge_is_clean_on_a_sample(tmp_path: Path, capsys: pytest.Captu
     assert "127.0.0.1:9" in capsys.readouterr().err
 
 
-@contextlib.asynccontextmanager
-async def _served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    """The address of a server that answers every request so."""
+def _answers(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
+    """Answers every request so."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    return app
 
 
 def test_a_description_makes_requests_of_a_program_and_reads_scores(tmp_path: Path) -> None:
@@ -331,7 +325,7 @@ def test_a_description_makes_requests_of_a_program_and_reads_scores(tmp_path: Pa
         return web.json_response({"error": None, "results": [{"reward": float("sum" in body["program"]["code"])}]})
 
     async def run() -> Scorecard:
-        async with _served(answer) as url:
+        async with served(_answers(answer)) as url:
             file.write_text(
                 f'url = "{url}/grade"\ntakes = "stdin"\n[request.program]\ncode = "$code"\n'
                 'tests = "$$input_output"\n[answer]\nscore = "results.0.reward"\nfailed = "error"\n'
@@ -362,7 +356,7 @@ def test_a_charset_that_is_none_is_a_failure() -> None:
         return web.Response(body=b'{"reward": 1.0}', headers={"Content-Type": "application/json; charset=hex"})
 
     async def run() -> Outcome:
-        async with _served(answer) as url:
+        async with served(_answers(answer)) as url:
             grader = Http(read_description("nemo-gym", f"{url}/verify"), 20.0)
             async with contextlib.aclosing(grader):
                 await grader.check()

@@ -23,7 +23,7 @@ class ChatServer:
         self.bodies = []
         self.headers = []
         self.answered = 0
-        self.attempts = collections.Counter()
+        self.attempts: collections.Counter[int] = collections.Counter()
         self._runner = None
 
     @property

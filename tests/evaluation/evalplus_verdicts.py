@@ -20,7 +20,7 @@ from evalplus.evaluate import check_correctness, get_groundtruth
 def main(dataset, samples, out, time_limit_s):
     tasks = get_mbpp_plus() if dataset == "mbpp" else get_human_eval_plus()
     not_none = MBPP_OUTPUT_NOT_NONE_TASKS if dataset == "mbpp" else []
-    by_task = {}
+    by_task: dict[str, list[str]] = {}
     with open(samples) as lines:
         for line in lines:
             row = json.loads(line)

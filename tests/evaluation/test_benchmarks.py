@@ -9,6 +9,7 @@ import json
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -231,9 +232,11 @@ STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
         (METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n", "passed", "runtime_error"),
         (METHOD + STATE + "lambda self, n: seen.append(bytes(1 << 29)) or plain(self, n)", "passed", "passed"),
         ("def pairs(n):\n    while True:\n        pass\n", "time_limit", "time_limit"),
+        ("import threading\n" + METHOD + STATE + "lambda self, n: [threading.Thread(target=threading.Event().wait).start() for _ in range(60)] and plain(self, n)", "passed", "passed"),
+        (METHOD + STATE + "lambda self, n: seen.extend(open('/dev/null') for _ in range(200)) or plain(self, n)", "passed", "passed"),
         ("class _Module:\n    rows = 2\ndef pairs(n):\n    return [[i] * _Module.rows for i in range(n)]\n", "passed", "passed"),
     ],
-    ids=["method", "function", "tuple within", "list", "attribute", "an earlier call is needed", "default value", "no class", "memory", "time", "a class of its own"],
+    ids=["method", "function", "tuple within", "list", "attribute", "an earlier call is needed", "default value", "no class", "memory", "time", "threads left", "files left", "a class of its own"],
 )  # fmt: skip
 def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, own, official):
     tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))
@@ -244,6 +247,13 @@ def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_make
             return await judge_both(problem, program, sandbox, cpu_limit_s=None)
 
     assert [verdict.kind.value for verdict in asyncio.run(verdicts())] == [own, official]
+
+
+def test_a_sandbox_that_fails_all_calls_in_one_process_is_its_error_and_no_other_rule_s_verdict():
+    problem = Problem("p", "Pairs.", (CallTest((2,), [[0, 0], [1, 1]]),), fn_name="pairs")
+    failing: Any = Counting(shared_box(), fails_at=2)
+    own, official = asyncio.run(judge_both(problem, METHOD, failing, cpu_limit_s=None))
+    assert (own.kind.value, official.kind.value, official.rule) == ("passed", "sandbox_error", "lcb-official")
 
 
 def test_a_file_of_another_day_is_another_native_file(tmp_path):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,8 @@ from code_rl.cli import main
 from code_rl.commands.evaluate import data_of
 from code_rl.errors import ConfigError
 from code_rl.evaluation import endpoint as endpoint_module
+from code_rl.evaluation import runner
+from code_rl.reward.verdict import VerdictKind
 from tests.evaluation.chat_server import RIGHT, ChatServer
 
 WRONG = "```python\nprint(0)\n```"
@@ -82,7 +85,7 @@ def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_pat
     assert main(["prepare", f"dataset={path}", f"out={tmp_path / 'prepared'}", "test_share=0.5", "mutants=0"]) == 0
     held = json.loads((tmp_path / "prepared" / "manifest.json").read_text())["splits"]
     assert held["train"]["problems"] == held["test"]["problems"] == 1
-    asked = {}
+    asked: dict[str, list[str]] = {}
     for split in ("", ":test", ":train"):
         out = tmp_path / f"out{len(asked)}"
         assert run(benchmark=f"{tmp_path / 'prepared'}{split}", model="reference", out=out) == 0
@@ -176,6 +179,35 @@ def test_a_problem_without_a_reference_is_missing_not_wrong(problems, tmp_path, 
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["pass@1"], results["problems"], results["missing"]) == (1.0, 4, {"no_reference": 1})
     assert "no_reference 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("failing", [1, 4])
+def test_a_second_opinion_that_the_sandbox_failed_is_counted_and_asked_for_again(
+    problems, tmp_path, capsys, monkeypatch, failing
+):
+    rows = [{"problem_id": f"sum-{number}", "code": SUM["solutions"][0]} for number in range(4)]
+    wanted = {
+        "benchmark": problems,
+        "samples": write_samples(tmp_path / "stored.jsonl", rows),
+        "rule": "both",
+        "limit": -1,
+    }
+    sound, calls = runner.judge_both, []
+
+    async def judge_both(*given, **limits):
+        own, official = await sound(*given, **limits)
+        calls.append(own)
+        return own, replace(official, kind=VerdictKind.SANDBOX_ERROR) if len(calls) <= failing else official
+
+    monkeypatch.setattr(runner, "judge_both", judge_both)
+    assert run(**wanted, out=tmp_path / "out") == 1
+    rules = json.loads((tmp_path / "out" / "results.json").read_text())["rules"]
+    assert (rules["lcb"], rules["lcb-official"]) == (1.0, 1.0 if failing == 1 else None)
+    assert (rules["sandbox_error"], rules["differ"]) == (failing, 0)
+    assert f"{failing} samples have no lcb-official verdict (sandbox_error)" in capsys.readouterr().out
+    assert run(**wanted, out=tmp_path / "out") == 0
+    assert len(calls) == 4 + failing
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["rules"]["sandbox_error"] == 0
 
 
 def test_both_rules_are_shown_where_they_differ(problems, tmp_path, capsys):
@@ -272,7 +304,7 @@ def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, se
         served.stop()
         served.start()
 
-    dead = []
+    dead: list[threading.Thread] = []
     served = serve(script)
     assert run(benchmark=problems, endpoint=served.server.url, model="m", n=4, asking=2, out=tmp_path / "out") == 0
     dead[0].join(10)

@@ -104,7 +104,7 @@ def test_verdicts_equal_those_of_evalplus(dataset, part, tmp_path):
     found = ours(dataset, data, tmp_path / "samples.jsonl", tmp_path)
     assert expected.keys() == found.keys()
     different = [key for key in expected if expected[key] != (found[key]["verdict"] == "passed")]
-    texts = {}
+    texts: dict[str, list[str]] = {}
     for sample in samples:
         texts.setdefault(sample["task_id"], []).append(sample["solution"])
     unexplained = [

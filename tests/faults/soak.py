@@ -117,7 +117,7 @@ def main(words: list[str]) -> int:
         if step - first[0] >= WARM_UP and step % EVERY == 0:
             looks.append(look(step, temporary))
 
-    Recorder.log_step = logged
+    Recorder.log_step = logged  # type: ignore[method-assign]
     run = folder / "run"
     words_given = (
         {"log_path": str(run), "max_steps": asked["steps"]}

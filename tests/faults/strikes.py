@@ -223,10 +223,10 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         async for execution in run(self, job):
             yield execution
 
-    Journal.record = recorded
+    Journal.record = recorded  # type: ignore[method-assign]
     evaluation.evaluate = evaluated
-    Recorder.log_step = logged
-    EmbeddedSandbox.run = executed
+    Recorder.log_step = logged  # type: ignore[method-assign]
+    EmbeddedSandbox.run = executed  # type: ignore[method-assign]
     _around(armed, EmbeddedSamplingClient, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
     _around(armed, EmbeddedTrainingClient, "forward_backward", lambda: "training")
     _around(armed, EmbeddedTrainingClient, "optim_step", lambda: "training")

@@ -290,7 +290,7 @@ def quicken() -> None:
     from transformers import AutoTokenizer
 
     os.fsync = lambda fd: None
-    AutoTokenizer.from_pretrained = cache(AutoTokenizer.from_pretrained)
+    AutoTokenizer.from_pretrained = cache(AutoTokenizer.from_pretrained)  # type: ignore[method-assign]
 
 
 def take_up(made: Bench, kept: Path) -> int:

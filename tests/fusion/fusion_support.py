@@ -18,6 +18,7 @@ from aiohttp import web
 from code_rl.errors import OutageError, SandboxError
 from code_rl.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
 from code_rl.sandbox.fusion.client import FusionClient
+from tests.boxes import served
 
 QUICK: dict[str, Any] = {"patience_s": 2.0, "grace_s": 20.0}
 STUBBORN: dict[str, Any] = {"patience_s": 60.0, "grace_s": 20.0}
@@ -101,13 +102,8 @@ async def fake_server(
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/run_code", run_code)
         app.router.add_get("/v1/ping", ping)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+        async with served(app) as url:
+            yield url
 
 
 def stdin_job(code: str, *inputs: bytes | str, **limits: Any) -> Job:

@@ -70,14 +70,14 @@ def test_trl_gets_a_reward_for_messages_of_parts_and_without_content_and_none_fo
     parts = [{"role": "assistant", "content": [{"type": "image"}, {"type": "text", "text": RIGHT}]}]
     answers: list[Any] = [parts, [{"role": "assistant", "tool_calls": []}], []]
     assert asyncio.run(trl.code_reward(answers, problem=[problem] * 3)) == [1.0, 0.0, 0.0]
-    logged = {}
+    logged: dict[str, float] = {}
     assert asyncio.run(trl.code_reward([], problem=[], log_metric=logged.__setitem__)) == []
     assert logged == {}
 
 
 def test_trl_gets_none_where_the_sandbox_failed_and_hears_how_often(broken):
     broken[0] = 1
-    logged = {}
+    logged: dict[str, float] = {}
     answers = [WRONG, RIGHT]
     rewards = asyncio.run(
         trl.code_reward(answers, problem=[rows.to_row(SUM)["problem"]] * 2, log_metric=logged.__setitem__)

@@ -31,7 +31,7 @@ def tasks():
 
 
 def scored(answer):
-    rewards = {}
+    rewards: dict[str, float] = {}
     trace = SimpleNamespace(last_reply=answer, metrics={}, rewards=rewards)
     trace.record_reward = lambda name, value, weight: rewards.__setitem__(name, value * weight)
     try:

@@ -25,7 +25,7 @@ from code_rl.problems.load import find_data, load_problems, load_test_splits
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import build_prompt, build_question
-from code_rl.problems.sources.records import Skipped
+from code_rl.problems.sources.records import Skipped, item_id
 from code_rl.problems.store import READERS
 from tests.loading.raw_rows import SAMPLES, SUM, taco
 
@@ -69,10 +69,10 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
     dataset = open_dataset(str(write(tmp_path / f"rows{suffix}", 8)))
     expected = [f"Number {number}." for number in range(8)]
     assert statements(dataset) == statements(dataset) == expected
-    assert [item.id for item in dataset] == [f"rows/{number}" for number in range(8)]
+    assert [item_id(item) for item in dataset] == [f"rows/{number}" for number in range(8)]
     for skip in (1, 3, 7, 8, 20):
         assert statements(dataset, skip) == expected[skip:]
-        assert [item.id for item in dataset.items(skip)] == [f"rows/{number}" for number in range(8)][skip:]
+        assert [item_id(item) for item in dataset.items(skip)] == [f"rows/{number}" for number in range(8)][skip:]
 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
@@ -98,6 +98,23 @@ def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():
     assert {name for names in STAGE_SETTINGS.values() for name in names} <= set(chz.chz_fields(PrepareConfig))
 
 
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
+def test_the_first_row_that_tells_the_shape_is_not_read_again(tmp_path, monkeypatch, suffix):
+    seen = []
+
+    def counted(path, skip=0):
+        for found in stream_rows(path, skip):
+            seen.append(found["problem"])
+            yield found
+
+    monkeypatch.setattr(datasets, "stream_rows", counted)
+    parts = [str(write(tmp_path / f"{name}{suffix}", count)) for name, count in (("a", 3), ("b", 2))]
+    dataset = open_dataset(",".join(parts))
+    asyncio.run(load_problems(dataset, None))
+    assert sorted(seen) == sorted(["Number 0.", "Number 1.", "Number 2.", "Number 0.", "Number 1."])
+    assert statements(dataset) == statements(dataset)
+
+
 def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
     for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
         write(tmp_path / "data" / f"{name}.parquet", 2)
@@ -110,8 +127,8 @@ def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
 def test_several_sets_are_read_one_after_the_other_and_skip_runs_through_them(tmp_path):
     one, two = write(tmp_path / "one.jsonl", 3), write(tmp_path / "two.parquet", 2)
     both = open_dataset(f"{one},{two}")
-    assert [item.id for item in both] == ["one/0", "one/1", "one/2", "two/0", "two/1"]
-    assert [item.id for item in both.items(4)] == ["two/1"]
+    assert [item_id(item) for item in both] == ["one/0", "one/1", "one/2", "two/0", "two/1"]
+    assert [item_id(item) for item in both.items(4)] == ["two/1"]
     assert list(datasets.test_splits(f"{one},{two}")) == ["one", "two"]
 
 

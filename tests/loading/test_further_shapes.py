@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled
+from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled, item_id
 from code_rl.problems.sources.shapes import read_row, shape_of
+from tests.kinds import each_is
 
 ACECODE: dict[str, Any] = {
     "id": "oss_7",
@@ -110,7 +111,7 @@ def test_sandbox_fusion_s_evoeval_has_its_tables_as_texts_too(court):
     }
     problem = read({**row, "canonical_solution": "\n    return sum(values, start)\n"})
     assert isinstance(problem, Problem)
-    assert [test.args for test in problem.tests] == [([1, 2], 3), ([0.5], 1)]
+    assert [test.args for test in each_is(CallTest, problem.tests)] == [([1, 2], 3), ([0.5], 1)]
     assert problem.compare.abs_tol == 1e-6
     assert court.verdicts(problem, problem.solutions[0]) == ["passed"]
 
@@ -118,7 +119,8 @@ def test_sandbox_fusion_s_evoeval_has_its_tables_as_texts_too(court):
 def test_bigcodebench_methods_that_only_call_and_compare_are_tests(court):
     problem = read(BIGCODEBENCH)
     assert isinstance(problem, Problem), problem
-    assert [(test.args, test.expected, test.raises) for test in problem.tests] == [((16,), 8, None), ((2,), 1.41421, None), ((-1,), None, "ValueError")]  # fmt: skip
+    tests = [(test.args, test.expected, test.raises) for test in each_is(CallTest, problem.tests)]
+    assert tests == [((16,), 8, None), ((2,), 1.41421, None), ((-1,), None, "ValueError")]
     plain = "def task_func(x, scale=1):\n    return abs(x) ** 0.5 * scale"
     assert court.verdicts(problem, problem.solutions[0], plain) == ["passed", "wrong_answer"]
 
@@ -152,7 +154,10 @@ def test_verl_ground_truth_is_tests_in_any_shape_and_the_user_s_last_words_the_s
 
 
 def test_verl_rows_of_several_sets_that_count_from_nothing_each_keep_ids_of_their_own():
-    assert {read_row(VERL, Origin("set", "set/train", place)).id for place in (0, 1)} == {"set/train/0", "set/train/1"}
+    assert {item_id(read_row(VERL, Origin("set", "set/train", place))) for place in (0, 1)} == {
+        "set/train/0",
+        "set/train/1",
+    }
 
 
 @pytest.mark.parametrize("truth", ["42", "\\boxed{4}", '"text"', '{"functional": "assert f(1) == 2"}', None])

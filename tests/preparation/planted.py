@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.problems.problem import CallTest, Problem, StdinTest
+from tests.kinds import each_is
 
 Maker = Callable[[random.Random, int], Problem]
 FOLDS = {
@@ -257,7 +258,7 @@ def flaky(rng: random.Random, number: int) -> Planted:
 
 def passes_when_empty(rng: random.Random, number: int) -> Planted:
     problem = stdin_problem(rng, number)
-    tests = tuple(StdinTest(test.input, "") for test in problem.tests)
+    tests = tuple(StdinTest(test.input, "") for test in each_is(StdinTest, problem.tests))
     code = "n = int(input())\nv = list(map(int, input().split()))\n"
     return Planted(
         dataclasses.replace(problem, tests=tests, solutions=(code,)), "passes_when_empty", frozenset({"passes_empty"})

@@ -19,6 +19,7 @@ from code_rl.problems.dataset import open_dataset
 from code_rl.problems.native import read_problems, write_problems
 from code_rl.problems.problem import Problem, StdinTest
 from tests.corpus.rooms import data_file
+from tests.kinds import each_is
 from tests.preparation.planted import planted_set
 
 
@@ -124,8 +125,7 @@ def test_a_prepared_folder_is_read_back_whole_with_its_cards(small: Path, tmp_pa
     ]
     assert main(["prepare", *words]) == 0
     splits = {name: list(open_dataset(f"{tmp_path / 'out'}:{name}")) for name in ("train", "test")}
-    back = [*splits["train"], *splits["test"]]
-    assert all(isinstance(problem, Problem) for problem in back)
+    back = each_is(Problem, [*splits["train"], *splits["test"]])
     before = {problem.id: problem for problem in read_problems(small)}
     assert {problem.id for problem in back} == before.keys()
     for problem in back:

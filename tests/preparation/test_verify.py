@@ -130,7 +130,7 @@ def test_slow_references_are_tried_again_side_by_side(tmp_path: Path) -> None:
     async def run() -> list[Decision]:
         with Bench(config, open_source(config.dataset), "key") as bench:
             monkey = Hung(2)
-            bench.executor = lambda: monkey
+            bench.executor = lambda: monkey  # type: ignore[method-assign]
             return await run_verify(bench, await normalise(bench, lambda: None), lambda: None)
 
     assert [decision.reason for decision in asyncio.run(run())] == ["reference_time_limit"] * 2

@@ -13,6 +13,7 @@ from code_rl.problems.dataset import open_dataset, own_test_setting
 from code_rl.problems.problem import Problem
 from code_rl.reward.judge import judge
 from code_rl.sandbox.connect import connect_executor
+from tests.kinds import each_is
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,10 +45,10 @@ def test_solutions_pass_and_no_constant_answer_does():
 
 
 def test_held_out_problems_have_other_names_constants_or_pairs():
-    train, held_out = (list(open_dataset(f"functions:{split}")) for split in ("train", "test"))
+    train, held_out = (each_is(Problem, open_dataset(f"functions:{split}")) for split in ("train", "test"))
     assert (len(train), len(held_out)) == (512, 128)
     assert own_test_setting("functions") == "functions:test"
     assert not {problem.id for problem in train} & {problem.id for problem in held_out}
     assert {problem.meta["split"] for problem in held_out} == {"constants", "compositions"}
-    numbers = {int(part) for problem in train for part in problem.fn_name.split("_") if part.isdigit()}
+    numbers = {int(part) for problem in train for part in str(problem.fn_name).split("_") if part.isdigit()}
     assert not {n for n in numbers if n % 7 == 3}

@@ -20,7 +20,6 @@ from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.prompts import build_prompt
 from code_rl.problems.sources import livecodebench
 from code_rl.problems.sources.livecodebench import (
-    SHARD_ROWS,
     SHARDS,
     decode_private_tests,
     parse_window,
@@ -30,6 +29,7 @@ from code_rl.problems.sources.livecodebench import (
 from code_rl.problems.sources.records import RowError, Skipped
 from tests.corpus.reading import read_livecodebench, read_rows
 from tests.corpus.rooms import data_file
+from tests.kinds import each_is
 
 PUBLIC = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 PRIVATE = [{"input": "5 6\n", "output": "11\n", "testtype": "stdin"}]
@@ -194,7 +194,7 @@ def test_a_window_that_cannot_be_is_refused(start, end):
 
 
 def test_releases_are_cumulative_and_versions_are_single_shards():
-    sizes = dict(zip(SHARDS, SHARD_ROWS, strict=True))
+    sizes = dict(zip(SHARDS, (400, 111, 101, 101, 167, 175), strict=True))
     totals = [sum(sizes[name] for name in release_shards(f"release_v{n}")) for n in range(1, 7)]
     assert totals == [400, 511, 612, 713, 880, 1055]
     assert release_shards("v6") == ("test6.jsonl",)
@@ -213,7 +213,7 @@ def test_a_folder_of_shards_is_read_in_order_and_a_missing_one_is_named(tmp_path
     for name, question in zip(SHARDS[:2], ("a", "b"), strict=True):
         (tmp_path / name).write_text(json.dumps(row(question_id=question)) + "\n")
     problems = read_livecodebench(each for path in shard_paths(tmp_path, "release_v2") for each in read_rows(path))
-    assert [problem.id for problem in problems] == ["a", "b"]
+    assert [problem.id for problem in each_is(Problem, problems)] == ["a", "b"]
     with pytest.raises(ConfigError, match=r"test3\.jsonl"):
         shard_paths(tmp_path, "release_v3")
 
@@ -237,6 +237,6 @@ def test_the_real_sample_rows_become_problems_with_all_their_tests():
         )
         for s in samples
     ]
-    stdin, call, _ = read_livecodebench(rows)
+    stdin, call, _ = each_is(Problem, read_livecodebench(rows))
     assert stdin.tests[1] == StdinTest("1\nabc\n", "YES\n")
     assert (call.fn_name, call.tests[1]) == ("countSeniors", CallTest((["1313579440F2036", "2921522980M5644"],), 0))

@@ -108,7 +108,12 @@ def test_a_tokenizer_that_lies_here_is_not_asked_of_the_hub(monkeypatch):
     from transformers import AutoTokenizer
 
     asked, load = [], AutoTokenizer.from_pretrained
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda source: asked.append(source) or load(source))
+
+    def noted(source):
+        asked.append(source)
+        return load(source)
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", noted)
     assert load_tokenizer("Qwen/Qwen3-4B-Instruct-2507", str(BUILT_IN_FOLDER)).chat_template
     assert asked == [str(BUILT_IN_FOLDER)]
 

@@ -66,9 +66,14 @@ def watched(browser: Any, **look: Any) -> Iterator[Watched]:
     page.on(
         "console", lambda message: seen.problems.append(message.text) if message.type in ("error", "warning") else None
     )
+
+    def dismiss(dialog: Any) -> None:
+        seen.planted.add("dialog")
+        dialog.dismiss()
+
     page.on("pageerror", lambda error: seen.problems.append(str(error)))
     page.on("request", lambda request: seen.requests.append(request.url))
-    page.on("dialog", lambda dialog: (seen.planted.add("dialog"), dialog.dismiss()))
+    page.on("dialog", dismiss)
     page.expose_function("xss", lambda *which: seen.planted.add(str(which)))
     try:
         yield seen

@@ -35,7 +35,7 @@ def test_a_shelf_stays_in_its_budget_and_keeps_whole_steps_evenly_spaced(sizes):
             record = [base64.b64encode(f"{step}/{group}".encode() * size).decode()]
             if shelf.wants(step, f"p{step}", False):
                 shelf.put(step, group, f"p{step}", False, record)
-    kept = {}
+    kept: dict[int, set[int]] = {}
     for (step, group), _ in shelf._sampled.items():
         kept.setdefault(step, set()).add(group)
     assert sorted(kept) == [step for step in range(len(sizes)) if step % shelf.stride == 0]

@@ -14,7 +14,7 @@ from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.reward.interaction import PREAMBLE
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
-from code_rl.sandbox.executor import Conversation, Execution, Job, Status, case_bytes
+from code_rl.sandbox.executor import Conversation, Execution, Job, Status, StdinInput, case_bytes
 
 from .fakes import ScriptedExecutor
 
@@ -62,7 +62,7 @@ class Joined(ScriptedExecutor):
     async def converse(self, program: Job, interactor: Job) -> Conversation:
         assert interactor.trusted
         assert not program.trusted
-        assert program.cases[0].stdin == b""
+        assert program.cases[0] == StdinInput(b"")
         said: list[tuple[str, bytes]] = []
         import os
 

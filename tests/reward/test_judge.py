@@ -13,6 +13,7 @@ from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import CallInput, Execution, Job, Status, StdinInput
+from tests.kinds import each_is
 
 from .fakes import ScriptedExecutor, printed, returned
 
@@ -248,7 +249,7 @@ def checker_or_program(*decisions: str, outputs=RIGHT):
     def script(job: Job):
         if job.code == "decide()":
             return [printed(left.pop(0)) for _ in job.cases]
-        start = first[job.cases[0].stdin]
+        start = first[each_is(StdinInput, job.cases)[0].stdin]
         return outputs[start : start + len(job.cases)]
 
     return script
@@ -260,7 +261,7 @@ def test_a_checker_decides_and_sees_what_it_needs():
     asked = [json.loads(case.stdin) for job in executor.jobs if job.code == "decide()" for case in job.cases]
     assert asked == [
         {"input": test.input, "expected": test.expected, "output": output.stdout.decode()}
-        for test, output in zip(STDIN.tests, RIGHT, strict=True)
+        for test, output in zip(each_is(StdinTest, STDIN.tests), RIGHT, strict=True)
     ]
     assert all("expected" not in repr(job) for job in executor.jobs if job.code == "x")
 

@@ -66,6 +66,19 @@ def test_reserved_stacks_are_not_memory():
     assert run_one(code, memory_mb=256).stdout == b"deep\n"
 
 
+@pytest.mark.parametrize("memory_mb", [128, 1024])
+def test_as_many_threads_have_stacks_as_may_be_processes(memory_mb):
+    code = "import threading\nfor _ in range(500): threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(threading.active_count())"
+    assert run_one(code, memory_mb=memory_mb, processes=600).stdout == b"501\n"
+
+
+def test_as_many_files_can_be_open_as_the_limit_says():
+    code = "held = []\ntry:\n    while True: held.append(open('/dev/null'))\nexcept OSError:\n    print(len(held))"
+    few, many = (int(run_one(code, open_files=most).stdout) for most in (100, 1000))
+    assert 100 - 8 <= few < 100
+    assert many == few + 900
+
+
 def test_deep_recursion_has_the_stack_it_needs():
     code = "import sys, functools\nsys.setrecursionlimit(10**6)\n@functools.cache\ndef f(n): return n and 1 + f(n - 1)\nprint(f(100_000))"
     assert run_one(code).stdout == b"100000\n"

@@ -297,7 +297,7 @@ def test_silence_is_counted_anew_for_each_result_and_not_while_nobody_waits(monk
 
 
 def test_a_supervisor_that_can_fork_no_test_says_so_and_waits_for_none():
-    job = wire.JobMessage(False, "", "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 1 << 26, 1, 0)
+    job = wire.JobMessage(False, "", "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 256, 1 << 26, 1, 0)
     supervisor = Supervisor(confine.Confinement(confine.NONE, (), "", False, -1), 0, sees_tests=True)
     with contextlib.ExitStack() as ends:
         ours, theirs = (ends.enter_context(end) for end in wire.pair())

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import struct
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ CALLS = (
     "asample", "forward", "forward_backward", "optim_step", "save_weights", "save_weights_for_sampler", "load_weights",
     "unload_model", "retrieve_future", "cancel_future", "weights_info", "nonsense", "sessions/x/finish",
 )  # fmt: skip
-ABSURD = (
+ABSURD: tuple[Any, ...] = (
     None, True, -1, 2**31, 2**63, 10**30, -(10**30), 1e308, "", "x" * 5000, "\0", "\ud800", "../../etc/passwd", "tinker://a/b/c",
     [], [[[]]], {}, {"a": {"b": [1]}}, "00000000-0000-0000-0000-000000000000:train:0", [None], "${jndi:x}",
 )  # fmt: skip
@@ -115,7 +116,7 @@ class Fuzzer:
 
     def absurd_values(self):
         absurd = self.random.choice(ABSURD)
-        number = self.random.choice((-1, 0.5, 2**63, 10**30, -(2**31), "x", None, []))
+        number: Any = self.random.choice((-1, 0.5, 2**63, 10**30, -(2**31), "x", None, []))
         params = {"max_tokens": 4, "temperature": 1.0}
         prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
         sample = {"sampling_session_id": self.sampler, "seq_id": 7, "prompt": prompt, "sampling_params": params}

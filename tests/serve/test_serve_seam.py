@@ -20,7 +20,7 @@ from tests.serve.serve_support import ServerThread
 
 
 def finished(value=None, error=None):
-    future = Future()
+    future: Future[Any] = Future()
     future.set_exception(error) if error is not None else future.set_result(value)
     return future
 
@@ -87,7 +87,7 @@ class Counting:
 
 class Host:
     def __init__(self):
-        self.losses = {"cross_entropy": frozenset()}
+        self.losses: dict[str, frozenset[str]] = {"cross_entropy": frozenset()}
 
     def start(self, name):
         return Counting()

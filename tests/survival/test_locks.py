@@ -52,10 +52,14 @@ def test_a_second_one_is_refused_until_the_first_has_let_go(name, tmp_path):
 
 @pytest.mark.parametrize("name", HOLDERS)
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_without_locks_refuses_nobody(name, number, tmp_path, monkeypatch):
+def test_a_file_system_without_locks_refuses_nobody_and_is_named_once(name, number, tmp_path, monkeypatch, caplog):
     def refused(*_: object) -> None:
         raise OSError(number, "no locks here")
 
     monkeypatch.setattr("fcntl.flock", refused)
-    with HOLDERS[name](tmp_path):
-        pass
+    for _ in range(2):
+        with HOLDERS[name](tmp_path):
+            pass
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(str(tmp_path))
+    assert said.endswith("cannot be locked (no locks here); going on without: see that no other process writes into it")

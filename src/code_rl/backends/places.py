@@ -56,20 +56,20 @@ class Place:
         return line.replace(self.key, "***") if self.key and self.key != KEYLESS else line
 
 
-def resolve_backend(backend: str, environment: Mapping[str, str] = os.environ) -> str:
+def resolve_backend(backend: str) -> str:
     """What `backend=` means here: `embedded`, `tinker`, or a server's URL.
 
     Raises ConfigError for anything else, for a URL that holds a password, a query or a fragment, and for a key that is missing or
     malformed.
     """
     if backend == "auto":
-        given = environment.get("TINKER_API_KEY") or environment.get("TINKER_BASE_URL")
+        given = os.environ.get("TINKER_API_KEY") or os.environ.get("TINKER_BASE_URL")
         backend = BackendKind.TINKER if given else BackendKind.EMBEDDED
     if backend == BackendKind.EMBEDDED:
         return str(BackendKind.EMBEDDED)
     if backend != BackendKind.TINKER and not backend.startswith(("http://", "https://")):
         raise ConfigError(f"backend={backend!r} must be auto, embedded, tinker, or a server's http://host:port")
-    return str(backend) if place_of(backend, environment).kind is BackendKind.TINKER else backend.rstrip("/")
+    return str(backend) if place_of(backend).kind is BackendKind.TINKER else backend.rstrip("/")
 
 
 def place_of(backend: str, environment: Mapping[str, str] = os.environ, setting: str = "backend") -> Place:

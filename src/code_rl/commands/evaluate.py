@@ -32,6 +32,7 @@ from code_rl.evaluation.settings import (
     wanted_ks,
 )
 from code_rl.evaluation.view import EvalView, markdown
+from code_rl.reward.verdict import VerdictKind
 from code_rl.runs.directory import default_log_path
 from code_rl.runs.files import check_out, make_folder, write_atomically
 from code_rl.sandbox.executor import Executor
@@ -181,7 +182,8 @@ async def _evaluate(
     write_atomically(out / "results.md", markdown(results) + "\n")
     view.results(results)
     view.say(f"results: {out}")
-    return not found.missing and not any(results["verdicts"].get(name) for name in ("sandbox_error", "checker_error"))
+    undecided = any(results["verdicts"].get(name) for name in ("sandbox_error", "checker_error"))
+    return not (found.missing or undecided or VerdictKind.SANDBOX_ERROR in found.official.values())
 
 
 def identity(config: EvalConfig, benchmark: Benchmark, asked: Asked, plan: Plan) -> dict[str, Any]:

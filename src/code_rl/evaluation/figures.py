@@ -57,7 +57,7 @@ def wilson(passed: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0, seed: int = 0) -> Estimate:
+def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Estimate:
     """Mean of one value per problem, each from `least` to 1, with its 95% interval over problems.
 
     Where every value is 0 or 1 (one completion a problem), Wilson's interval; otherwise Rubin's Bayesian bootstrap (2,000 seeded
@@ -75,7 +75,7 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0, seed: i
     if least == 0.0 and np.isin(found_P, (0.0, 1.0)).all():
         low, high = wilson(round(found_P.sum()), problems)
         return Estimate(mean, min(low, mean), max(high, mean), problems)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     weights_RP = rng.standard_exponential((RESAMPLES, problems))
     at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
     means_R = (weights_RP @ found_P + least * at_least_R + at_most_R) / (

@@ -118,15 +118,22 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
             continue
         own[problem_id].append(outcome)
         official[problem_id].append(Outcome(kind, outcome.format_ok, outcome.truncated))
-        if (kind is VerdictKind.PASSED) != outcome.correct:
+        if not kind.ours and (kind is VerdictKind.PASSED) != outcome.correct:
             differ.append(
                 {"problem_id": problem_id, "sample": number, "lcb": outcome.kind.value, "lcb-official": kind.value}
             )
-    if not any(outcome.judged for outcomes in own.values() for outcome in outcomes):
+    values = [
+        figures(list(rule.values()), (1,)).pass_at[1].value
+        if any(one.judged for each in rule.values() for one in each)
+        else None
+        for rule in (own, official)
+    ]
+    if values[0] is None:
         return None
     return {
-        "lcb": figures(list(own.values()), (1,)).pass_at[1].value,
-        "lcb-official": figures(list(official.values()), (1,)).pass_at[1].value,
+        "lcb": values[0],
+        "lcb-official": values[1],
+        "sandbox_error": sum(one.kind is VerdictKind.SANDBOX_ERROR for each in official.values() for one in each),
         "differ": len(differ),
         "only_lcb_accepts": sum(row["lcb"] == "passed" for row in differ),
         "only_official_accepts": sum(row["lcb-official"] == "passed" for row in differ),

@@ -72,7 +72,7 @@ async def judge_both(
     if in_one is not None:
         limit = min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s) + 2 * own.cpu_s
         verdict = await judge(dataclasses.replace(in_one, time_limit_s=limit), code, executor)
-        if not verdict.ours and verdict.kind not in CUT:
+        if verdict.kind not in CUT:
             return own, verdict
     recorded.rewind()
     return own, await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)

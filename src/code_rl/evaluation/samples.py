@@ -180,7 +180,8 @@ class Folder:
         samples, verdicts = self._out / SAMPLES, self._out / VERDICTS
         for path in (samples, verdicts):
             drop_torn_line(path)
-        rows = {_key(row): row for row in read_lines(verdicts) if row["verdict"] != VerdictKind.SANDBOX_ERROR}
+        none = VerdictKind.SANDBOX_ERROR
+        rows = {_key(row): row for row in read_lines(verdicts) if none not in (row["verdict"], row.get("lcb-official"))}
         have: set[Key] = set()
         for row in read_lines(samples):
             try:

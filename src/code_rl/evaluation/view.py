@@ -64,6 +64,10 @@ class EvalView(View):
                 f"compare rules: Pass@1 {_percent(rules['lcb'])} under lcb, {_percent(rules['lcb-official'])} as LiveCodeBench decides; they differ on "
                 f"{rules['differ']} samples ({rules['only_lcb_accepts']} accepted by lcb alone, {rules['only_official_accepts']} by LiveCodeBench alone)"
             )
+            if rules["sandbox_error"]:
+                self.say(
+                    f"{rules['sandbox_error']} samples have no lcb-official verdict (sandbox_error); the same command judges them again"
+                )
             for row in rules["differences"][:10]:
                 self.say(
                     f"  {row['problem_id']} sample {row['sample']}: lcb {row['lcb']}, lcb-official {row['lcb-official']}"
@@ -126,5 +130,5 @@ def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
     return cells
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%"
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{100 * value:.1f}%"

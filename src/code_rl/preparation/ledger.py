@@ -170,19 +170,18 @@ class Decisions:
 
 
 class ByteBudget:
-    """Lets work begin while the bytes in flight stay within a budget; one piece larger than it goes alone."""
+    """Lets work begin while there are at most `BYTES_IN_FLIGHT`; one piece larger than that goes alone."""
 
-    def __init__(self, total: int = BYTES_IN_FLIGHT) -> None:
-        self._total = total
+    def __init__(self) -> None:
         self._used = 0
         self._changed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
     async def take(self, size: int) -> AsyncIterator[None]:
         """Hold `size` bytes while the block runs."""
-        size = min(size, self._total)
+        size = min(size, BYTES_IN_FLIGHT)
         async with self._changed:
-            await self._changed.wait_for(lambda: self._used + size <= self._total)
+            await self._changed.wait_for(lambda: self._used + size <= BYTES_IN_FLIGHT)
             self._used += size
         try:
             yield

@@ -24,7 +24,7 @@ from code_rl.runs.files import drop_torn_line, sync_directory, write_atomically
 
 VERSION = 1
 SPLITS = ("train", "test")
-ROWS_A_GROUP = 64
+ROWS_A_GROUP, BYTES_A_GROUP = 64, 16 << 20
 
 
 def split_of(problem_id: str, test_share: float, seed: int) -> str:
@@ -122,7 +122,7 @@ def _write_parquet(source: Path, target: Path) -> None:
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
-def _row_groups(source: Path, most_bytes: int = 16 << 20) -> Iterator[list[dict[str, Any]]]:
+def _row_groups(source: Path) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     held = 0
     with source.open("rb") as stream:
@@ -130,7 +130,7 @@ def _row_groups(source: Path, most_bytes: int = 16 << 20) -> Iterator[list[dict[
             row = problem_to_json(parse_problem(line, source.name))
             rows.append(row | {name: json.dumps(row[name]) for name in NESTED})
             held += len(line)
-            if len(rows) >= ROWS_A_GROUP or held >= most_bytes:
+            if len(rows) >= ROWS_A_GROUP or held >= BYTES_A_GROUP:
                 yield rows
                 rows, held = [], 0
     if rows:

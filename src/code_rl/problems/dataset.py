@@ -11,8 +11,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +45,9 @@ class Source:
     revision: str | None = None
     licence: str = "unstated"
     given: str = ""
+    _begun: list[Iterator[tuple[str, dict[str, Any]]]] = field(
+        default_factory=list, init=False, compare=False, repr=False
+    )
 
     def items(self, skip: int = 0) -> Iterator[Item]:
         """One item a raw row, in order, without the first `skip` rows. Raises DataError for a file that cannot be read."""
@@ -54,6 +57,10 @@ class Source:
 
     def rows(self, skip: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
         """Raw rows, each with its place in words (`FILE, row N`)."""
+        begun = [self._begun.pop() for _ in self._begun]
+        if begun and not skip:
+            yield from begun[0]
+            return
         position = 0
         for file in self.files:
             if position < skip:
@@ -66,6 +73,14 @@ class Source:
             for number, row in enumerate(stream_rows(file, dropped), start=dropped + 1):
                 yield f"{file}, row {number}", row
                 position += 1
+
+    def first(self) -> dict[str, Any] | None:
+        """The first row; None where there is none. `rows()` then goes on with what is open, and reads nothing twice."""
+        rows = self.rows()
+        first = next(rows, None)
+        if first is not None:
+            self._begun[:] = [chain((first,), rows)]
+        return None if first is None else first[1]
 
     def count(self) -> int:
         """The number of rows."""
@@ -157,8 +172,7 @@ class Dataset:
 
     def shapes(self) -> list[str]:
         """The names of the shapes that the first row of each source has, "" for one that is not known."""
-        firsts = [next(source.rows(), None) for source in self.sources]
-        shapes = [shape_of(first[1]) for first in firsts if first is not None]
+        shapes = [shape_of(first) for first in (source.first() for source in self.sources) if first is not None]
         return [shape.name if shape else "" for shape in shapes]
 
     def provenance(self) -> list[dict[str, Any]]:

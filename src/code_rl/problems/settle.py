@@ -47,10 +47,8 @@ async def settle(item: Item, executor: Executor) -> Problem | Skipped:
         raise SandboxError(f"row {item_id(item)}: {error}") from error
 
 
-async def settle_all(
-    items: Iterable[Item], executor: Executor, *, at_once: int = AT_ONCE
-) -> AsyncIterator[Problem | Skipped]:
-    """`settle` for a stream, in its order, with up to `at_once` rows in flight and bounded memory: a large row waits alone."""
+async def settle_all(items: Iterable[Item], executor: Executor) -> AsyncIterator[Problem | Skipped]:
+    """`settle` for a stream, in its order, with up to `AT_ONCE` rows in flight and bounded memory: a large row waits alone."""
     waiting: deque[tuple[asyncio.Task[Problem | Skipped], int]] = deque()
     held = 0
     try:
@@ -59,7 +57,7 @@ async def settle_all(
                 yield item
                 continue
             size = _weight(item)
-            while waiting and (len(waiting) >= at_once or held + size > HELD_TESTS_BYTES):
+            while waiting and (len(waiting) >= AT_ONCE or held + size > HELD_TESTS_BYTES):
                 task, weight = waiting.popleft()
                 held -= weight
                 yield await task

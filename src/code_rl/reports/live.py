@@ -19,7 +19,7 @@ from code_rl.errors import ConfigError
 from code_rl.reports.overview import side_by_side
 from code_rl.reports.page import PackedRollouts, pack_rollouts, policy, render
 from code_rl.reports.run import RunReader
-from code_rl.sandbox.serving.admission import stop_signal, url_of
+from code_rl.sandbox.serving.admission import listening, stop_signal, url_of
 
 LOOK_EVERY_S = 0.25
 KEEP_ALIVE_S = 15.0
@@ -160,20 +160,15 @@ def is_loopback(host: str) -> bool:
 async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
     """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be used."""
     page = LivePage(readers, host)
-    runner = web.AppRunner(page.application(), access_log=None, shutdown_timeout=0.5)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
+    async with contextlib.AsyncExitStack() as stack:
         try:
-            await site.start()
+            bound = await stack.enter_async_context(listening(page.application(), host, port))
         except OSError as error:
             raise ConfigError(
                 f"port={port} on host={host} cannot be used: {error.strerror or error}; choose another"
             ) from error
-        print(f"live report: {url_of(host, runner.addresses[0][1])}/  (Ctrl-C ends it; the run goes on)", flush=True)
+        print(f"live report: {url_of(host, bound)}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can read the run", flush=True)
         await stop_signal().wait()
-    finally:
-        await runner.cleanup()
     return 0

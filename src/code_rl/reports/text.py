@@ -18,7 +18,7 @@ from code_rl.reports.answer import standings
 
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
-BARS = "▁▂▃▄▅▆▇█"
+BARS, BARS_A_LINE = "▁▂▃▄▅▆▇█", 48
 _OF_EACH_RUN = ("log_path", "resolved", "checksum")
 
 
@@ -64,13 +64,13 @@ def clean(text: str) -> str:
     return "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
 
 
-def sparkline(values: Sequence[float | None], width: int = 48) -> str:
+def sparkline(values: Sequence[float | None]) -> str:
     """Values as a row of bars; means where there are more of them than columns."""
     known = [value for value in values if value is not None]
     if not known:
         return ""
     low, span = min(known), (max(known) - min(known)) or 1.0
-    every = max(1, -(-len(known) // width))
+    every = max(1, -(-len(known) // BARS_A_LINE))
     means = [sum(known[at : at + every]) / len(known[at : at + every]) for at in range(0, len(known), every)]
     return "".join(BARS[min(7, int(8 * (value - low) / span))] for value in means)
 

@@ -75,10 +75,10 @@ def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
     return Reason(VerdictKind.WRONG_ANSWER, message, shown, got=got)
 
 
-def last_lines(execution: Execution, lines: int = 2) -> str:
+def last_lines(execution: Execution) -> str:
     """What a trusted program said at its end, for its author."""
     said = [line for line in execution.stderr[-4096:].decode("utf-8", "replace").splitlines() if line.strip()]
-    return clip("; ".join(said[-lines:])) or clip(execution.detail)
+    return clip("; ".join(said[-2:])) or clip(execution.detail)
 
 
 def clip(text: str) -> str:

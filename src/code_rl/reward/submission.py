@@ -9,6 +9,9 @@ from code_rl.errors import DataError, SandboxError
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.sandbox.executor import CallInput, CaseInput, Execution, Executor, Job, Limits, Status, StdinInput, closing
 
+USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
+"""Threads beyond what any benchmark's program starts; and the open files that Linux allows a process where nobody has asked for more."""
+
 
 def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits) -> Job:
     """The submission of `code` for some tests of `problem`."""
@@ -57,12 +60,18 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
-    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what is expected."""
+    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what is expected.
+
+    LiveCodeBench's utility forbids processes and sets no limit: what all its calls in one process leave behind, threads and open files, has to fit.
+    """
     longest = max((len(test.expected) for test in problem.tests if isinstance(test, StdinTest)), default=0)
+    rule = OFFICIAL if problem.compare.rule == "lcb-official" else USUAL
     return Limits(
         cpu_s=problem.time_limit_s if cpu_limit_s is None else min(problem.time_limit_s, cpu_limit_s),
         memory_mb=problem.memory_limit_mb,
-        output_bytes=max(Limits().output_bytes, 8 * longest),
+        output_bytes=max(USUAL.output_bytes, 8 * longest),
+        processes=rule.processes,
+        open_files=rule.open_files,
     )
 
 

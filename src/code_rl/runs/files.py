@@ -7,16 +7,19 @@ import errno
 import fcntl
 import io
 import json
+import logging
 import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from code_rl.errors import ConfigError
 
+logger = logging.getLogger("code_rl")
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
 TEMPORARY = ".tmp"
@@ -96,16 +99,25 @@ def _private(path: Path, how: int) -> int:
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
-    """Hold a lock on an open file until it is closed. False on a file system without locks; raises BlockingIOError where another process holds it, unless it is to `wait`."""
+    """Hold a lock on an open file until it is closed; raises BlockingIOError where another process holds it, unless it is to `wait`.
+
+    False on a file system without locks, which is said once for each folder.
+    """
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno in _WITHOUT_LOCKS:
+            _warn_without_lock(os.path.dirname(os.readlink(f"/proc/self/fd/{handle}")), error.strerror)
             return False
         if error.errno == errno.EACCES:  # how NFS says it
             raise BlockingIOError(*error.args) from error
         raise
     return True
+
+
+@cache
+def _warn_without_lock(folder: str, why: str) -> None:
+    logger.warning("%s cannot be locked (%s); going on without: see that no other process writes into it", folder, why)
 
 
 def sync_directory(path: Path) -> None:

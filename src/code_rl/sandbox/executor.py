@@ -38,6 +38,7 @@ class Limits:
     memory_mb: int = 1024
     output_bytes: int = 16 << 20
     processes: int = 64
+    open_files: int = 256
     file_mb: int = 64
     strict: bool = False
     total_s: float | None = None

@@ -26,8 +26,6 @@ from code_rl.problems.sources.testcases import CALL_PRELUDE, read_tests
 
 REPOSITORY = "livecodebench/code_generation_lite"
 SHARDS = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl", "test6.jsonl")
-SHARD_ROWS = (400, 111, 101, 101, 167, 175)
-"""Rows of each shard as published: release_v1 to v6 are 400, 511, 612, 713, 880 and 1055 problems."""
 
 OUTSIDE_WINDOW = "outside_window"
 """The reason code of rows that are sound but not asked for."""

@@ -284,6 +284,7 @@ def _message(job: Job) -> wire.JobMessage:
         memory_bytes=limits.memory_mb << 20,
         output_bytes=limits.output_bytes,
         processes=limits.processes,
+        open_files=limits.open_files,
         file_bytes=limits.file_mb << 20,
         files=len(job.files),
         laid_out_bytes=sum(map(len, job.files.values())),

@@ -114,7 +114,7 @@ def _supervise() -> None:
     """Tests, as their supervisor goes through them."""
     ours, theirs = wire.pair()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
-    job = wire.JobMessage(False, _PROGRAM, "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 1 << 26, 1, 0)
+    job = wire.JobMessage(False, _PROGRAM, "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 256, 1 << 26, 1, 0)
     nothing = confine.Confinement(confine.NONE, (), "", False, -1)
     supervisor = Supervisor(nothing, 0, sees_tests=True)
     for _ in range(_TIMES):

@@ -16,7 +16,7 @@ VALUE_FD, _FAULT_FD = 3, 4
 RESERVED = (VALUE_FD, _FAULT_FD)
 """Descriptors that the zygote keeps free of anything of its own."""
 BROKEN_EXIT = 99
-_DESCRIPTORS = 256
+THREAD_STACK = 8 << 20
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
 """Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address space, for the room that
 the C library reserves for each thread. What is touched is judged by peak memory."""
@@ -47,9 +47,9 @@ class TestRun:
         # A backstop: the watch stops a test at its limit, the kernel's own counts in whole seconds.
         seconds = math.ceil(1.5 * job.cpu_s + 2)
         self._cpu = (seconds, seconds + 1)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for kind, most in zip((resource.RLIMIT_DATA, resource.RLIMIT_AS), memory(job, base_bytes), strict=True):
+        kinds = (resource.RLIMIT_NOFILE, resource.RLIMIT_DATA, resource.RLIMIT_AS)
+        for kind, most in zip(kinds, (job.open_files, *memory(job, base_bytes)), strict=True):
             hard = resource.getrlimit(kind)[1]
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (most, most))
@@ -159,7 +159,8 @@ def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
     """How much may be writable, and how much address space may be in use. `base_bytes`: what an interpreter has before its program asks for anything."""
     if job.strict:
         return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
-    return base_bytes + job.memory_bytes + _DATA_RESERVE, base_bytes + job.memory_bytes + _ADDRESS_RESERVE
+    stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes
+    return most + max(stacks, _DATA_RESERVE), most + max(stacks, _ADDRESS_RESERVE)
 
 
 def place(fd: int, at: int) -> None:

@@ -55,6 +55,7 @@ class JobMessage(NamedTuple):
     memory_bytes: int
     output_bytes: int
     processes: int
+    open_files: int
     file_bytes: int
     files: int
     laid_out_bytes: int

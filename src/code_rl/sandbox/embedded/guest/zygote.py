@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 from code_rl.sandbox.embedded.guest import confine, files, kernel, rehearsal, rootfs, supervisor, testrun, worker
 from code_rl.sandbox.starvation import Load
 
-THREAD_STACK = 8 << 20
 _GRACE_S = 2
 READY, FAILED, REFUSED, SPAWNED = "ready", "failed", "refused", "spawned"
 _NEEDED_LIMITS = (
@@ -137,7 +136,7 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     _add_site_builtins()
     for name in preload:
         importlib.import_module(name)
-    kernel.default_thread_stack(THREAD_STACK)
+    kernel.default_thread_stack(testrun.THREAD_STACK)
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     stack = supervisor.STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, supervisor.STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 COMPILE_CPU_S = 10
 STACK_BYTES = 256 << 20
-DATA_RESERVE = 1 << 30
+DATA_RESERVE, THREAD_STACK = 1 << 30, 8 << 20
 """Beyond the memory limit, what may be writable: stacks of threads, buffers never touched. What is touched is judged by peak memory."""
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 PARKED_FD = 100
@@ -51,7 +51,8 @@ def become_program(
 
 def confine(limits: dict[str, Any], uid: int | None) -> None:
     """Set the limits, then take the account, which may no longer raise them."""
-    lower(resource.RLIMIT_DATA, (limits["memory_mb"] << 20) + DATA_RESERVE)
+    lower(resource.RLIMIT_DATA, (limits["memory_mb"] << 20) + max(DATA_RESERVE, limits["processes"] * THREAD_STACK))
+    lower(resource.RLIMIT_NOFILE, limits["open_files"])
     lower(resource.RLIMIT_CPU, max(int(limits["cpu_s"]), COMPILE_CPU_S) + 2)
     lower(resource.RLIMIT_FSIZE, limits["file_mb"] << 20)
     lower(resource.RLIMIT_CORE, 0)

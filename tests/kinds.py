@@ -1,0 +1,17 @@
+"""What a test knows of the kinds of things that it gets, for the type checker; and it fails where that is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+Kind = TypeVar("Kind")
+
+
+def each_is(kind: type[Kind], items: Iterable[object]) -> list[Kind]:
+    """The items, each of which is a `kind`."""
+    found = []
+    for item in items:
+        assert isinstance(item, kind), item
+        found.append(item)
+    return found
