@@ -24,7 +24,7 @@ import numpy as np
 
 from code_rl.cli import run_script
 from code_rl.preparation.trials import mutants
-from code_rl.problems.native import read_problems, write_problems
+from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Problem, StdinTest
 
 FAMILIES = (
@@ -155,10 +155,11 @@ def compare(config: PrepareBenchmark, folder: Path) -> None:
     """Verify against judge on the programs that verify runs: the reference 1 + `repeats` times, and the mutants."""
     problems = folder / "compared.jsonl"
     smaller = chz.replace(config, problems=config.compared)
-    write_problems(problems, (one_problem(smaller, number, f"problem-{number}") for number in range(config.compared)))
+    made = [one_problem(smaller, number, f"problem-{number}") for number in range(config.compared)]
+    write_problems(problems, made)
     programs = folder / "programs.jsonl"
     with programs.open("w") as stream:
-        for problem in read_problems(problems):
+        for problem in made:
             reference = problem.solutions[0]
             wrong = mutants(reference, config.mutants, f"0/{problem.id}")
             for index, code in enumerate([reference] * (1 + config.repeats) + wrong):

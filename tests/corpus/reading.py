@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from code_rl.problems.files import stream_rows
+from code_rl.problems.files import read_lines, stream_rows
+from code_rl.problems.native import parse_problem
+from code_rl.problems.problem import Problem
 from code_rl.problems.sources import humaneval, leetcode, livecodebench, mbpp
 from code_rl.problems.sources.livecodebench import Window
 from code_rl.problems.sources.records import Item, Origin, Row, Skipped
@@ -27,6 +29,10 @@ def read_livecodebench(rows: Iterable[Row], window: Window | None = None) -> Ite
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     return stream_rows(Path(path))
+
+
+def read_problems(path: str | Path) -> Iterator[Problem]:
+    return (parse_problem(line, f"{path}, line {number}") for number, line in read_lines(path))
 
 
 def count_reasons(items: Iterable[object]) -> dict[str, int]:

@@ -16,8 +16,9 @@ from code_rl.preparation.ledger import Decision
 from code_rl.preparation.report import Dropped, Report, StageReport, render_page
 from code_rl.preparation.verify import Verifier
 from code_rl.problems.dataset import open_dataset
-from code_rl.problems.native import read_problems, write_problems
+from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Problem, StdinTest
+from tests.corpus.reading import read_problems
 from tests.corpus.rooms import data_file
 from tests.kinds import each_is
 from tests.preparation.planted import planted_set

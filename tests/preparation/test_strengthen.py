@@ -16,8 +16,9 @@ import pytest
 from code_rl.cli import main
 from code_rl.preparation.inputs import conditioned, mutated, mutated_texts
 from code_rl.preparation.strengthen import CONDITIONED, DOUBTED, FEW, MANY, Agreed, agreed_tests, failed
-from code_rl.problems.native import read_problems, write_problems
+from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
+from tests.corpus.reading import read_problems
 from tests.corpus.rooms import room
 from tests.preparation.test_resume import finish, kill_at
 

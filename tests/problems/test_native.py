@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from code_rl.errors import DataError
 from code_rl.problems.load import with_tests
-from code_rl.problems.native import problem_from_json, problem_to_json, read_problems, write_problems
+from code_rl.problems.native import problem_from_json, problem_to_json, write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.store import Store
 from code_rl.sandbox.executor import Limits
+from tests.corpus.reading import read_problems
 
 STDIN = {"kind": "stdin", "input": "1\n", "expected": "2\n", "public": True}
 CALL = {"kind": "call", "args": [1, {"__type__": "tuple", "items": [2]}], "expected": {"__type__": "set", "items": [3]}}
@@ -202,12 +203,6 @@ def test_lines_that_are_no_objects_are_data_errors(tmp_path, text):
     path = tmp_path / "p.jsonl"
     path.write_bytes(text)
     with pytest.raises(DataError, match="line 1"):
-        list(read_problems(path))
-
-
-def test_repeated_ids_are_refused(tmp_path):
-    path = write_rows(tmp_path / "p.jsonl", row(), row(id="q"), row())
-    with pytest.raises(DataError, match=r"line 3: id 'p' came before"):
         list(read_problems(path))
 
 

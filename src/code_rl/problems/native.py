@@ -15,17 +15,19 @@ and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__ty
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import gzip
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from code_rl.errors import DataError
-from code_rl.problems.files import read_lines, read_object, short
+from code_rl.problems.files import read_object, short
 from code_rl.problems.problem import (
     INTERACT,
     WITH_TOLERANCE,
@@ -39,39 +41,127 @@ from code_rl.problems.problem import (
     check_source,
     check_tolerance,
 )
-from code_rl.problems.rows import Row, check_fields
 from code_rl.problems.sources.records import Origin, RowError, from_json
 from code_rl.problems.values import ValueCodecError, decode, encode
+from code_rl.settings import suggestion
 
 REQUIRED = ("id", "statement", "tests")
-_DEFAULTS = Problem(id="", statement="", tests=())
-NATIVE_FIELDS = (
-    "id", "statement", "starter_code", "fn_name", "tests", "time_limit_s", "memory_limit_mb", "compare", "solutions", "source", "date", "meta", "interactor",
-)  # fmt: skip
-NESTED = {
-    "tests": "a list of objects",
-    "compare": "a rule's name or an object with 'rule'",
-    "solutions": "a list of strings",
-    "meta": "an object",
-}
-"""Fields that hold JSON text in a table, where every field is a column, and what they are."""
-_HEAD = NATIVE_FIELDS[: NATIVE_FIELDS.index("tests") + 1]
-_COMPARE_FIELDS = tuple(field.name for field in dataclasses.fields(Compare))
+MOST_SECONDS, MOST_MEGABYTES = 3600.0, 1 << 20
+"""No limit of a problem is larger: an hour, a terabyte. Kernels take no numbers without end."""
 _USUAL = Compare()
 
 
-def read_problems(path: str | os.PathLike[str]) -> Iterator[Problem]:
-    """Stream the problems of a native file, in order. Blank lines are skipped.
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a field must be, as a test and in words, and what is kept of it."""
 
-    Raises DataError for a file that cannot be read, a malformed row, or an id that came before.
-    """
-    seen: set[str] = set()
-    for number, line in read_lines(path):
-        problem = parse_problem(line, f"{path}, line {number}")
-        if problem.id in seen:
-            raise DataError(f"{path}, line {number}: id {problem.id!r} came before; ids must be unique")
-        seen.add(problem.id)
-        yield problem
+    fits: Callable[[Any], bool]
+    wanted: str
+    kept: Callable[[Any], Any] = lambda value: value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        return datetime.date.fromisoformat(value).isoformat() == value
+    except (TypeError, ValueError):
+        return False
+
+
+TEXT = Form(lambda value: isinstance(value, str), "a string")
+FILLED = Form(_is_filled, "a string that is not blank")
+OPTIONAL = Form(lambda value: value is None or _is_filled(value), "null or a string that is not blank")
+NAME = Form(lambda value: isinstance(value, str) and value.isidentifier(), "a name in Python")
+ITEMS = Form(lambda value: isinstance(value, list), "a list")
+TEXTS = Form(lambda value: ITEMS.fits(value) and all(map(TEXT.fits, value)), "a list of strings", tuple)
+OBJECT = Form(lambda value: isinstance(value, dict), "an object")
+FLAG = Form(lambda value: isinstance(value, bool), "true or false")
+NUMBER = Form(_is_number, "a finite number, 0 or more", float)
+TOLERANCE = Form(
+    lambda value: value is None or _is_number(value),
+    NUMBER.wanted,
+    lambda value: value if value is None else float(value),
+)
+DATE = Form(lambda value: value is None or _is_date(value), "null or a date as YYYY-MM-DD")
+SECONDS = Form(
+    lambda value: _is_number(value) and 0 < value <= MOST_SECONDS,
+    f"a number of seconds above 0, at most {MOST_SECONDS:g}",
+    float,
+)
+MEGABYTES = Form(
+    lambda value: isinstance(value, int) and _is_number(value) and 0 < value <= MOST_MEGABYTES,
+    f"a whole number of megabytes above 0, at most {MOST_MEGABYTES}",
+)
+
+FORMS = {
+    "id": FILLED,
+    "statement": TEXT,
+    "starter_code": OPTIONAL,
+    "fn_name": OPTIONAL,
+    "tests": ITEMS,
+    "time_limit_s": SECONDS,
+    "memory_limit_mb": MEGABYTES,
+    "compare": Form(lambda value: isinstance(value, str | dict), "a rule's name or an object with 'rule'"),
+    "solutions": TEXTS,
+    "source": TEXT,
+    "date": DATE,
+    "meta": OBJECT,
+    "interactor": OPTIONAL,
+}
+"""The fields of a problem, in the order in which they are written."""
+NATIVE_FIELDS = tuple(FORMS)
+NESTED = {
+    "tests": "a list of objects",
+    "compare": FORMS["compare"].wanted,
+    "solutions": TEXTS.wanted,
+    "meta": OBJECT.wanted,
+}
+"""Fields that hold JSON text in a table, where every field is a column, and what they are."""
+_HEAD = NATIVE_FIELDS[: NATIVE_FIELDS.index("tests") + 1]
+_COMPARE = {
+    "rule": TEXT,
+    "abs_tol": NUMBER,
+    "rel_tol": NUMBER,
+    "ignore_case": FLAG,
+    "integers_as_floats": FLAG,
+    "checker": OPTIONAL,
+    "checker_time_limit_s": SECONDS,
+    "checker_memory_limit_mb": MEGABYTES,
+}
+
+
+def read_fields(
+    data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
+) -> dict[str, Any]:
+    """The fields that there are, as they are kept. Raises DataError, beginning with `where`, for one that is of another form, missing or unknown;
+    one that is both is taken for misspelt."""
+    missing = [name for name in required if name not in data]
+    unknown = [name for name in data if name not in forms]
+    if unknown:
+        alone = missing[0] if len(missing) == len(unknown) == 1 else None
+        meant = f", did you mean {alone!r}?" if alone else suggestion(unknown[0], missing or tuple(forms))
+        also = f"; {missing[0]} is missing" if missing and alone is None else ""
+        raise DataError(
+            f"{where}: field {short(unknown[0])} is unknown{meant}{also}; known are {', '.join(forms)} "
+            "(anything else goes in a problem's meta)"
+        )
+    if missing:
+        raise DataError(f"{where}: {missing[0]} is missing")
+    for name, value in data.items():
+        if not forms[name].fits(value):
+            raise _wrong(name, value, forms[name].wanted, where)
+    return {name: forms[name].kept(value) for name, value in data.items()}
+
+
+def _wrong(name: str, value: Any, wanted: str, where: str) -> DataError:
+    return DataError(f"{where}: {name}={short(value)} must be {wanted}")
 
 
 def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) -> int:
@@ -125,46 +215,31 @@ def format_fields(row: Mapping[str, Any]) -> str:
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
     """The problem as a JSON object with every field; inverse of `problem_from_json`."""
+    row = {
+        name: getattr(problem, name) for name in NATIVE_FIELDS if name != "interactor" or problem.interactor is not None
+    }
+    tests = [test_to_json(test) for test in problem.tests]
     return {
-        "id": problem.id,
-        "statement": problem.statement,
-        "starter_code": problem.starter_code,
-        "fn_name": problem.fn_name,
-        "tests": [test_to_json(test) for test in problem.tests],
-        "time_limit_s": problem.time_limit_s,
-        "memory_limit_mb": problem.memory_limit_mb,
+        **row,
+        "tests": tests,
         "compare": _compare_to_json(problem.compare),
         "solutions": list(problem.solutions),
-        "source": problem.source,
-        "date": problem.date,
         "meta": dict(problem.meta),
-        **({} if problem.interactor is None else {"interactor": problem.interactor}),
     }
 
 
 def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Problem:
     """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for anything malformed."""
-    check_fields(data, NATIVE_FIELDS, REQUIRED, where)
-    row = Row(data, where)
-    fn_name = row.optional_text("fn_name")
-    tests = row.items("tests")
-    if not tests:
+    row = read_fields(data, FORMS, REQUIRED, where)
+    if not row["tests"]:
         raise DataError(f"{where}: tests is empty; a problem needs at least one test")
-    problem = Problem(
-        id=row.filled_text("id"),
-        statement=row.text("statement", ""),
-        tests=tests_from_json(tests, fn_name, where),
-        starter_code=row.optional_text("starter_code"),
-        fn_name=fn_name,
-        time_limit_s=row.seconds("time_limit_s", _DEFAULTS.time_limit_s),
-        memory_limit_mb=row.megabytes("memory_limit_mb", _DEFAULTS.memory_limit_mb),
-        compare=_compare_from_json(data.get("compare", "lcb"), where),
-        solutions=tuple(row.texts("solutions")),
-        source=row.text("source", ""),
-        date=row.date("date"),
-        meta=row.meta("meta"),
-        interactor=row.optional_text("interactor"),
-    )
+    meta = row.get("meta", {})
+    for key in ("preamble", "setup"):
+        if not isinstance(meta.get(key, ""), str):
+            raise DataError(f"{where}: meta.{key}={short(meta[key])} must be source text")
+    row["tests"] = tests_from_json(row["tests"], row.get("fn_name"), where)
+    row["compare"] = _compare_from_json(row.get("compare", "lcb"), where)
+    problem = Problem(**row)
     check_tests(problem, where)
     return problem
 
@@ -172,38 +247,32 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
 def _compare_to_json(compare: Compare) -> str | dict[str, Any]:
     if compare == Compare(compare.rule):
         return compare.rule
-    named = {name: getattr(compare, name) for name in _COMPARE_FIELDS}
+    named = dataclasses.asdict(compare)
     return {name: value for name, value in named.items() if name == "rule" or value != getattr(_USUAL, name)}
 
 
-def _compare_from_json(data: Any, where: str) -> Compare:
-    if isinstance(data, str):
-        data = {"rule": data}
-    if not isinstance(data, dict):
-        raise DataError(f"{where}: compare={short(data)} must be a rule's name or an object with 'rule'")
-    check_fields(data, _COMPARE_FIELDS, ("rule",), f"{where}: compare")
-    row = Row(data, f"{where}: compare")
-    compare = Compare(
-        rule=row.text("rule", ""),
-        abs_tol=row.number("abs_tol", 0.0),
-        rel_tol=row.number("rel_tol", 0.0),
-        ignore_case=row.flag("ignore_case"),
-        integers_as_floats=row.flag("integers_as_floats"),
-        checker=row.optional_text("checker"),
-        checker_time_limit_s=row.seconds("checker_time_limit_s", _USUAL.checker_time_limit_s),
-        checker_memory_limit_mb=row.megabytes("checker_memory_limit_mb", _USUAL.checker_memory_limit_mb),
-    )
+def _compare_from_json(data: str | dict[str, Any], where: str) -> Compare:
+    row = {"rule": data} if isinstance(data, str) else data
+    compare = Compare(**read_fields(row, _COMPARE, ("rule",), f"{where}: compare"))
     check_compare(compare, where)
     return compare
 
 
-_COMMON = ("kind", "public", "abs_tol", "rel_tol")
-_FIELDS = {
-    "stdin": ("input", "expected"),
-    "call": ("args", "kwargs", "expected", "raises", "fn_name"),
-    "sequence": ("class", "calls", "expected"),
+_COMMON = {"kind": TEXT, "public": FLAG, "abs_tol": TOLERANCE, "rel_tol": TOLERANCE}
+_NAMED = Form(lambda value: value is None or NAME.fits(value), NAME.wanted)
+_ANY = Form(lambda _: True, "a value", decode)
+_ARGS = Form(ITEMS.fits, "a list, one item per argument", lambda values: tuple(map(decode, values)))
+_KWARGS = Form(
+    lambda value: isinstance(value, dict) and all(map(str.isidentifier, value)),
+    "an object whose keys are argument names",
+    lambda values: {name: decode(value) for name, value in values.items()},
+)
+_KINDS: dict[str, tuple[dict[str, Form], tuple[str, ...]]] = {
+    "stdin": ({"input": TEXT, "expected": TEXT}, ("input", "expected")),
+    "call": ({"args": _ARGS, "kwargs": _KWARGS, "expected": _ANY, "raises": _NAMED, "fn_name": _NAMED}, ("args",)),
+    "sequence": ({"class": NAME, "calls": ITEMS, "expected": _ARGS}, ("class", "calls", "expected")),
 }
-_NEEDED = {"stdin": ("input", "expected"), "call": ("args",), "sequence": ("class", "calls", "expected")}
+"""The fields of each kind of test, and which of them there must be."""
 NOT_FOR_RAISES = ("BaseException", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError")
 
 
@@ -258,78 +327,46 @@ def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
     if not isinstance(data, dict):
         raise DataError(f"{where}: an object was expected, not {short(data)}")
     kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in _FIELDS:
-        raise DataError(f"{where}: kind={short(kind)} must be one of {', '.join(map(repr, _FIELDS))}")
-    check_fields(data, (*_COMMON, *_FIELDS[kind]), _NEEDED[kind], where)
-    row = Row(data, where)
-    common = {name: row.tolerance(name) for name in ("abs_tol", "rel_tol")}
-    public = row.flag("public")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise DataError(f"{where}: kind={short(kind)} must be one of {', '.join(map(repr, _KINDS))}")
+    fields, needed = _KINDS[kind]
     try:
+        row = read_fields(data, {**_COMMON, **fields}, needed, where)
+        del row["kind"]
         if kind == "stdin":
-            return StdinTest(row.text("input", ""), row.text("expected", ""), public, **common)
-        if kind == "sequence":
-            return _sequence(row, public, common)
-        return _call(row, fn_name, public, common)
+            return StdinTest(**row)
+        return _sequence(row, where) if kind == "sequence" else _call(row, fn_name, where)
     except ValueCodecError as error:
         raise DataError(f"{where}: a value cannot be read: {error}") from error
 
 
-def _call(row: Row, fn_name: str | None, public: bool, common: Mapping[str, float | None]) -> CallTest:
-    data = row.data
-    own = _identifier(row, "fn_name") if data.get("fn_name") is not None else None
-    if own is None and fn_name is None:
+def _call(row: dict[str, Any], fn_name: str | None, where: str) -> CallTest:
+    if row.get("fn_name") is None and fn_name is None:
         raise DataError(
-            f"{row.where}: kind='call' does not go with fn_name=None; name the function in the problem's fn_name or the test's"
+            f"{where}: kind='call' does not go with fn_name=None; name the function in the problem's fn_name or the test's"
         )
-    raises = _identifier(row, "raises") if data.get("raises") is not None else None
+    raises = row.get("raises")
     if raises in NOT_FOR_RAISES:
-        raise DataError(f"{row.where}: raises={raises!r} cannot be expected of a program; name another exception")
-    if ("expected" in data) == (raises is not None):
-        raise DataError(f"{row.where}: expected is missing; a call test needs either expected or raises")
-    args = data["args"]
-    if not isinstance(args, list):
-        raise row.wrong("args", "a list, one item per argument")
-    kwargs = data.get("kwargs", {})
-    if not isinstance(kwargs, dict) or not all(name.isidentifier() for name in kwargs):
-        raise row.wrong("kwargs", "an object whose keys are argument names")
-    return CallTest(
-        args=tuple(decode(item) for item in args),
-        kwargs={name: decode(item) for name, item in kwargs.items()},
-        expected=decode(data.get("expected")),
-        public=public,
-        raises=raises,
-        fn_name=own,
-        **common,
-    )
+        raise DataError(f"{where}: raises={raises!r} cannot be expected of a program; name another exception")
+    if ("expected" in row) == (raises is not None):
+        raise DataError(f"{where}: expected is missing; a call test needs either expected or raises")
+    return CallTest(**row)
 
 
-def _sequence(row: Row, public: bool, common: Mapping[str, float | None]) -> SequenceTest:
-    name = _identifier(row, "class")
-    calls, expected = row.items("calls"), row.items("expected")
+def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
+    name, calls = row.pop("class"), row.pop("calls")
     for call in calls:
         if not (isinstance(call, list) and len(call) == 2 and isinstance(call[0], str) and isinstance(call[1], list)):
-            raise DataError(
-                f"{row.where}: calls: {short(call)} must be a pair: a method's name and a list of arguments"
-            )
+            raise DataError(f"{where}: calls: {short(call)} must be a pair: a method's name and a list of arguments")
         if not call[0].isidentifier():
-            raise DataError(f"{row.where}: calls: {short(call[0])} must be the name of a method")
+            raise DataError(f"{where}: calls: {short(call[0])} must be the name of a method")
     if not calls or calls[0][0] != name:
         raise DataError(
-            f"{row.where}: calls must begin with the class itself, {name!r}, and the arguments of its construction"
+            f"{where}: calls must begin with the class itself, {name!r}, and the arguments of its construction"
         )
-    if len(expected) != len(calls) or expected[0] is not None:
-        raise DataError(
-            f"{row.where}: expected must have one value for each of the {len(calls)} calls, null for the first"
-        )
-    made = tuple((method, tuple(decode(item) for item in args)) for method, args in calls)
-    return SequenceTest(name, made, tuple(decode(item) for item in expected), public, **common)
-
-
-def _identifier(row: Row, name: str) -> str:
-    value = row.data.get(name)
-    if not isinstance(value, str) or not value.isidentifier():
-        raise row.wrong(name, "a name in Python")
-    return value
+    if len(row["expected"]) != len(calls) or row["expected"][0] is not None:
+        raise DataError(f"{where}: expected must have one value for each of the {len(calls)} calls, null for the first")
+    return SequenceTest(name, tuple((method, _ARGS.kept(args)) for method, args in calls), **row)
 
 
 def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
@@ -342,7 +379,7 @@ def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
                 try:
                     fields[name] = from_json(value, name)
                 except RowError as error:
-                    raise Row(fields, origin.where).wrong(name, f"{wanted} (or JSON text of it)") from error
+                    raise _wrong(name, value, f"{wanted} (or JSON text of it)", origin.where) from error
         return problem_from_json(fields, origin.where)
     except DataError as error:
         raise RowError("bad_native_row", str(error)) from error
