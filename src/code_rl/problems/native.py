@@ -70,7 +70,7 @@ def _is_filled(value: Any) -> bool:
 
 def _is_date(value: Any) -> bool:
     try:
-        return datetime.date.fromisoformat(value).isoformat() == value
+        return bool(datetime.date.fromisoformat(value).isoformat() == value)
     except (TypeError, ValueError):
         return False
 

@@ -4,7 +4,7 @@ Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tab
 function's result may be wrapped in a `view` (`set(f(x)) == {1}`, `assert f(x)`): the view is applied inside the sandbox to the returned value,
 so that objects which are no plain data (a regular-expression match, say) can still be compared by what the test asks of them.
 
-Values are literals: `Folder` is `ast.literal_eval` with the few constant forms that public test suites use beside plain literals: arithmetic on
+Values are literals: `fold` is `ast.literal_eval` with the few constant forms that public test suites use beside plain literals: arithmetic on
 numbers, `float("inf")`, `set()`, `tuple([...])`, `math.inf`, and the node builders of LeetCode tests.
 """
 
@@ -29,7 +29,7 @@ MATH_CONSTANTS: Mapping[str, float] = {"inf": math.inf, "nan": math.nan, "pi": m
 BUILDERS: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind for kind in (bool, int, float, complex, str, list, tuple, set, frozenset, dict, bytes)
 }
-BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -42,8 +42,6 @@ BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
-}
-UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.USub: operator.neg,
     ast.Invert: operator.invert,
@@ -51,68 +49,62 @@ UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
 }
 
 
-class NotLiteralError(ValueError):
-    """The expression is not a constant that can be read without running code."""
+class AssertFormError(RowError):
+    """The assert is not of a form that can be read as one call with a constant expected value; `reason` is a code."""
 
 
-class Folder:
-    """Folds constant expressions; `builders` adds functions that may be called with constant arguments."""
-
-    def __init__(self, builders: Mapping[str, Callable[..., Any]] | None = None) -> None:
-        self._builders = {**BUILDERS, **(builders or {})}
-
-    def fold(self, node: ast.expr) -> Any:
-        """The value of `node`. Raises NotLiteralError for anything that is not a constant form."""
-        try:
-            return self._fold(node)
-        except NotLiteralError:
-            raise
-        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            raise NotLiteralError(f"{type(error).__name__}: {error}") from error
-
-    def _fold(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=value) if value is not Ellipsis:
-                return value
-            case ast.List(elts=items):
-                return [self._fold(item) for item in items]
-            case ast.Tuple(elts=items):
-                return tuple(self._fold(item) for item in items)
-            case ast.Set(elts=items):
-                return {self._fold(item) for item in items}
-            case ast.Dict(keys=keys, values=values) if None not in keys:
-                return {self._fold(key): self._fold(value) for key, value in zip(keys, values, strict=True) if key}
-            case ast.UnaryOp(op=op, operand=operand):
-                return UNARY[type(op)](self._fold(operand))
-            case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(op, self._fold(left), self._fold(right))
-            case ast.Name(id=name) if name in CONSTANTS:
-                return CONSTANTS[name]
-            case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in MATH_CONSTANTS:
-                return MATH_CONSTANTS[name]
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in self._builders:
-                return self._builders[name](*[self._fold(arg) for arg in args])
-        raise NotLiteralError(ast.unparse(node)[:120])
-
-    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
-        if type(op) not in BINARY:
-            raise NotLiteralError(f"operator {type(op).__name__}")
-        # Test rows are input: `10**10**10` must be refused, not computed.
-        match op, left, right:
-            case ast.Pow() | ast.LShift(), int(), int() if right > 0:
-                bits = right if isinstance(op, ast.LShift) else left.bit_length() * right
-                if bits > MAX_POWER_BITS:
-                    raise NotLiteralError(f"a constant of {bits} bits")
-            case (ast.Mult(), (str() | bytes() | list() | tuple()) as items, int(times)) | (
-                ast.Mult(),
-                int(times),
-                (str() | bytes() | list() | tuple()) as items,
-            ) if len(items) * times > MAX_REPEAT:
-                raise NotLiteralError(f"a sequence of {len(items) * times} items")
-        return BINARY[type(op)](left, right)
+def fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]] = BUILDERS) -> Any:
+    """The value of `node`, in which `builders` may be called with constant arguments. Raises AssertFormError for anything that is not a constant form."""
+    try:
+        return _fold(node, builders)
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise _not_literal(f"{type(error).__name__}: {error}") from error
 
 
-FOLDER = Folder()
+def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
+    def all_of(items: Iterable[ast.expr]) -> list[Any]:
+        return [_fold(item, builders) for item in items]
+
+    match node:
+        case ast.Constant(value=value) if value is not Ellipsis:
+            return value
+        case ast.List(elts=items):
+            return all_of(items)
+        case ast.Tuple(elts=items):
+            return tuple(all_of(items))
+        case ast.Set(elts=items):
+            return set(all_of(items))
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return dict(zip(all_of(filter(None, keys)), all_of(values), strict=True))
+        case ast.UnaryOp(op=op, operand=operand):
+            return OPERATORS[type(op)](*all_of([operand]))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return _binary(op, *all_of([left, right]))
+        case ast.Name(id=name) if name in CONSTANTS:
+            return CONSTANTS[name]
+        case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in MATH_CONSTANTS:
+            return MATH_CONSTANTS[name]
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in builders:
+            return builders[name](*all_of(args))
+    raise _not_literal(ast.unparse(node)[:120])
+
+
+def _binary(op: ast.operator, left: Any, right: Any) -> Any:
+    # Test rows are input: `10**10**10` must be refused, not computed.
+    if isinstance(op, ast.Pow | ast.LShift) and isinstance(left, int) and isinstance(right, int) and right > 0:
+        bits = right if isinstance(op, ast.LShift) else left.bit_length() * right
+        if bits > MAX_POWER_BITS:
+            raise _not_literal(f"a constant of {bits} bits")
+    for items, times in ((left, right), (right, left)) if isinstance(op, ast.Mult) else ():
+        if isinstance(items, str | bytes | list | tuple) and isinstance(times, int) and len(items) * times > MAX_REPEAT:
+            raise _not_literal(f"a sequence of {len(items) * times} items")
+    return OPERATORS[type(op)](left, right)
+
+
+def _not_literal(detail: str) -> AssertFormError:
+    return AssertFormError("value_is_not_a_literal", detail)
+
+
 SAME_VALUE_FUNCTIONS = ("is_same_list", "is_same_tree")
 DEFAULT_ISCLOSE_REL_TOL = 1e-9
 DEFAULT_FLOAT_TOL = 1e-6
@@ -155,10 +147,6 @@ def view_setup(fn_name: str, view: str) -> str:
     return _VIEW_SETUP.format(name=fn_name, view=VIEWS[view])
 
 
-class AssertFormError(RowError):
-    """The assert is not of a form that can be read as one call with a constant expected value; `reason` is a code."""
-
-
 @dataclass(frozen=True, slots=True)
 class CallAssert:
     """One assert. `view` names the entry of `VIEWS` applied to the result (None: the result itself), `raises` the exception that is due."""
@@ -178,10 +166,12 @@ class AssertReader:
     `entry_point` is the program's function: an assert that compares it with itself says nothing and is left out.
     """
 
-    def __init__(self, name: str, entry_point: str | None = None, folder: Folder | None = None) -> None:
+    def __init__(
+        self, name: str, entry_point: str | None = None, builders: Mapping[str, Callable[..., Any]] = BUILDERS
+    ) -> None:
         self._name = name
         self._own_names = {name, entry_point or name}
-        self._folder = folder or FOLDER
+        self._builders = builders
 
     def read(self, statement: ast.stmt) -> CallAssert | None:
         """One statement of a test. None for those without effect. Raises AssertFormError for unknown forms."""
@@ -246,21 +236,16 @@ class AssertReader:
     ) -> CallAssert:
         if not isinstance(call, ast.Call) or not self._is_entry(call.func):
             raise AssertFormError("not_a_call_of_the_entry_point", ast.unparse(call)[:120])
+        if any(word.arg is None for word in call.keywords):
+            raise AssertFormError("unknown_assert_form", "a call with ** unpacking")
         args: list[Any] = []
         for arg in call.args:
-            if isinstance(arg, ast.Starred):
-                args.extend(self._constant(arg.value))
-            else:
-                args.append(self._constant(arg))
-        kwargs: dict[str, Any] = {}
-        for word in call.keywords:
-            if word.arg is None:
-                raise AssertFormError("unknown_assert_form", "a call with ** unpacking")
-            kwargs[word.arg] = self._constant(word.value)
+            args += self._constant(arg.value) if isinstance(arg, ast.Starred) else [self._constant(arg)]
+        kwargs = {str(word.arg): self._constant(word.value) for word in call.keywords}
         return CallAssert(tuple(args), expected, kwargs, view, abs_tol, rel_tol)
 
     def _constant(self, node: ast.expr) -> Any:
-        return fold(node, self._folder)
+        return fold(node, self._builders)
 
     def _calls_itself(self, node: ast.expr) -> bool:
         return any(isinstance(part, ast.expr) and self._is_entry(part) for part in ast.walk(node))
@@ -326,7 +311,8 @@ def read_call_texts(texts: Iterable[str]) -> list[tuple[Any, ...]]:
 def asserted(
     problem: Problem, asserts: Sequence[CallAssert], compare: Compare | None = None, public: int = 0
 ) -> Problem:
-    """`problem` with one test an assert, the first `public` of them public, the view that all share, and the rule: that of the asserts, or `compare`.
+    """`problem` with one test an assert, the first `public` of them public, the view that all share, and the rule: `compare`, or
+    Python's `==` with the widest tolerance that an assert names.
 
     Raises RowError when there is no assert, or when their views differ.
     """
@@ -339,7 +325,8 @@ def asserted(
     view, meta = common_view(asserts), problem.meta
     if view is not None:
         meta = {**meta, "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view)}
-    return dataclasses.replace(problem, tests=tests, compare=compare or assert_rule(asserts), meta=meta)
+    abs_tol, rel_tol = (max(getattr(found, name) for found in asserts) for name in ("abs_tol", "rel_tol"))
+    return dataclasses.replace(problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta)
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
@@ -348,13 +335,6 @@ def common_view(asserts: Iterable[CallAssert]) -> str | None:
     if len(views) > 1:
         raise RowError("mixed_views", ", ".join(sorted(map(str, views))))
     return views.pop() if views else None
-
-
-def assert_rule(asserts: Sequence[CallAssert]) -> Compare:
-    """Python's `==`, with the widest tolerance named when any assert names one."""
-    abs_tol = max((found.abs_tol for found in asserts), default=0.0)
-    rel_tol = max((found.rel_tol for found in asserts), default=0.0)
-    return Compare("python", abs_tol, rel_tol)
 
 
 def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
@@ -382,11 +362,3 @@ def tabled(
 def holds_float(value: Any) -> bool:
     """True for a float, and for a sequence with one at any depth."""
     return any(map(holds_float, value)) if isinstance(value, list | tuple) else isinstance(value, float)
-
-
-def fold(node: ast.expr, folder: Folder = FOLDER) -> Any:
-    """The value of a literal. Raises AssertFormError for any other expression."""
-    try:
-        return folder.fold(node)
-    except NotLiteralError as error:
-        raise AssertFormError("value_is_not_a_literal", str(error)) from error

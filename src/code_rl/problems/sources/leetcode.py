@@ -12,8 +12,8 @@ from typing import Any
 from code_rl.problems.problem import Compare, Problem
 from code_rl.problems.prompts import REQUEST
 from code_rl.problems.sources.asserts import (
+    BUILDERS,
     AssertReader,
-    Folder,
     asserted,
     check_body,
     common_view,
@@ -56,7 +56,8 @@ def read_leetcode(row: Row, _origin: Origin) -> Problem:
 
 def check_tests(draft: Problem, source: str, entry: str) -> Problem:
     """`draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the candidate. Raises RowError."""
-    reader = AssertReader("candidate", folder=Folder({"list_node": linked_list, "tree_node": binary_tree}))
+    builders = {**BUILDERS, "list_node": linked_list, "tree_node": binary_tree}
+    reader = AssertReader("candidate", builders=builders)
     asserts = list(read_asserts(reader, check_body(source)))
     if common_view(asserts) is not None:
         raise RowError("mixed_views", "LeetCode tests compare values")
