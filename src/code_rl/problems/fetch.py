@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import tomllib
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -214,27 +213,21 @@ def fetch(pinned: Pinned) -> Path:
             )
         return target
     partial = target.with_name(f".{target.name}.{os.getpid()}")
-    digest = hashlib.sha256()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            interruptible(),
-            urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response,  # noqa: S310 - addresses are constants of this package
-            partial.open("wb") as file,
-        ):
-            while chunk := response.read(CHUNK):
-                digest.update(chunk)
-                file.write(chunk)
-    except (OSError, urllib.error.URLError) as error:
+        with interruptible(), urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response:  # noqa: S310 - addresses are constants of this package
+            data = b"".join(iter(lambda: response.read(CHUNK), b""))
+        found = hashlib.sha256(data).hexdigest()
+        if found != pinned.sha256:
+            raise DataError(f"{pinned.url} has SHA-256 {found}, expected {pinned.sha256}; nothing was kept")
+        partial.write_bytes(data)
+        partial.replace(target)
+    except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise ConfigError(
             f"{pinned.url} cannot be downloaded ({error}); bring the file to {target} yourself"
         ) from error
-    if digest.hexdigest() != pinned.sha256:
-        partial.unlink()
-        raise DataError(f"{pinned.url} has SHA-256 {digest.hexdigest()}, expected {pinned.sha256}; nothing was kept")
-    partial.replace(target)
     return target
 
 

@@ -14,6 +14,7 @@ and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__ty
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import gzip
@@ -105,7 +106,7 @@ FORMS = {
     "statement": TEXT,
     "starter_code": OPTIONAL,
     "fn_name": OPTIONAL,
-    "tests": ITEMS,
+    "tests": Form(ITEMS.fits, "a list of objects"),
     "time_limit_s": SECONDS,
     "memory_limit_mb": MEGABYTES,
     "compare": Form(lambda value: isinstance(value, str | dict), "a rule's name or an object with 'rule'"),
@@ -117,13 +118,8 @@ FORMS = {
 }
 """The fields of a problem, in the order in which they are written."""
 NATIVE_FIELDS = tuple(FORMS)
-NESTED = {
-    "tests": "a list of objects",
-    "compare": FORMS["compare"].wanted,
-    "solutions": TEXTS.wanted,
-    "meta": OBJECT.wanted,
-}
-"""Fields that hold JSON text in a table, where every field is a column, and what they are."""
+NESTED = ("tests", "compare", "solutions", "meta")
+"""Fields that hold JSON text in a table, where every field is a column."""
 _HEAD = NATIVE_FIELDS[: NATIVE_FIELDS.index("tests") + 1]
 _COMPARE = {
     "rule": TEXT,
@@ -174,11 +170,10 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as temporary:
             try:
                 packed = gzip.GzipFile("", "wb", fileobj=temporary, mtime=0) if target.suffix == ".gz" else None
-                for problem in problems:
-                    count += 1
-                    (packed or temporary).write(format_problem(problem).encode("ascii") + b"\n")
-                if packed is not None:
-                    packed.close()
+                with packed or contextlib.nullcontext(temporary) as stream:
+                    for problem in problems:
+                        count += 1
+                        stream.write(format_problem(problem).encode("ascii") + b"\n")
                 temporary.flush()
                 os.fsync(temporary.fileno())
                 os.chmod(temporary.name, 0o644)
@@ -373,13 +368,13 @@ def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
     """A row of a file or a table in our own format: nested fields parsed where they are JSON text, absent (None) ones left out. Raises RowError."""
     fields = {name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS}
     try:
-        for name, wanted in NESTED.items():
+        for name in NESTED:
             value = fields.get(name)
             if isinstance(value, str) and (name != "compare" or value.lstrip()[:1] in ('"', "{")):
                 try:
                     fields[name] = from_json(value, name)
                 except RowError as error:
-                    raise _wrong(name, value, f"{wanted} (or JSON text of it)", origin.where) from error
+                    raise _wrong(name, value, f"{FORMS[name].wanted} (or JSON text of it)", origin.where) from error
         return problem_from_json(fields, origin.where)
     except DataError as error:
         raise RowError("bad_native_row", str(error)) from error

@@ -124,13 +124,13 @@ class Store(Sequence[Problem]):
         """Append one problem (`line`: as `format_problem` writes it); it survives a kill of this process once this returns."""
         records, _ = self._writers()
         record = zlib.compress(line or format_problem(problem).encode("ascii"), 1)
-        offset = self.places[-1].offset + self.places[-1].length if self.places else 0
+        offset = self._end
         records.write(record)
         records.flush()
-        place = Place(problem.id, offset, len(record), about or {}, keys_of(problem)[1], len(problem.tests))
-        noted = {"id": place.id, "at": [offset, len(record)], "text": place.text, "tests": place.tests}
-        self._note({**noted, **({"about": about} if about else {})})
-        self._take(place)
+        row = {"id": problem.id, "at": [offset, len(record)], "text": keys_of(problem)[1], "tests": len(problem.tests)}
+        row |= {"about": about} if about else {}
+        self._note(row)
+        self._take(row)
 
     def leave_out(self, skipped: Skipped) -> None:
         """Note one row that gives no problem."""
@@ -158,9 +158,14 @@ class Store(Sequence[Problem]):
         with suppress(AttributeError, OSError):
             self.close()
 
-    def _take(self, place: Place) -> None:
-        self._place_of[place.id] = len(self.places)
-        self.places.append(place)
+    @property
+    def _end(self) -> int:
+        return self.places[-1].offset + self.places[-1].length if self.places else 0
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        self._place_of[row["id"]] = len(self.places)
+        offset, length = row["at"]
+        self.places.append(Place(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"]))
 
     def _note(self, row: Mapping[str, Any]) -> None:
         _, index = self._writers()
@@ -172,7 +177,7 @@ class Store(Sequence[Problem]):
         if self._writing is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             records, index = (self.folder / RECORDS).open("ab"), (self.folder / INDEX).open("ab")
-            records.truncate(self.places[-1].offset + self.places[-1].length if self.places else 0)
+            records.truncate(self._end)
             index.truncate(self._whole)
             self._writing = records, index
             if not self._whole:
@@ -190,11 +195,9 @@ class Store(Sequence[Problem]):
                 if "skipped" in row:
                     self.skipped.append(Skipped(*row["skipped"]))
                 elif "id" in row:
-                    offset, length = row["at"]
-                    place = Place(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"])
-                    if place.offset + place.length > size:
+                    if sum(row["at"]) > size:
                         break
-                    self._take(place)
+                    self._take(row)
                 self.complete = row == {"complete": True}
                 end += len(line)
         return end

@@ -310,12 +310,7 @@ def _list_items(node: Any) -> list[Any]:
     items: list[Any] = []
     seen: set[int] = set()
     while node is not None:
-        _expect(node, LIST_NODE)
-        if id(node) in seen:
-            raise ValueCodecError("a linked list that runs in a circle cannot be compared as plain data")
-        seen.add(id(node))
-        if len(seen) > MAX_NODES:
-            raise ValueCodecError(f"a linked list of more than {MAX_NODES} nodes")
+        _visit(node, LIST_NODE, seen)
         items.append(_field(node, "val"))
         node = _field(node, "next")
     return items
@@ -330,12 +325,7 @@ def _tree_items(root: Any) -> list[Any]:
         if node is None:
             items.append(None)
             continue
-        _expect(node, TREE_NODE)
-        if id(node) in seen:
-            raise ValueCodecError("a tree in which a node occurs twice cannot be compared as plain data")
-        seen.add(id(node))
-        if len(seen) > MAX_NODES:
-            raise ValueCodecError(f"a tree of more than {MAX_NODES} nodes")
+        _visit(node, TREE_NODE, seen)
         value = _field(node, "val")
         if value is None:
             raise ValueCodecError("a tree node without a value cannot be compared as plain data")
@@ -344,10 +334,16 @@ def _tree_items(root: Any) -> list[Any]:
     return items
 
 
-def _expect(node: Any, name: str) -> None:
-    found = _name(type(node))
+def _visit(node: Any, name: str, seen: set[int]) -> None:
+    found, whole = _name(type(node)), "linked list" if name == LIST_NODE else "tree"
     if found != name:
         raise ValueCodecError(f"a value of type {found!r} stands where a {name} is due")
+    if id(node) in seen:
+        twice = "that runs in a circle" if name == LIST_NODE else "in which a node occurs twice"
+        raise ValueCodecError(f"a {whole} {twice} cannot be compared as plain data")
+    seen.add(id(node))
+    if len(seen) > MAX_NODES:
+        raise ValueCodecError(f"a {whole} of more than {MAX_NODES} nodes")
 
 
 def _build_list(values: list[Any], nodes: Mapping[str, Any]) -> Any:

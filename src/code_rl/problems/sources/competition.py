@@ -12,7 +12,7 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import decode_private_tests
-from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, filled, from_json
+from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, filled, from_json, make_problem
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
 
 PYTHON3 = (3, "PYTHON3")
@@ -65,15 +65,9 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     limit = row.get("time_limit")
     if isinstance(limit, Mapping):
         meta["stated_time_limit"] = f"{limit.get('seconds', 0) + limit.get('nanos', 0) / 1e9:g} seconds"
-    return Problem(
-        id=str(row.get("name") or origin.row_id),
-        statement=filled(row, "description"),
-        tests=tuple(tests),
-        solutions=_in_python(row, "solutions"),
-        source=origin.source,
-        compare=CODE_CONTESTS,
-        meta=meta,
-    )
+    known = _in_python(row, "solutions")
+    statement = filled(row, "description")
+    return make_problem(origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta)
 
 
 def read_nemo_gym(row: Row, origin: Origin) -> Problem | Unsettled:
@@ -83,12 +77,7 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Unsettled:
         raise RowError("wrong_field_type", "responses_create_params.input must be a list of messages")
     content = field(request[-1], "content", str)
     tests = field(row, "verifier_metadata", dict).get("unit_tests")
-    draft = Problem(
-        id=str(row.get("hash_id") or origin.row_id),
-        statement=content.partition(_NEMO_END)[2] or content,
-        tests=(),
-        source=origin.source,
-    )
+    draft = make_problem(origin, row.get("hash_id"), content.partition(_NEMO_END)[2] or content)
     return with_tests_of(draft, tests)
 
 
@@ -99,14 +88,8 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     if not isinstance(tests, list) or not tests:
         raise RowError("no_tests")
     pairs = [(_part(test, "input"), _part(test, "output")) for test in tests]
-    return Problem(
-        id=str(labels.get("name") or origin.row_id),
-        statement=filled(row, "content"),
-        tests=tuple(StdinTest(field(given, "stdin", str), field(wanted, "stdout", str)) for given, wanted in pairs),
-        source=origin.source,
-        compare=CODE_CONTESTS,
-        meta=labels,
-    )
+    typed = (StdinTest(field(given, "stdin", str), field(wanted, "stdout", str)) for given, wanted in pairs)
+    return make_problem(origin, labels.get("name"), filled(row, "content"), typed, compare=CODE_CONTESTS, meta=labels)
 
 
 def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
@@ -117,16 +100,8 @@ def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
     if not asked or not statement.strip():
         raise RowError("unknown_prompt_shape", "content has no question and format")
     starter = answer.partition("```python\n")[2].partition("\n```")[0] if "starter code" in answer else None
-    draft = Problem(
-        id=str(labels.get("task_id") or origin.row_id),
-        statement=statement.strip(),
-        tests=(),
-        starter_code=starter or None,
-        source=origin.source,
-        meta=labels,
-    )
-    tests = decode_private_tests(field(row, "test", str))
-    return with_tests_of(draft, tests, text_calls=True)
+    draft = make_problem(origin, labels.get("task_id"), statement.strip(), starter=starter, meta=labels)
+    return with_tests_of(draft, decode_private_tests(field(row, "test", str)), text_calls=True)
 
 
 def _own_id(row: Row, origin: Origin) -> str:
@@ -141,15 +116,8 @@ def _own_id(row: Row, origin: Origin) -> str:
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
     """The problem but for its tests; its statement is in the field `statement`."""
     starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
-    return Problem(
-        id=_own_id(row, origin),
-        statement=filled(row, statement),
-        tests=(),
-        starter_code=starter if starter.strip() else None,
-        solutions=solutions(row.get("solutions")),
-        source=origin.source,
-        **more,
-    )
+    more["solutions"] = solutions(row.get("solutions"))
+    return make_problem(origin, _own_id(row, origin), filled(row, statement), starter=starter, **more)
 
 
 def _part(test: Any, name: str) -> Mapping[str, Any]:

@@ -113,9 +113,8 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
     day = _contest_day(row)
     if window is not None and day not in window:
         return Skipped(field(row, "question_id", str), OUTSIDE_WINDOW, str(day))
-    fn_name = _function_name(row)
-    public = _tests("public_test_cases", field(row, "public_test_cases", str), fn_name)
-    private = _tests("private_test_cases", decode_private_tests(field(row, "private_test_cases", str)), fn_name)
+    public = _tests(row, "public_test_cases", field(row, "public_test_cases", str))
+    private = _tests(row, "private_test_cases", decode_private_tests(field(row, "private_test_cases", str)))
     kinds = {called for tests, called in (public, private) if tests}
     if len(kinds) != 1:
         raise RowError("bad_tests", "no tests" if not kinds else "public and private tests are of different kinds")
@@ -184,23 +183,13 @@ def _inflate(packed: bytes) -> bytes:
     return data
 
 
-def _tests(name: str, raw: Any, fn_name: str | None) -> tuple[tuple[TestCase, ...], str | None]:
+def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | None]:
     """The tests of one field and the function they call; nothing for an empty list."""
     try:
         found = from_json(raw, name)
-        return ((), None) if found == [] else read_tests(found, {"func_name": fn_name})
+        return ((), None) if found == [] else read_tests(found, row.get("metadata"))
     except RowError as error:
         raise RowError("bad_tests", f"{name}: {error}") from error
-
-
-def _function_name(row: Row) -> str | None:
-    try:
-        name = from_json(row.get("metadata") or {}, "metadata", dict).get("func_name")
-    except RowError as error:
-        raise RowError("bad_tests" if error.reason == "not_json" else error.reason, error.detail) from error
-    if name is not None and not isinstance(name, str):
-        raise RowError("wrong_field_type", f"metadata.func_name is {type(name).__name__}, expected str")
-    return name
 
 
 def _contest_day(row: Row) -> date:

@@ -27,7 +27,7 @@ from code_rl.problems.sources.asserts import (
     tabled,
     view_setup,
 )
-from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, number, strings
+from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, make_problem, number, strings
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, unfenced
 
 SET_VIEWS = (
@@ -87,14 +87,8 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
     statements = [part for source in strings(row, "test_cases") for part in read_statements(source)]
     name = entry_point(None, statements)
     passing = [one for one in row.get("inferences") or () if isinstance(one, Mapping) and one.get("pass_rate") == 1.0]
-    problem = Problem(
-        id=str(row.get("id") or origin.row_id),
-        statement=filled(row, "question").strip(),
-        tests=(),
-        fn_name=name,
-        solutions=tuple(unfenced(str(one.get("completion", ""))) for one in passing[:MAX_SOLUTIONS]),
-        source=origin.source,
-    )
+    known = tuple(unfenced(str(one.get("completion", ""))) for one in passing[:MAX_SOLUTIONS])
+    problem = make_problem(origin, row.get("id"), filled(row, "question").strip(), fn_name=name, solutions=known)
     return asserted(problem, list(read_asserts(AssertReader(name), statements)))
 
 

@@ -7,13 +7,13 @@ Nothing is guessed and nothing is dropped in silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from code_rl.errors import DataError
 from code_rl.problems.files import parse_json
-from code_rl.problems.problem import CallTest, Problem
+from code_rl.problems.problem import CallTest, Problem, TestCase
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -100,6 +100,19 @@ class RowError(DataError):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
+
+
+def make_problem(
+    origin: Origin,
+    row_id: object,
+    statement: str,
+    tests: Iterable[TestCase] = (),
+    starter: str | None = None,
+    **more: Any,
+) -> Problem:
+    """A problem of the set; a row without an id has its place as one, and starter code that is blank is none."""
+    starter = starter if starter and starter.strip() else None
+    return Problem(str(row_id or origin.row_id), statement, tuple(tests), starter, **{"source": origin.source, **more})
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:

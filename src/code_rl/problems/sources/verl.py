@@ -15,7 +15,7 @@ from code_rl.problems.problem import CallTest, Compare, Problem
 from code_rl.problems.prompts import REQUEST
 from code_rl.problems.sources.asserts import fold, read_statements
 from code_rl.problems.sources.leetcode import check_tests
-from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, from_json
+from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, from_json, make_problem
 from code_rl.problems.sources.testcases import CALL_PRELUDE, solutions, with_calls, with_tests_of
 
 NODE_PRELUDE = """\
@@ -52,22 +52,21 @@ def code_r1_question(statement: str, starter_code: str | None) -> str:
 def read_verl(row: Row, origin: Origin) -> Problem | Unsettled:
     """A row whose ground truth is tests. Raises RowError `not_tests` for answers (of mathematics, say) and for programs that are not understood."""
     truth = field(row, "reward_model", dict).get("ground_truth")
-    known = row.get("extra_info")
-    extra: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+    about = row.get("extra_info")
+    extra: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
     try:
         tests = from_json(truth, "ground_truth")
     except RowError as error:
         raise RowError("not_tests", error.detail) from error
     statement, starter = _unworded(_asked(row["prompt"]))
     reference = extra.get("reference")
-    draft = Problem(
-        id=origin.row_id,  # `extra_info.index` counts within each of the sets that a file was put together from
-        statement=statement,
-        tests=(),
-        starter_code=starter,
-        solutions=solutions(
-            [reference] if isinstance(reference, str) and reference.strip() else extra.get("solutions")
-        ),
+    known = [reference] if isinstance(reference, str) and reference.strip() else extra.get("solutions")
+    draft = make_problem(
+        origin,
+        None,  # `extra_info.index` counts within each of the sets that a file was put together from
+        statement,
+        starter=starter,
+        solutions=solutions(known),
         source=str(row.get("data_source") or origin.source),
         meta={"dataset": extra["dataset"]} if isinstance(extra.get("dataset"), str) else {},
     )
