@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,17 +32,7 @@ from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem, ProblemView
 from code_rl.problems.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
 from code_rl.problems.settle import settle_all
-from code_rl.problems.sources import humaneval, mbpp
-from code_rl.problems.sources.livecodebench import (
-    LCB_PRELUDE,
-    OUTSIDE_WINDOW,
-    REPOSITORY,
-    SHARDS,
-    parse_window,
-    read_livecodebench,
-    release_shards,
-    shard_paths,
-)
+from code_rl.problems.sources import humaneval, livecodebench, mbpp
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.problems.sources.shapes import ReadRow, read_as
 from code_rl.problems.sources.testcases import read_tests
@@ -173,7 +163,7 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     """
     if name != "livecodebench":
         check_choice(name, choice)
-    window = parse_window(choice.start_date, choice.end_date)
+    window = livecodebench.parse_window(choice.start_date, choice.end_date)
     if _is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
         dataset = _opened(data or name)
         if "livecodebench" in dataset.shapes():
@@ -191,8 +181,13 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     files = describe_files(paths)
     key = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
-    items = partial(_settled, kind.read, paths, choice, executor)
-    store = await cached_store(f"{name.replace('+', 'plus')}-{digest}", items, labels, __name__)
+    read = partial(kind.read, paths, choice)
+    store = await cached_store(
+        f"{name.replace('+', 'plus')}-{digest}",
+        lambda skip: settle_all(itertools.islice(read(), skip, None), executor),
+        labels,
+        __name__,
+    )
     facts = {"files": files, "revision": revision}
     if name == "livecodebench":
         facts |= {"release": choice.version or "of the file", "window": str(window)}
@@ -209,7 +204,7 @@ def _opened(given: str) -> Dataset:
 
 
 def _of_store(name: str, store: Store, prompt: PromptStyle, choice: Choice, facts: Mapping[str, Any]) -> Benchmark:
-    skipped = {one.row_id: one.reason for one in store.skipped if one.reason != OUTSIDE_WINDOW}
+    skipped = {one.row_id: one.reason for one in store.skipped if one.reason != livecodebench.OUTSIDE_WINDOW}
     seen = [(place.id, place.about) for place in store.places]
     facts = {**facts, "skipped": store.left_out()}
     return _benchmark(name, store.get, prompt, seen, choice, facts, skipped)
@@ -295,20 +290,18 @@ def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path],
     if path is not None:
         if not path.is_dir():
             raise ConfigError(f"data={path}: there is no such file or folder")
-        return shard_paths(path, choice.version), "local files"
-    hashes = dict(zip(SHARDS, _LCB_SHA256, strict=True))
-    shards = {name: fetch_file(REPOSITORY, name, _LCB_REVISION) for name in release_shards(choice.version)}
+        return livecodebench.shard_paths(path, choice.version), "local files"
+    hashes = dict(zip(livecodebench.SHARDS, _LCB_SHA256, strict=True))
+    shards = {
+        name: fetch_file(livecodebench.REPOSITORY, name, _LCB_REVISION)
+        for name in livecodebench.release_shards(choice.version)
+    }
     for name, shard in shards.items():
         if file_sha256(shard) != hashes[name]:
-            raise DataError(f"{shard} is not {name} of {REPOSITORY} at {_LCB_REVISION}: its SHA-256 differs")
+            raise DataError(
+                f"{shard} is not {name} of {livecodebench.REPOSITORY} at {_LCB_REVISION}: its SHA-256 differs"
+            )
     return list(shards.values()), _LCB_REVISION
-
-
-async def _settled(
-    read: Callable[[list[Path], Choice], Items], paths: list[Path], choice: Choice, executor: Executor, skip: int
-) -> AsyncIterator[Problem | Skipped]:
-    async for item in settle_all(itertools.islice(read(paths, choice), skip, None), executor):
-        yield item
 
 
 def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Callable[[list[Path], Choice], Items]:
@@ -349,10 +342,12 @@ def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
 
 def _livecodebench(paths: list[Path], choice: Choice) -> Items:
     """With the benchmark's own imports, which it has before every program, those that read stdin too."""
-    window = parse_window(choice.start_date, choice.end_date)
-    read = partial(read_livecodebench, window=window)
+    window = livecodebench.parse_window(choice.start_date, choice.end_date)
+    read = partial(livecodebench.read_livecodebench, window=window)
     for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
-        yield _with_meta(read_as(read, row, Origin("livecodebench", "row", index)), {"preamble": LCB_PRELUDE})
+        yield _with_meta(
+            read_as(read, row, Origin("livecodebench", "row", index)), {"preamble": livecodebench.LCB_PRELUDE}
+        )
 
 
 def _codeforces(paths: list[Path], _choice: Choice) -> Items:

@@ -81,13 +81,6 @@ def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> Co
     return ContestResult(contest.contest_id, solved, points, penalty, place, len(contest.ratings_n), rating)
 
 
-def mean_rating(results: Sequence[ContestResult]) -> float:
-    """The mean over contests. Raises ValueError without any."""
-    if not results:
-        raise ValueError("no contest to rate on")
-    return sum(result.rating for result in results) / len(results)
-
-
 def _place(contest: Contest, points: float, penalty: float) -> int:
     rows = zip(contest.points_n, contest.penalties_n, strict=True)
     worse = (i for i, (p, q) in enumerate(rows) if p < points or (p == points and q > penalty))
@@ -140,31 +133,29 @@ def read_standings(path: str | Path) -> dict[str, Contest]:
 
 
 def _from_row(row: Mapping[str, Any]) -> Contest:
-    problems = {str(problem["index"]): _points(problem.get("points")) for problem in row["problems"]}
-    rows = [(float(each["points"]), float(each["penalty"]), float(each["rating"])) for each in row["rows"]]
-    return _contest(str(row["contest_id"]), str(row.get("name", "")), problems, rows)
+    return _contest(row["contest_id"], row, row["problems"], ((each, each["rating"]) for each in row["rows"]))
 
 
 def _from_site(row: Mapping[str, Any]) -> Contest:
     answers = (row[name] for name in ("standings", "rating_changes"))  # with or without the site's envelope
     standings, changes = (one["result"] if isinstance(one, Mapping) and "result" in one else one for one in answers)
-    rating_of = {change["handle"]: float(change["oldRating"]) for change in changes}
-    problems = {str(problem["index"]): _points(problem.get("points")) for problem in standings["problems"]}
-    rows = []
-    for each in standings["rows"]:
-        handle = each["party"]["members"][0]["handle"]
-        if handle in rating_of:
-            rows.append((float(each["points"]), float(each["penalty"]), rating_of[handle]))
-    contest = standings["contest"]
-    return _contest(str(contest["id"]), str(contest.get("name", "")), problems, rows)
+    rating_of = {change["handle"]: change["oldRating"] for change in changes}
+    handles = ((each, each["party"]["members"][0]["handle"]) for each in standings["rows"])
+    rated = ((each, rating_of[handle]) for each, handle in handles if handle in rating_of)
+    return _contest(standings["contest"]["id"], standings["contest"], standings["problems"], rated)
 
 
 def _contest(
-    contest_id: str, name: str, problems: Mapping[str, float | None], rows: Iterable[tuple[float, float, float]]
+    contest_id: object,
+    named: Mapping[str, Any],
+    problems: Iterable[Mapping[str, Any]],
+    rated: Iterable[tuple[Mapping[str, Any], Any]],
 ) -> Contest:
+    worth = {str(problem["index"]): _points(problem.get("points")) for problem in problems}
+    rows = ((float(each["points"]), float(each["penalty"]), float(rating)) for each, rating in rated)
     best_first = sorted(rows, key=lambda row: (-row[0], row[1]))
     points, penalties, ratings = zip(*best_first, strict=True) if best_first else ((), (), ())
-    return Contest(contest_id, name, problems, points, penalties, ratings)
+    return Contest(str(contest_id), str(named.get("name", "")), worth, points, penalties, ratings)
 
 
 def _points(value: Any) -> float | None:

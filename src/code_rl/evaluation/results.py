@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from code_rl.errors import ConfigError, SandboxError
@@ -15,7 +16,6 @@ from code_rl.evaluation.benchmarks import Benchmark
 from code_rl.evaluation.figures import Estimate, Figures, Outcome, figures
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
-    mean_rating,
     percentile,
     rate_contest,
     read_rating_table,
@@ -75,8 +75,7 @@ def _group(
     """Figures of some problems: pass@k, greedy, rates, counts, tokens. Problems and intervals of nothing are left out."""
 
     def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
-        outcomes_P = [by_problem[mode][entry.problem_id] for entry in entries]
-        return figures(outcomes_P, ks) if any(one.judged for outcomes in outcomes_P for one in outcomes) else None
+        return _figures([by_problem[mode][entry.problem_id] for entry in entries], ks)
 
     shown = of(SAMPLED, ks) if plan.samples else of(GREEDY, (1,))
     if shown is None:
@@ -105,6 +104,10 @@ def _group(
     }
 
 
+def _figures(outcomes_P: Sequence[Sequence[Outcome]], ks: Iterable[int]) -> Figures | None:
+    return figures(outcomes_P, ks) if any(one.judged for outcomes in outcomes_P for one in outcomes) else None
+
+
 def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any] | None:
     """Pass@1 under the problems' own rule and as LiveCodeBench decides, and the samples on which they differ; None without the second."""
     if not found.official:
@@ -112,22 +115,15 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
     own: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
     official: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
     differ = []
-    for (problem_id, its_mode, number), kind in sorted(found.official.items()):
-        outcome = found.outcomes[problem_id, its_mode, number]
-        if its_mode != mode:
-            continue
+    for (problem_id, _, number), kind in sorted(each for each in found.official.items() if each[0][1] == mode):
+        outcome = found.outcomes[problem_id, mode, number]
         own[problem_id].append(outcome)
-        official[problem_id].append(Outcome(kind, outcome.format_ok, outcome.truncated))
+        official[problem_id].append(replace(outcome, kind=kind))
         if not kind.ours and (kind is VerdictKind.PASSED) != outcome.correct:
-            differ.append(
-                {"problem_id": problem_id, "sample": number, "lcb": outcome.kind.value, "lcb-official": kind.value}
-            )
-    values = [
-        figures(list(rule.values()), (1,)).pass_at[1].value
-        if any(one.judged for each in rule.values() for one in each)
-        else None
-        for rule in (own, official)
-    ]
+            kinds = {"lcb": outcome.kind.value, "lcb-official": kind.value}
+            differ.append({"problem_id": problem_id, "sample": number, **kinds})
+    shown = [_figures(list(rule.values()), (1,)) for rule in (own, official)]
+    values = [each and each.pass_at[1].value for each in shown]
     if values[0] is None:
         return None
     return {
@@ -161,7 +157,7 @@ def _rating(rating: Rating, by_problem: Mapping[str, list[Outcome]]) -> dict[str
         raise ConfigError(
             f"standings={rating.standings} has none of the {len(attempts)} contests of these problems{why}"
         )
-    value = mean_rating(rated)
+    value = fmean(one.rating for one in rated)
     table = None if rating.ratings is None else read_rating_table(rating.ratings)
     return {
         "rating": round(value, 1),

@@ -122,7 +122,7 @@ def stream_rows(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
     name = path.name
     if name.endswith(PARQUET):
         yield from _parquet_rows(path, skip)
-    elif name.endswith(LINES):
+    elif name.endswith(LINES) or (name.endswith(ARRAY) and _begins_with_object(path)):
         for number, line in islice(read_lines(path), skip, None):
             yield read_object(line, f"{path}:{number}")
     elif name.endswith(ARRAY):
@@ -168,15 +168,14 @@ def _parse(text: bytes, where: str, wanted: str) -> Any:
         raise DataError(f"{where}: not JSON: {error}; {wanted}") from error
 
 
-def _array_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
-    """A `.json` file is an array of objects; one with an object a line is read as JSON Lines."""
-    size = path.stat().st_size
+def _begins_with_object(path: Path) -> bool:
+    """True for a `.json` file with an object a line."""
     with path.open("rb") as stream:
-        lines = stream.read(1 << 16).lstrip()[:1] == b"{"
-    if lines:
-        for number, line in islice(read_lines(path), skip, None):
-            yield read_object(line, f"{path}:{number}")
-        return
+        return stream.read(1 << 16).lstrip()[:1] == b"{"
+
+
+def _array_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
+    size = path.stat().st_size
     if size > MAX_ARRAY_BYTES:
         raise DataError(f"{path}: a JSON array of {size >> 20} MiB cannot be streamed; write it as JSON Lines (.jsonl)")
     rows = _parse(path.read_bytes(), str(path), "an array of objects was expected")

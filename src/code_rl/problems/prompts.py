@@ -6,7 +6,6 @@ Prompts are built from a `ProblemView`, so that nothing hidden can reach one. `b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from code_rl.problems.problem import CallTest, ProblemView, SequenceTest, StdinTest, TestCase
@@ -85,19 +84,12 @@ def _text(example: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTest:
-    """What a program is given, and what it should answer; long texts are cut."""
-
-    given: str
-    expected: str
-
-
-def shown_test(test: TestCase, fn_name: str | None, most: int) -> ShownTest:
-    """`test` in at most `most` characters a side."""
-    given = test.input if isinstance(test, StdinTest) else _call(test, fn_name)
-    expected = test.expected if isinstance(test, StdinTest) else _expected(test)
-    return ShownTest(given[:most], expected[:most])
+def shown_test(test: TestCase, fn_name: str | None, most: int) -> tuple[str, str]:
+    """What a program is given, and what it should answer, each cut to `most` characters."""
+    given, expected = (
+        (test.input, test.expected) if isinstance(test, StdinTest) else (_call(test, fn_name), _expected(test))
+    )
+    return given[:most], expected[:most]
 
 
 def _call(test: CallTest | SequenceTest, fn_name: str | None) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from itertools import groupby
 
 from code_rl.concurrency import abandon
 from code_rl.errors import SandboxError
@@ -104,20 +105,20 @@ async def _settle_reading(item: Unsettled, executor: Executor) -> Problem | Skip
             return _chosen(problem, documented[0], "the only documented reading")
         names = ", ".join([reading.name for tier in item.tiers for reading in tier][:4])
         return Skipped(problem.id, "wrapping_unresolved", f"no solution to tell apart {names}")
-    first = ""
+    troubles: list[str] = []
     for tier in item.tiers:
+        ways = [list(alive) for _, alive in groupby(tier, key=lambda reading: reading.arguments)]
         for reference in references:
             try:
-                fitting, trouble = await _fitting(problem, tier, reference, executor)
+                fitting = [one for way in ways for one in await _survivors(problem, way, reference, executor, troubles)]
             except values.ValueCodecError as error:
                 return Skipped(problem.id, "value_not_plain", str(error))
             if len(fitting) > 1:
                 names = ", ".join(reading.name for reading in fitting)
                 return Skipped(problem.id, "wrapping_ambiguous", f"its solution passes under {names}")
-            first = first or trouble
             if fitting:
                 return _chosen(problem, fitting[0], "its solution passes")
-    return Skipped(problem.id, "no_reading_fits", f"{len(references)} solutions tried; first {first}")
+    return Skipped(problem.id, "no_reading_fits", f"{len(references)} solutions tried; first {(*troubles, '')[0]}")
 
 
 def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
@@ -125,43 +126,32 @@ def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
     return dataclasses.replace(problem, tests=reading.tests, meta=meta)
 
 
-async def _fitting(
-    problem: Problem, tier: Sequence[Reading], reference: str, executor: Executor
-) -> tuple[list[Reading], str]:
-    """The readings of a tier under which `reference` passes every test, and what first went wrong with another."""
-    fitting: list[Reading] = []
-    trouble = ""
-    for arguments in dict.fromkeys(reading.arguments for reading in tier):
-        alive = [reading for reading in tier if reading.arguments == arguments]
-        survivors, message = await _survivors(problem, alive, reference, executor)
-        fitting += survivors
-        trouble = trouble or message
-    return fitting, trouble
-
-
 async def _survivors(
-    problem: Problem, readings: list[Reading], reference: str, executor: Executor
-) -> tuple[list[Reading], str]:
-    """Readings with one way of taking the arguments: one run answers for all. The run ends when none is left."""
+    problem: Problem, readings: list[Reading], reference: str, executor: Executor, troubles: list[str]
+) -> list[Reading]:
+    """Those under which `reference` passes every test, of readings with one way of taking the arguments: one run answers for all, and ends when none is
+    left. What goes wrong is added to `troubles`."""
     inputs = [CallInput(call.args, call.kwargs) for call in readings[0].tests]
     for given in inputs:
         values.dumps([given.args, dict(given.kwargs)])
-    seen, trouble = 0, ""
+    seen = 0
     async with closing(executor.run(_job(problem, reference, inputs, READING_LIMITS))) as executions:
         async for execution in executions:
             if execution.status is not Status.OK or execution.value is None:
-                return [], f"{readings[0].arguments}: test {seen}: {execution.status.value} {execution.detail[:120]}"
+                how = f"{execution.status.value} {execution.detail[:120]}"
+                troubles.append(f"{readings[0].arguments}: test {seen}: {how}")
+                return []
             kept = []
             for reading in readings:
                 message = compare_returned(execution.value, reading.tests[seen], problem.compare)
                 if message is None:
                     kept.append(reading)
                 else:
-                    trouble = trouble or f"{reading.name}: test {seen}: {message}"
+                    troubles.append(f"{reading.name}: test {seen}: {message}")
             readings, seen = kept, seen + 1
             if not readings or seen == len(inputs):
                 break
-    return (readings, trouble) if seen == len(inputs) else ([], trouble)
+    return readings if seen == len(inputs) else []
 
 
 def _job(problem: Problem, code: str, inputs: Sequence[CallInput], limits: Limits) -> Job:

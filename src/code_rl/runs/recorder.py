@@ -259,9 +259,9 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
     shown = []
     for index, test in enumerate(problem.tests):
         if test.public:
-            texts = shown_test(test, problem.fn_name, MAX_SHOWN_TEST)
+            given, expected = shown_test(test, problem.fn_name, MAX_SHOWN_TEST)
             call = not isinstance(test, StdinTest)
-            shown.append({"test": index, "call": call, "input": texts.given, "expected": texts.expected})
+            shown.append({"test": index, "call": call, "input": given, "expected": expected})
     return shown
 
 
