@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.evaluation.figures import Estimate, Outcome, combined, paired_difference, pass_at_k, verdict_counts
+from code_rl.evaluation.figures import Estimate, Outcome, combined, paired_difference, pass_at_k, rate, verdict_counts
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
@@ -144,5 +144,4 @@ def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
 
 def figure(found: Mapping[str, Any]) -> str:
     """Pass@1 with its interval, in per cent."""
-    low, high = found["interval"]
-    return f"{100 * found['pass@1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return rate(found["pass@1"], found["interval"])

@@ -32,6 +32,12 @@ class Estimate:
     problems: int
 
 
+def rate(value: float, ends: Sequence[float]) -> str:
+    """A rate with its interval, in per cent."""
+    low, high = ends
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
 def pass_at_k(n: int, correct: int, k: int) -> float:
     """Probability that at least one of k completions, drawn without replacement from n with `correct` right, is right.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from code_rl.evaluation.figures import rate
 from code_rl.progress import View, judging
 from code_rl.reward.verdict import Verdict
 
@@ -97,14 +98,13 @@ def _of(results: Mapping[str, Any]) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """One row of a Markdown table, with all that a reader needs to compare."""
-    low, high = results["interval"]
     counted = results["problems_of"][f"pass@{results['k']}"]
     few = f" over {counted} of them" if counted < results["problems"] else ""
     cells = [
         results["model"],
         _of(results),
         f"{results['problems']} problems",
-        f"Pass@1 {100 * results['pass@1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
+        f"Pass@1 {rate(results['pass@1'], results['interval'])}",
         *([f"Pass@{results['k']} {100 * results['pass@k']:.1f}{few}"] if results["k"] > 1 else []),
         results["how"],
     ]
@@ -114,20 +114,10 @@ def markdown(results: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
     if not row["problems"]:
         return ["0", *("-" for _ in names[1:])]
-    cells = []
-    for name in names:
-        if name == "problems":
-            cells.append(str(row["problems"]))
-        elif name == "greedy":
-            cells.append("-" if row["greedy"] is None else _percent(row["greedy"]))
-        elif name in ("format", "truncated"):
-            cells.append(_percent(row[f"{name}_rate"]))
-        elif name not in row:
-            cells.append("-")
-        else:
-            low, high = row["intervals"][name]
-            cells.append(f"{100 * row[name]:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
-    return cells
+    cells = {"problems": str(row["problems"]), "greedy": "-" if row["greedy"] is None else _percent(row["greedy"])}
+    cells |= {name: _percent(row[f"{name}_rate"]) for name in ("format", "truncated")}
+    cells |= {name: rate(row[name], ends) for name, ends in row["intervals"].items()}
+    return [cells.get(name, "-") for name in names]
 
 
 def _percent(value: float | None) -> str:

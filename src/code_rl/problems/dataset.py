@@ -10,11 +10,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from code_rl import __version__, registry
 from code_rl.errors import ConfigError, DataError
@@ -28,10 +28,20 @@ from code_rl.problems.sources.records import Item, Origin
 from code_rl.problems.sources.shapes import read_row, shape_of
 from code_rl.settings import suggestion
 
+T = TypeVar("T")
 Role = Literal["train", "test"]
 MANIFEST = "manifest.json"
 PREPARED = "code-rl-prepared"
 OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def _behind(parts: Iterable[T], skip: int, count: Callable[[T], int]) -> Iterator[tuple[T, int]]:
+    """The parts that hold something behind the first `skip` rows of them all, each with how many of its own to leave out."""
+    for part in parts:
+        held = count(part) if skip else 0
+        if not skip or held > skip:
+            yield part, skip
+        skip = max(0, skip - held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +71,9 @@ class Source:
         if begun and not skip:
             yield from begun[0]
             return
-        position = 0
-        for file in self.files:
-            if position < skip:
-                held = count_rows(file)
-                if position + held <= skip:
-                    position += held
-                    continue
-            dropped = max(0, skip - position)
-            position += dropped
+        for file, dropped in _behind(self.files, skip, count_rows):
             for number, row in enumerate(stream_rows(file, dropped), start=dropped + 1):
                 yield f"{file}, row {number}", row
-                position += 1
 
     def first(self) -> dict[str, Any] | None:
         """The first row; None where there is none. `rows()` then goes on with what is open, and reads nothing twice."""
@@ -161,14 +162,8 @@ class Dataset:
 
     def items(self, skip: int = 0) -> Iterator[Item]:
         """One item a raw row, in the order of the sources, without the first `skip` rows."""
-        for source in self.sources:
-            if skip:
-                held = source.count()
-                if held <= skip:
-                    skip -= held
-                    continue
-            yield from source.items(skip)
-            skip = 0
+        for source, dropped in _behind(self.sources, skip, lambda source: source.count()):
+            yield from source.items(dropped)
 
     def shapes(self) -> list[str]:
         """The names of the shapes that the first row of each source has, "" for one that is not known."""

@@ -122,17 +122,13 @@ def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
 
 def _card(readme: Path) -> dict[str, Any]:
     """The metadata at the head of a repository's README; nothing where there is none."""
-    import yaml
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
 
-    text = readme.read_text(encoding="utf-8", errors="replace")
-    head, fence, _ = text.removeprefix("---\n").partition("\n---")
-    if not text.startswith("---\n") or not fence:
-        return {}
     try:
-        found = yaml.safe_load(head)
-    except yaml.YAMLError:
+        return metadata_load(readme) or {}
+    except (YAMLError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:

@@ -81,13 +81,9 @@ def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 
 def trained_on(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> dict[str, list[str]]:
     """Of each split the ids of the problems that are among `train`."""
-    ids, texts = set(), set()
-    for each, text in all_keys(train):
-        ids.add(each)
-        texts.add(text)
-    texts.discard("")
-    found = {}
-    for name, split in held_out.items():
-        keys = [keys_of(problem) for problem in split]
-        found[name] = [each for each, text in keys if each in ids or text in texts]
-    return found
+    keys = all_keys(train)
+    ids, texts = {each for each, _ in keys}, {text for _, text in keys if text}
+    return {
+        name: [each for each, text in map(keys_of, split) if each in ids or text in texts]
+        for name, split in held_out.items()
+    }

@@ -12,18 +12,9 @@ from functools import cache
 from typing import overload
 
 from code_rl.errors import ConfigError
+from code_rl.problems.builtin import specs
 from code_rl.problems.builtin.cases import DegenerateError, build_tests
-from code_rl.problems.builtin.specs import (
-    FN_NAME,
-    FUNCTION,
-    SPLITS,
-    TRAIN,
-    Spec,
-    draw_spec,
-    solution,
-    starter_code,
-    statement,
-)
+from code_rl.problems.builtin.specs import SPLITS, TRAIN, Spec
 from code_rl.problems.order import keys_of
 from code_rl.problems.problem import Problem
 
@@ -41,20 +32,20 @@ def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
         raise ConfigError(f"split={split!r} is not one of {', '.join((TRAIN, *SPLITS))}")
     rng = random.Random(f"{SOURCE}/{split}/{seed}/{index}")
     while True:
-        spec = draw_spec(rng, split)
+        spec = specs.draw_spec(rng, split)
         try:
             tests = build_tests(spec, rng)
         except DegenerateError:
             continue
         return spec, Problem(
             id=f"{SOURCE}/{split}/{seed}/{index}",
-            statement=statement(spec, rng),
+            statement=specs.statement(spec, rng),
             tests=tests,
-            starter_code=starter_code(spec),
-            fn_name=FN_NAME if spec.source == FUNCTION else None,
+            starter_code=specs.starter_code(spec),
+            fn_name=specs.FN_NAME if spec.source == specs.FUNCTION else None,
             time_limit_s=2.0,
             memory_limit_mb=256,
-            solutions=(solution(spec),),
+            solutions=(specs.solution(spec),),
             source=SOURCE,
             meta={"split": split, "key": "|".join(map(str, spec.key))},
         )

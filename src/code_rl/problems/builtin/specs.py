@@ -13,19 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from code_rl.problems.builtin.primitives import (
-    FILTERS,
-    LIST_REDUCES,
-    MAPS,
-    REDUCES,
-    SOURCES,
-    WORD_FILTERS,
-    WORD_MAPS,
-    WORD_REDUCES,
-    WORD_STATEMENT,
-    Const,
-    Primitive,
-)
+from code_rl.problems.builtin import primitives
+from code_rl.problems.builtin.primitives import Const, Primitive
 
 SPLITS = ("constants", "compositions", "primitives")
 TRAIN = "train"
@@ -65,8 +54,12 @@ class Spec:
     def parts(self) -> tuple[Primitive, Primitive, Primitive]:
         """Filter, map, reduction."""
         if self.source == WORD:
-            return WORD_FILTERS[self.filter], WORD_MAPS[self.map], WORD_REDUCES[self.reduce]
-        return FILTERS[self.filter], MAPS[self.map], REDUCES[self.reduce]
+            return (
+                primitives.WORD_FILTERS[self.filter],
+                primitives.WORD_MAPS[self.map],
+                primitives.WORD_REDUCES[self.reduce],
+            )
+        return primitives.FILTERS[self.filter], primitives.MAPS[self.map], primitives.REDUCES[self.reduce]
 
     @property
     def constants(self) -> tuple[int | str, ...]:
@@ -85,7 +78,7 @@ class Spec:
     @property
     def returns_list(self) -> bool:
         """True when the answer is a sequence of numbers."""
-        return self.source != WORD and self.reduce in LIST_REDUCES
+        return self.source != WORD and self.reduce in primitives.LIST_REDUCES
 
 
 def apply(spec: Spec, items: Sequence[Any], *, filtering: bool = True, mapping: bool = True) -> Any:
@@ -143,11 +136,11 @@ def draw_spec(rng: random.Random, split: str) -> Spec:
 
 
 def _draw_numbers(rng: random.Random, split: str) -> Spec:
-    source = rng.choice(tuple(SOURCES))
-    filt, mapping, reduction = _draw_parts(rng, split, (FILTERS, MAPS, REDUCES))
+    source = rng.choice(tuple(primitives.SOURCES))
+    filt, mapping, reduction = _draw_parts(rng, split, (primitives.FILTERS, primitives.MAPS, primitives.REDUCES))
     map_first = mapping.name != "id" and rng.random() < 1 / 3
     if reduction.name == "cnt" and not map_first:
-        mapping = MAPS["id"]
+        mapping = primitives.MAPS["id"]
     small = source == "digits" and not map_first
     return Spec(
         source,
@@ -162,7 +155,9 @@ def _draw_numbers(rng: random.Random, split: str) -> Spec:
 
 
 def _draw_word(rng: random.Random, split: str) -> Spec:
-    filt, mapping, reduction = _draw_parts(rng, split, (WORD_FILTERS, WORD_MAPS, WORD_REDUCES))
+    filt, mapping, reduction = _draw_parts(
+        rng, split, (primitives.WORD_FILTERS, primitives.WORD_MAPS, primitives.WORD_REDUCES)
+    )
     filter_const, map_const, reduce_const = (_draw_constant(rng, part, split) for part in (filt, mapping, reduction))
     return Spec(WORD, filt.name, filter_const, mapping.name, map_const, reduction.name, reduce_const)
 
@@ -212,8 +207,8 @@ def statement(spec: Spec, rng: random.Random) -> str:
     asked = _phrase(rng, reduction, spec.reduce_const)
     if spec.source == WORD:
         changed = _phrase(rng, mapping, spec.map_const)
-        return f"{WORD_STATEMENT} Keep only the {kept}. Then {changed}. Print {asked}."
-    opening = SOURCES[spec.source].statement
+        return f"{primitives.WORD_STATEMENT} Keep only the {kept}. Then {changed}. Print {asked}."
+    opening = primitives.SOURCES[spec.source].statement
     verb = "Return" if spec.source == FUNCTION else "Print"
     if spec.map_first:
         changed = _phrase(rng, mapping, spec.map_const, "each number")
@@ -241,7 +236,7 @@ def solution(spec: Spec) -> str:
         return f"s = input()\nt = ''.join(c for c in s if {kept})\nt = {changed}\nprint({answer})"
     changed = mapping.code.format(x="x", k=spec.map_const)
     items = "nums" if spec.source == FUNCTION else "a"
-    lines = [SOURCES[spec.source].code.format(a=items)] if spec.source != FUNCTION else []
+    lines = [primitives.SOURCES[spec.source].code.format(a=items)] if spec.source != FUNCTION else []
     if spec.map_first:
         lines += [f"b = [{changed} for x in {items}]", f"b = [x for x in b if {kept}]"]
     else:

@@ -14,7 +14,7 @@ import ast
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,9 +267,9 @@ def check_body(source: str) -> list[ast.stmt]:
     return functions[0].body
 
 
-def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> Iterator[CallAssert]:
+def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> list[CallAssert]:
     """Every assert with content among `statements`, in order. Raises AssertFormError at the first that cannot be read."""
-    return (found for found in map(reader.read, statements) if found is not None)
+    return [found for found in map(reader.read, statements) if found is not None]
 
 
 def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...], list[Any] | None, float]:

@@ -18,18 +18,7 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem
 from code_rl.problems.prompts import COMPLETE
-from code_rl.problems.sources.asserts import (
-    AssertFormError,
-    AssertReader,
-    CallAssert,
-    asserted,
-    check_body,
-    read_asserts,
-    read_call_texts,
-    read_statements,
-    read_tables,
-    tabled,
-)
+from code_rl.problems.sources import asserts
 from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, from_json, number
 
 FIND_ZERO_CHECKER = """
@@ -53,9 +42,8 @@ CHECKERS = {"find_zero": FIND_ZERO_CHECKER}
 def read_humaneval(row: Row, _origin: Origin) -> Problem:
     """A HumanEval row (`test` holds asserts). Raises RowError for tests that are loops, random or computed."""
     problem = _problem(row, "humaneval")
-    return asserted(
-        problem, list(read_asserts(AssertReader("candidate", problem.fn_name), check_body(field(row, "test", str))))
-    )
+    reader = asserts.AssertReader("candidate", problem.fn_name)
+    return asserts.asserted(problem, asserts.read_asserts(reader, asserts.check_body(field(row, "test", str))))
 
 
 def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
@@ -70,7 +58,7 @@ def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
 
 def read_humaneval_plus_origin(row: Row, _origin: Origin, source: str = "humanevalplus-origin") -> Problem | Draft:
     """A HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
-    return tabled(_problem(row, source), *read_tables(check_body(field(row, "test", str))))
+    return asserts.tabled(_problem(row, source), *asserts.read_tables(asserts.check_body(field(row, "test", str))))
 
 
 def read_evoeval(row: Row, _origin: Origin) -> Draft:
@@ -79,7 +67,7 @@ def read_evoeval(row: Row, _origin: Origin) -> Draft:
     inputs = from_json(row["inputs"], "inputs", list) if str(row["inputs"])[:1] == "[" else row["inputs"]
     if not isinstance(inputs, list) or not inputs:
         raise RowError("no_tests", "inputs must be a list of calls")
-    calls = read_call_texts(inputs) if isinstance(inputs[0], str) else map(_arguments, inputs)
+    calls = asserts.read_call_texts(inputs) if isinstance(inputs[0], str) else map(_arguments, inputs)
     return Draft(problem, tuple(calls), problem.solutions[0])
 
 
@@ -100,7 +88,7 @@ def _problem(row: Row, source: str) -> Problem:
 
 def prompt_preamble(prompt: str, entry_point: str) -> str:
     """The part of a prompt before the function to write: imports and helper functions."""
-    named = [part for part in read_statements(prompt) if getattr(part, "name", None) == entry_point]
+    named = [part for part in asserts.read_statements(prompt) if getattr(part, "name", None) == entry_point]
     functions = [part for part in named if isinstance(part, ast.FunctionDef)]
     if not functions:
         raise RowError("entry_point_not_in_prompt", entry_point)
@@ -124,15 +112,15 @@ def read_bigcodebench(row: Row, origin: Origin) -> Problem:
     """A row of BigCodeBench: `complete_prompt`, `canonical_solution`, `entry_point`, `test`."""
     name, prompt = field(row, "entry_point", str), field(row, "complete_prompt", str)
     try:
-        asserts = [found for method in _methods(field(row, "test", str)) for found in _read_method(method, name)]
-    except AssertFormError as error:
+        stated = [found for method in _methods(field(row, "test", str)) for found in _read_method(method, name)]
+    except asserts.AssertFormError as error:
         raise _program(error.detail) from error
     shown = {"task_id": str(row.get("task_id", origin.row_id)), "prompt": prompt.rstrip("\n") + "\n"}
-    return asserted(_problem({**row, **shown}, "bigcodebench"), asserts)
+    return asserts.asserted(_problem({**row, **shown}, "bigcodebench"), stated)
 
 
 def _methods(source: str) -> Iterator[ast.FunctionDef]:
-    for part in read_statements(source):
+    for part in asserts.read_statements(source):
         for method in part.body if isinstance(part, ast.ClassDef) else ():
             if not isinstance(method, ast.FunctionDef):
                 continue
@@ -141,10 +129,10 @@ def _methods(source: str) -> Iterator[ast.FunctionDef]:
             yield method
 
 
-def _read_method(method: ast.FunctionDef, name: str) -> Iterator[CallAssert]:
+def _read_method(method: ast.FunctionDef, name: str) -> Iterator[asserts.CallAssert]:
     """The asserts of one method. Names given a value once stand for it wherever they are used."""
     given: dict[str, ast.expr] = {}
-    reader = AssertReader(name)
+    reader = asserts.AssertReader(name)
     for statement in method.body:
         match statement:
             case ast.Expr(value=ast.Constant()):
@@ -156,7 +144,9 @@ def _read_method(method: ast.FunctionDef, name: str) -> Iterator[CallAssert]:
             case ast.Expr(
                 value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=kind), args=args, keywords=words)
             ):
-                yield from read_asserts(reader, [_as_assert(kind, [_replaced(arg, given) for arg in args], words)])
+                yield from asserts.read_asserts(
+                    reader, [_as_assert(kind, [_replaced(arg, given) for arg in args], words)]
+                )
             case _:
                 raise _program(ast.unparse(statement))
 

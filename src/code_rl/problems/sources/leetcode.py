@@ -11,15 +11,7 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem
 from code_rl.problems.prompts import REQUEST
-from code_rl.problems.sources.asserts import (
-    BUILDERS,
-    AssertReader,
-    asserted,
-    check_body,
-    common_view,
-    holds_float,
-    read_asserts,
-)
+from code_rl.problems.sources import asserts
 from code_rl.problems.sources.records import Origin, Row, RowError, field
 from code_rl.problems.values import BinaryTree, LinkedList
 
@@ -56,17 +48,17 @@ def read_leetcode(row: Row, _origin: Origin) -> Problem:
 
 def check_tests(draft: Problem, source: str, entry: str) -> Problem:
     """`draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the candidate. Raises RowError."""
-    builders = {**BUILDERS, "list_node": linked_list, "tree_node": binary_tree}
-    reader = AssertReader("candidate", builders=builders)
-    asserts = list(read_asserts(reader, check_body(source)))
-    if common_view(asserts) is not None:
+    builders = {**asserts.BUILDERS, "list_node": linked_list, "tree_node": binary_tree}
+    reader = asserts.AssertReader("candidate", builders=builders)
+    stated = asserts.read_asserts(reader, asserts.check_body(source))
+    if asserts.common_view(stated) is not None:
         raise RowError("mixed_views", "LeetCode tests compare values")
     owner, dot, method = entry.partition(".")
     if owner != "Solution()" or not dot or not method.isidentifier():
         raise RowError("unknown_entry_point", entry)
-    floats = any(holds_float(found.expected) for found in asserts)
+    floats = any(asserts.holds_float(found.expected) for found in stated)
     rule = Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0)
-    return asserted(dataclasses.replace(draft, fn_name=method), asserts, rule)
+    return asserts.asserted(dataclasses.replace(draft, fn_name=method), stated, rule)
 
 
 def linked_list(values: list[Any]) -> LinkedList | None:
