@@ -42,9 +42,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     """Probability that at least one of k completions, drawn without replacement from n with `correct` right, is right.
 
     1 - C(n - c, k) / C(n, k), as Chen et al. 2021 (arXiv:2107.03374) compute it, without large binomials.
-
-    Raises:
-        ValueError: unless 0 <= correct <= n and 1 <= k <= n.
+    Raises ValueError unless 0 <= correct <= n and 1 <= k <= n.
     """
     if not (0 <= correct <= n and 1 <= k <= n):
         raise ValueError(f"pass@{k} of {correct} right among {n} is undefined; need 0 <= correct <= n and 1 <= k <= n")
@@ -68,9 +66,7 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
 
     Where every value is 0 or 1 (one completion a problem), Wilson's interval; otherwise Rubin's Bayesian bootstrap (2,000 seeded
     draws of weights) with half a value supposed at each bound. Coverage is simulated in `tests/test_passk.py`.
-
-    Raises:
-        ValueError: no values, or one out of bounds.
+    Raises ValueError without values, and for one out of bounds.
     """
     if not values_P:
         raise ValueError("no problems to average over")
@@ -105,9 +101,7 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Di
     """Mean of second minus first, one value per problem in one order, with its interval over problems.
 
     Pairing takes the problems' own difficulty out of the interval: it is far narrower than that of two separate means.
-
-    Raises:
-        ValueError: no values, or sequences of different lengths.
+    Raises ValueError without values, and for sequences of different lengths.
     """
     if len(first_P) != len(second_P):
         raise ValueError(f"{len(first_P)} values cannot be paired with {len(second_P)}")

@@ -136,11 +136,7 @@ def labels(problem: Problem) -> dict[str, str]:
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
-    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included.
-
-    Raises:
-        ConfigError: a problem has no pass rate, or none is left.
-    """
+    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises ConfigError where one has none, or none is left."""
     low, high = parse_difficulty(difficulty)
     rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem.meta)) is not None}
     if len(rates) < len(problems):

@@ -61,21 +61,13 @@ class Encoded(_Holder):
 
     __slots__ = ()
     _name = "text"
-
-    @property
-    def text(self) -> str:
-        """The encoding."""
-        return str(self._held)
+    text: Any = property(lambda self: str(self._held))
 
 
 class _Nodes(_Holder):
     __slots__ = ()
     _name = "items"
-
-    @property
-    def items(self) -> tuple[Any, ...]:
-        """The values."""
-        return tuple(self._held)
+    items: Any = property(lambda self: tuple(self._held))
 
 
 class LinkedList(_Nodes):

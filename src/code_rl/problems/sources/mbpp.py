@@ -183,7 +183,7 @@ def cast_calls(
             if isinstance(text, str) and COMPLEX_TEXT.fullmatch(text) and _are_numbers(examples):
                 examples.append(0j)
     try:
-        cast = [tuple(_cast(value, *each, unseen) for value, *each in zip(call, shown, strict=False)) for call in calls]
+        cast = [[_cast(*each, unseen) for each in zip(call, shown, strict=False)] for call in calls]
         return [
             tuple(float(arg) if place in numerals and isinstance(arg, str) else arg for place, arg in enumerate(call))
             for call in cast
