@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 from code_rl import __version__, registry
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, SHIPPED, Entry, known_names
-from code_rl.problems.fetch import open_repository, select_files
+from code_rl.problems.fetch import fetch_file, open_repository, select_files
 from code_rl.problems.files import count_rows, describe_files, is_data_file, stream_rows
 from code_rl.problems.native import format_problem
 from code_rl.problems.problem import Problem
@@ -284,7 +284,7 @@ def _named(name: str, entry: Entry, revision: str | None, split: str | None, rol
     missing = [file for file in files if file not in repository.files]
     if missing:
         raise ConfigError(f"dataset {entry.repository} has no {missing[0]} at {repository.commit}")
-    paths = tuple(repository.get(file) for file in files)
+    paths = tuple(fetch_file(repository.name, file, repository.commit) for file in files)
     return Source(name, split, paths, entry.repository, repository.commit, repository.licence)
 
 

@@ -53,10 +53,6 @@ class Repository:
                     return [name for name in self.files if any(fnmatch.fnmatch(name, each) for each in wanted)]
         return []
 
-    def get(self, filename: str) -> Path:
-        """The local copy of one file, downloaded when it is not there yet."""
-        return fetch_file(self.name, filename, self.commit)
-
 
 def open_repository(name: str, revision: str | None = None) -> Repository:
     """The files of `name` at `revision` (None: the main branch as it is now).

@@ -29,19 +29,7 @@ from typing import Any
 
 from code_rl.errors import DataError
 from code_rl.problems.files import read_object, short
-from code_rl.problems.problem import (
-    INTERACT,
-    WITH_TOLERANCE,
-    CallTest,
-    Compare,
-    Problem,
-    SequenceTest,
-    StdinTest,
-    TestCase,
-    check_compare,
-    check_source,
-    check_tolerance,
-)
+from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, check_parts
 from code_rl.problems.sources.records import Origin, RowError, from_json
 from code_rl.problems.values import ValueCodecError, decode, encode
 from code_rl.settings import suggestion
@@ -235,7 +223,7 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
     row["tests"] = tests_from_json(row["tests"], row.get("fn_name"), where)
     row["compare"] = _compare_from_json(row.get("compare", "lcb"), where)
     problem = Problem(**row)
-    check_tests(problem, where)
+    check_parts(problem, where)
     return problem
 
 
@@ -248,9 +236,7 @@ def _compare_to_json(compare: Compare) -> str | dict[str, Any]:
 
 def _compare_from_json(data: str | dict[str, Any], where: str) -> Compare:
     row = {"rule": data} if isinstance(data, str) else data
-    compare = Compare(**read_fields(row, _COMPARE, ("rule",), f"{where}: compare"))
-    check_compare(compare, where)
-    return compare
+    return Compare(**read_fields(row, _COMPARE, ("rule",), f"{where}: compare"))
 
 
 _COMMON = {"kind": TEXT, "public": FLAG, "abs_tol": TOLERANCE, "rel_tol": TOLERANCE}
@@ -294,28 +280,6 @@ def test_to_json(test: TestCase) -> dict[str, Any]:
 def tests_from_json(items: Sequence[Any], fn_name: str | None, where: str) -> tuple[TestCase, ...]:
     """The tests of a problem whose function is `fn_name`. Raises DataError, beginning with `where`."""
     return tuple(_test_from_json(item, fn_name, f"{where}: tests[{index}]") for index, item in enumerate(items))
-
-
-def check_tests(problem: Problem, where: str) -> None:
-    """Raise DataError where tests, rule and interactor do not go together."""
-    calls = problem.calls
-    for index, test in enumerate(problem.tests):
-        here = f"{where}: tests[{index}]"
-        if isinstance(test, StdinTest) is calls:
-            kind = "stdin" if isinstance(test, StdinTest) else "call"
-            raise DataError(
-                f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first test that is "
-                f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
-            )
-        if (test.abs_tol, test.rel_tol) != (None, None) and problem.compare.rule not in ("lcb", *WITH_TOLERANCE):
-            raise DataError(
-                f"{here}: a tolerance does not go with the rule {problem.compare.rule!r}; use float or contest"
-            )
-        check_tolerance(test.abs_tol, test.rel_tol, here)
-    if problem.interactor is not None:
-        if calls or problem.compare.rule == "checker":
-            raise DataError(f"{where}: an interactor goes with stdin tests and without a checker")
-        check_source(problem.interactor, "interactor", where, needs=INTERACT)
 
 
 def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:

@@ -176,6 +176,29 @@ def check_compare(compare: Compare, where: str) -> None:
         check_source(compare.checker, "checker", where, needs=CHECK, script=True)
 
 
+def check_parts(problem: Problem, where: str) -> None:
+    """Raise DataError, beginning with `where`, for an unusable rule, and where tests, rule and interactor do not go together."""
+    check_compare(problem.compare, where)
+    calls = problem.calls
+    for index, test in enumerate(problem.tests):
+        here = f"{where}: tests[{index}]"
+        if isinstance(test, StdinTest) is calls:
+            kind = "stdin" if isinstance(test, StdinTest) else "call"
+            raise DataError(
+                f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first test that is "
+                f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
+            )
+        if (test.abs_tol, test.rel_tol) != (None, None) and problem.compare.rule not in ("lcb", *WITH_TOLERANCE):
+            raise DataError(
+                f"{here}: a tolerance does not go with the rule {problem.compare.rule!r}; use float or contest"
+            )
+        check_tolerance(test.abs_tol, test.rel_tol, here)
+    if problem.interactor is not None:
+        if calls or problem.compare.rule == "checker":
+            raise DataError(f"{where}: an interactor goes with stdin tests and without a checker")
+        check_source(problem.interactor, "interactor", where, needs=INTERACT)
+
+
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
     """Raise DataError for a tolerance that is not a finite number from 0 on; None is none."""
     for name, value in (("abs_tol", abs_tol), ("rel_tol", rel_tol)):

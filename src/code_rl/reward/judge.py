@@ -11,8 +11,7 @@ import contextlib
 from dataclasses import dataclass
 
 from code_rl.errors import ConfigError, DataError, SandboxError
-from code_rl.problems.native import check_tests
-from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase, check_compare
+from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase, check_parts
 from code_rl.reward.checker import Asked, Budget, put_to_checker, read_answer
 from code_rl.reward.compare import compare_printed, compare_returned
 from code_rl.reward.interaction import converse
@@ -96,8 +95,7 @@ def check_problem(problem: Problem) -> None:
     for index, test in enumerate(problem.tests):
         if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
             raise DataError(f"{where}: tests[{index}] names no function, and the problem has no fn_name")
-    check_tests(problem, where)
-    check_compare(problem.compare, where)
+    check_parts(problem, where)
 
 
 async def _run(problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally) -> None:

@@ -111,14 +111,8 @@ DEFAULT_FLOAT_TOL = 1e-6
 ALLCLOSE_REL_TOL = 1e-7
 
 VIEWS = {
-    "bool": "bool(value)",
-    "int": "int(value)",
+    **{name: f"{name}(value)" for name in ("bool", "int", "set", "tuple", "list", "sorted", "len")},
     "found": "value if value is True or value is False else value is not None",
-    "set": "set(value)",
-    "tuple": "tuple(value)",
-    "list": "list(value)",
-    "sorted": "sorted(value)",
-    "len": "len(value)",
 }
 """What a test looks at instead of the returned value. It runs after the call, inside the sandbox, as `Problem.meta["setup"]`, and carries no expected
 value: a program that tampers with it gains nothing over returning another value."""
