@@ -89,12 +89,11 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A paired difference (second minus first) over problems: its mean with interval, and how many problems rose, fell, stayed."""
+    """A paired difference (second minus first) over problems: its mean with interval, and how many problems rose and fell."""
 
     estimate: Estimate
     rose: int
     fell: int
-    same: int
 
 
 def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Difference:
@@ -107,7 +106,7 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Di
         raise ValueError(f"{len(first_P)} values cannot be paired with {len(second_P)}")
     differences_P = [second - first for first, second in zip(first_P, second_P, strict=True)]
     rose, fell = sum(d > 0 for d in differences_P), sum(d < 0 for d in differences_P)
-    return Difference(mean_with_interval(differences_P, least=-1.0), rose, fell, len(differences_P) - rose - fell)
+    return Difference(mean_with_interval(differences_P, least=-1.0), rose, fell)
 
 
 def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:

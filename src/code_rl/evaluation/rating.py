@@ -151,12 +151,9 @@ def _contest(
     problems: Iterable[Mapping[str, Any]],
     rated: Iterable[tuple[Mapping[str, Any], Any]],
 ) -> Contest:
-    worth = {str(problem["index"]): _points(problem.get("points")) for problem in problems}
+    points_of = ((str(problem["index"]), problem.get("points")) for problem in problems)
+    worth = {index: None if points is None else float(points) for index, points in points_of}
     rows = ((float(each["points"]), float(each["penalty"]), float(rating)) for each, rating in rated)
     best_first = sorted(rows, key=lambda row: (-row[0], row[1]))
     points, penalties, ratings = zip(*best_first, strict=True) if best_first else ((), (), ())
     return Contest(str(contest_id), str(named.get("name", "")), worth, points, penalties, ratings)
-
-
-def _points(value: Any) -> float | None:
-    return None if value is None else float(value)

@@ -271,18 +271,13 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
     """For which k pass@k is given. Raises ConfigError for a k above n."""
     if config.k is None:
         return tuple(sorted({1, max(n, 1)}))
-    ks = _whole_numbers(config.k, f"k={config.k!r} must be whole numbers, comma-separated")
-    if min(ks) < 1 or max(ks) > max(n, 1):
+    try:
+        ks = sorted({int(part) for part in config.k.split(",")})
+    except ValueError as error:
+        raise ConfigError(f"k={config.k!r} must be whole numbers, comma-separated") from error
+    if ks[0] < 1 or ks[-1] > max(n, 1):
         raise ConfigError(f"k={config.k}: each k must be between 1 and n={n}")
     return tuple(sorted({1, *ks}))
-
-
-def _whole_numbers(text: str, refusal: str) -> tuple[int, ...]:
-    """Each number once, in order. Raises ConfigError, with this `refusal`, for other text."""
-    try:
-        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError as error:
-        raise ConfigError(refusal) from error
 
 
 def narrowed(config: EvalConfig) -> dict[str, float]:
@@ -296,8 +291,10 @@ def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
     """The token limits to evaluate under. Raises ConfigError for a sweep that is no list of them."""
     if config.sweep is None:
         return (config.max_tokens,)
-    wanted = f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768"
-    limits = _whole_numbers(config.sweep, wanted)
+    try:
+        limits = tuple(dict.fromkeys(int(part) for part in config.sweep.split(",")))
+    except ValueError as error:
+        raise ConfigError(f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768") from error
     if min(limits) < 1:
         raise ConfigError(f"sweep={config.sweep}: each token limit must be at least 1")
     return limits

@@ -194,9 +194,7 @@ def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | N
 
 def _contest_day(row: Row) -> date:
     value = row.get("contest_date")
-    if isinstance(value, datetime):
-        return value.date()
-    text = field(row, "contest_date", str)
+    text = value.isoformat() if isinstance(value, datetime) else field(row, "contest_date", str)
     try:
         return datetime.fromisoformat(text).date()
     except ValueError as error:
