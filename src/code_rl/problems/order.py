@@ -4,6 +4,7 @@ and which held-out problems are among those to train on."""
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar, overload
@@ -33,7 +34,23 @@ class ProblemOrder:
         return np.random.default_rng([self._seed, epoch]).permutation(len(self.problems))
 
 
-class Selected(Sequence[T]):
+class Indexed(Sequence[T]):
+    """A sequence whose items are had one by one, from `at`; a slice of it is positions."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        found = range(len(self))[index]
+        return self.at(found) if isinstance(found, int) else Selected(self, found)
+
+    @abstractmethod
+    def at(self, position: int) -> T:
+        """The item at a position, from 0."""
+
+
+class Selected(Indexed[T]):
     """Some items of a sequence, by position, fetched (and with `change` changed) when they are asked for."""
 
     def __init__(
@@ -43,14 +60,9 @@ class Selected(Sequence[T]):
         self.positions = positions
         self._change = change
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        if isinstance(index, slice):
-            return Selected(self.items, self.positions[index], self._change)
-        return self._change(self.items[self.positions[index]])
+    def at(self, position: int) -> T:
+        """The item there."""
+        return self._change(self.items[self.positions[position]])
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -12,16 +12,16 @@ import json
 import os
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import IO, Any
 
 from code_rl.errors import DataError
 from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.native import format_problem, parse_problem
-from code_rl.problems.order import Selected, keys_of
+from code_rl.problems.order import Indexed, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 from code_rl.runs.files import lock_file
@@ -48,7 +48,7 @@ class Place:
     tests: int = 0
 
 
-class Store(Sequence[Problem]):
+class Store(Indexed[Problem]):
     """The problems by position and by id; `skipped` are the rows that gave none, `complete` says whether the source was read to its end.
 
     Reads one record at each access, safely from several threads; `get` keeps at most about `cache_bytes` of records parsed.
@@ -66,14 +66,9 @@ class Store(Sequence[Problem]):
         self._writing: tuple[IO[bytes], IO[bytes]] | None = None
         self._whole = self._read_index()
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
-        if isinstance(index, slice):
-            return Selected(self, range(len(self))[index])
-        return parse_problem(self.line(index), f"{self.folder}, record {index}")
+    def at(self, position: int) -> Problem:
+        """The problem at a position, parsed anew."""
+        return parse_problem(self.line(position), f"{self.folder}, record {position}")
 
     def __len__(self) -> int:
         return len(self.places)

@@ -61,13 +61,21 @@ class Encoded(_Holder):
 
     __slots__ = ()
     _name = "text"
-    text: Any = property(lambda self: str(self._held))
+
+    @property
+    def text(self) -> str:
+        """The encoding."""
+        return str(self._held)
 
 
 class _Nodes(_Holder):
     __slots__ = ()
     _name = "items"
-    items: Any = property(lambda self: tuple(self._held))
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """The values."""
+        return tuple(self._held)
 
 
 class LinkedList(_Nodes):

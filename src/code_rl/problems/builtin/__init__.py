@@ -15,7 +15,7 @@ from code_rl.errors import ConfigError
 from code_rl.problems.builtin import specs
 from code_rl.problems.builtin.cases import DegenerateError, build_tests
 from code_rl.problems.builtin.specs import SPLITS, TRAIN, Spec
-from code_rl.problems.order import keys_of
+from code_rl.problems.order import Indexed, keys_of
 from code_rl.problems.problem import Problem
 
 __all__ = ["SPLITS", "TEST_SIZE", "TRAIN_SIZE", "BuiltinTrainSet", "draw_problem", "test_specs", "test_split"]
@@ -51,7 +51,7 @@ def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
         )
 
 
-class BuiltinTrainSet(Sequence[Problem]):
+class BuiltinTrainSet(Indexed[Problem]):
     """A finite training set whose problems are made when asked for. Reading one costs well under a millisecond."""
 
     def __init__(self, size: int = TRAIN_SIZE, seed: int = 0) -> None:
@@ -63,18 +63,9 @@ class BuiltinTrainSet(Sequence[Problem]):
     def __len__(self) -> int:
         return self._size
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
-
-    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(self._size)))
-        if not -self._size <= index < self._size:
-            raise IndexError(index)
-        return draw_problem(TRAIN, self._seed, index % self._size)[1]
+    def at(self, position: int) -> Problem:
+        """The problem at a position."""
+        return draw_problem(TRAIN, self._seed, position)[1]
 
     @property
     def keys(self) -> list[tuple[str, str]]:
