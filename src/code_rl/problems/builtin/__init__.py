@@ -7,9 +7,7 @@ never sees (the shipped model met them, rarely, in pretraining). Every problem i
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from functools import cache
-from typing import overload
 
 from code_rl.errors import ConfigError
 from code_rl.problems.builtin import specs
