@@ -242,7 +242,8 @@ def _compare_from_json(data: str | dict[str, Any], where: str) -> Compare:
 _COMMON = {"kind": TEXT, "public": FLAG, "abs_tol": TOLERANCE, "rel_tol": TOLERANCE}
 _NAMED = Form(lambda value: value is None or NAME.fits(value), NAME.wanted)
 _ANY = Form(lambda _: True, "a value", decode)
-_ARGS = Form(ITEMS.fits, "a list, one item per argument", lambda values: tuple(map(decode, values)))
+_VALUES = Form(ITEMS.fits, ITEMS.wanted, lambda values: tuple(map(decode, values)))
+_ARGS = Form(ITEMS.fits, "a list, one item per argument", _VALUES.kept)
 _KWARGS = Form(
     lambda value: isinstance(value, dict) and all(map(str.isidentifier, value)),
     "an object whose keys are argument names",
@@ -251,7 +252,7 @@ _KWARGS = Form(
 _KINDS: dict[str, tuple[dict[str, Form], tuple[str, ...]]] = {
     "stdin": ({"input": TEXT, "expected": TEXT}, ("input", "expected")),
     "call": ({"args": _ARGS, "kwargs": _KWARGS, "expected": _ANY, "raises": _NAMED, "fn_name": _NAMED}, ("args",)),
-    "sequence": ({"class": NAME, "calls": ITEMS, "expected": _ARGS}, ("class", "calls", "expected")),
+    "sequence": ({"class": NAME, "calls": ITEMS, "expected": _VALUES}, ("class", "calls", "expected")),
 }
 """The fields of each kind of test, and which of them there must be."""
 NOT_FOR_RAISES = ("BaseException", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError")
@@ -325,7 +326,7 @@ def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
         )
     if len(row["expected"]) != len(calls) or row["expected"][0] is not None:
         raise DataError(f"{where}: expected must have one value for each of the {len(calls)} calls, null for the first")
-    return SequenceTest(name, tuple((method, _ARGS.kept(args)) for method, args in calls), **row)
+    return SequenceTest(name, tuple((method, _VALUES.kept(args)) for method, args in calls), **row)
 
 
 def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
