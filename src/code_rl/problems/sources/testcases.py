@@ -316,8 +316,8 @@ def _function_name(metadata: Any, where: str) -> str | None:
     found = from_json(metadata, where) or {}
     if not isinstance(found, Mapping):
         raise RowError("wrong_field_type", f"{where} is {type(found).__name__}, expected an object")
-    name: str | None = found.get("func_name") or found.get("fn_name")
-    return name
+    name = found.get("func_name") or found.get("fn_name")
+    return None if name is None else _identifier(name, where)
 
 
 def _identifier(name: Any, where: str) -> str:
