@@ -218,7 +218,9 @@ async def cached_store(
         with (folder / "lock").open("w") as lock:
             await asyncio.to_thread(lock_file, lock.fileno(), wait=True)
             store = Store(folder, key)
-            async with aclosing(items(store.rows) if not store.complete else _nothing()) as rows:  # type: ignore[type-var]
+            if store.complete:
+                return store
+            async with aclosing(items(store.rows)) as rows:  # type: ignore[type-var]
                 async for item in rows:
                     if isinstance(item, Problem) and store.has(item.id):
                         item = Skipped(item.id, "duplicate_id", "an earlier row has this id")
@@ -229,8 +231,3 @@ async def cached_store(
             f"{folder} cannot be written ({error.strerror}); set CODE_RL_CACHE to a folder with room"
         ) from error
     return store
-
-
-async def _nothing() -> AsyncIterator[Problem | Skipped]:
-    return
-    yield
