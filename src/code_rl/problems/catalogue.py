@@ -19,7 +19,6 @@ class Entry:
     repository: str
     config: str | None = None
     splits: tuple[str, ...] = ("train", "test")
-    note: str = ""
 
     @property
     def test_split(self) -> str | None:
@@ -33,7 +32,6 @@ class Mixture:
 
     train: tuple[str, ...]
     test: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -41,7 +39,7 @@ CATALOGUE: dict[str, Entry] = {
     "deepcoder/taco": Entry(DEEPCODER, "taco", ("train",)),
     "deepcoder/lcbv5": Entry(DEEPCODER, "lcbv5"),
     "deepcoder/codeforces": Entry(DEEPCODER, "codeforces", ("test",)),
-    "livecodebench": Entry("livecodebench/code_generation_lite", None, (), "split: release_v1 to release_v6, v1 to v6"),
+    "livecodebench": Entry("livecodebench/code_generation_lite", None, ()),
     "taco": Entry("BAAI/TACO", "ALL"),
     "taco-verified": Entry("likaixin/TACO-verified", None, ("train",)),
     "apps": Entry("codeparrot/apps"),
@@ -59,12 +57,10 @@ MIXTURES: dict[str, Mixture] = {
     "deepcoder": Mixture(
         train=("deepcoder/primeintellect:train", "deepcoder/taco:train", "deepcoder/lcbv5:train"),
         test={"codeforces": "deepcoder/codeforces:test", "lcbv5": "deepcoder/lcbv5:test"},
-        note="24,287 to train on, 408 + 279 held out",
     ),
     "code-r1": Mixture(
         train=("leetcode:train", "taco-verified:train"),
         test={"leetcode": "leetcode:test"},
-        note="LeetCodeDataset and verified TACO, as Code-R1 trains on",
     ),
 }
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import DataError
-from code_rl.problems.files import read_lines, read_object, short
+from code_rl.problems.files import read_object, read_rows, short
 from code_rl.problems.problem import (
     INTERACT,
     WITH_TOLERANCE,
@@ -66,10 +66,10 @@ def read_problems(path: str | os.PathLike[str]) -> Iterator[Problem]:
     Raises DataError for a file that cannot be read, a malformed row, or an id that came before.
     """
     seen: set[str] = set()
-    for number, line in read_lines(path):
-        problem = parse_problem(line, f"{path}, line {number}")
+    for where, row in read_rows(path):
+        problem = problem_from_json(row, where)
         if problem.id in seen:
-            raise DataError(f"{path}, line {number}: id {problem.id!r} came before; ids must be unique")
+            raise DataError(f"{where}: id {problem.id!r} came before; ids must be unique")
         seen.add(problem.id)
         yield problem
 
