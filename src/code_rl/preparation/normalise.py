@@ -52,7 +52,7 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                 else:
                     stated = item.compare.rule == "checker" and item.id not in supplied
                     item = tidy(item)
-                    slowest_s = max(heard.seconds[derived[item.id]]) if item.id in derived else None
+                    slowest_s = max(heard.seconds[derived[item.id]], default=None) if item.id in derived else None
                     entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
                     store.add(item, entry_to_json(entry), line)
                 on_row()
