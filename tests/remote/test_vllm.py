@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from code_rl.backends.connect import connect
 from code_rl.commands.train import train_command
+from code_rl.config import make_config
 from code_rl.errors import BackendError, ConfigError
 from code_rl.runs.recorder import read_metrics
 from tests.remote.fake_vllm import FakeVllm
@@ -76,8 +80,9 @@ def test_a_server_that_was_started_anew_gets_the_adapters_again(vllm, tmp_path):
 @pytest.mark.slow
 def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path):
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
-    vllm.loaded["left"], vllm.roots["left"] = None, str(tmp_path / "run" / "checkpoints" / "adapters" / "left")
-    vllm.loaded["anothers"], vllm.roots["anothers"] = None, str(tmp_path / "other" / "left")
+    left = f"{vllm.names[-1]}7"
+    vllm.loaded[left], vllm.roots[left] = None, str(tmp_path / "run" / "checkpoints" / "adapters" / left)
+    vllm.loaded["anothers"], vllm.roots["anothers"] = None, str(tmp_path / "run" / "checkpoints" / "adapters" / "left")
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="2")) == 0
     assert list(vllm.loaded) == ["anothers"]
 
@@ -85,7 +90,43 @@ def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path
 def test_adapters_go_where_both_can_see_them(vllm, tmp_path):
     shared = tmp_path / "shared"
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", sampler_dir=str(shared))) == 0
-    assert {str(Path(root).parent) for root in vllm.roots.values()} == {str(shared / "run")}
+    assert {Path(root).parent.parent for root in vllm.roots.values()} == {shared}
+    assert {Path(root).parent.name[:12] for root in vllm.roots.values()} == {"code-rl-run-"}
+    assert list(shared.iterdir()) == []
+
+
+@pytest.mark.parametrize(("log_path", "sampler_dir"), [(".", "shared"), ("..", "shared"), ("run", "..")])
+def test_nothing_in_a_shared_folder_is_deleted_but_what_the_run_wrote(
+    vllm, tmp_path, monkeypatch, log_path, sampler_dir
+):
+    work = tmp_path / "outer" / "work"
+    mine = [work / sampler_dir / below / "mine" for below in (".", "run", "code-rl-mine")] + [work / "mine"]
+    for file in mine:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    monkeypatch.chdir(work)
+
+    async def whole():
+        config = make_config({}, given(vllm.url, tmp_path, sampler_dir=sampler_dir))
+        (await connect(config, Path(log_path, "checkpoints"))).close()
+
+    asyncio.run(whole())
+    assert all(file.exists() for file in mine)
+    assert not list(tmp_path.rglob("adapter_config.json"))
+
+
+def test_runs_of_one_name_that_share_a_folder_leave_each_other_alone(vllm, tmp_path):
+    async def both():
+        config = make_config({}, given(vllm.url, tmp_path, sampler_dir=str(tmp_path / "shared")))
+        first = await connect(config, tmp_path / "a" / "run" / "checkpoints")
+        held = dict(vllm.roots)
+        second = await connect(config, tmp_path / "b" / "run" / "checkpoints")
+        second.close()
+        assert list(vllm.loaded) == list(held)
+        assert all(map(os.listdir, held.values()))
+        first.close()
+
+    asyncio.run(both())
 
 
 REFUSALS = {
@@ -125,6 +166,8 @@ def test_the_key_is_that_of_servers(vllm, tmp_path, monkeypatch):
         ({"sampler": "gpu-box:8000"}, "sampler='gpu-box:8000' is no URL like http://host:port"),
         ({"backend": "http://127.0.0.1:9", "threads": None}, "sampler=.* has no effect on backend=http://127.0.0.1:9"),
         ({"sampler": None, "backend_patience": None, "sampler_gap": "1"}, "sampler_gap=1.0 has no effect without sampler="),
+        ({"sampler_dir": "/proc/x"}, "sampler_dir=/proc/x: .* cannot be made"),
+        ({"sampler_dir": __file__}, "sampler_dir=.*test_vllm.py: .* cannot be made"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_honoured_are_refused(vllm, tmp_path, changes, words):

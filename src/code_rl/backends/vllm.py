@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import math
+import re
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,8 +61,8 @@ def vllm_at(sampler: str) -> Place:
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 
-def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
-    """The server's base model, its context in tokens, and the folders of its adapters by name. Raises ConfigError for one that is no vLLM, or away."""
+def find_vllm(place: Place) -> tuple[str, int, list[str]]:
+    """The server's base model, its context in tokens, and the names of its adapters. Raises ConfigError for one that is no vLLM, or away."""
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -72,8 +75,7 @@ def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
     try:
         models = answer.json()["data"]
         base = next(each for each in models if not each.get("parent"))
-        adapters = {str(each["id"]): str(each["root"]) for each in models if each.get("parent")}
-        return str(base["id"]), int(base["max_model_len"]), adapters
+        return str(base["id"]), int(base["max_model_len"]), [str(each["id"]) for each in models if each.get("parent")]
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         raise ConfigError(
             f"sampler={place.url} does not answer as vLLM does (status {answer.status_code} at /v1/models); check the address"
@@ -81,31 +83,45 @@ def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
 
 
 class Vllm:
-    """One server, with the adapters of this run that it holds, in folders below `folder` that it can read."""
+    """One server, with the adapters of the run in `state_dir` that it holds, in folders below `folder` that it can read.
 
-    def __init__(self, config: Config, place: Place, folder: Path) -> None:
+    The names of its adapters begin with a mark that no other run has; so is the folder called that it has below a `sampler_dir`.
+    """
+
+    def __init__(self, config: Config, place: Place, state_dir: Path) -> None:
         import httpx
 
+        home = state_dir.resolve()
+        told = hashlib.sha256(f"{socket.gethostname()}:{home}".encode(errors="surrogateescape")).hexdigest()[:12]
+        self._mark = f"code-rl-{re.sub('[^A-Za-z0-9._-]', '_', home.parent.name)[:40]}-{told}"
+        folder = state_dir / "adapters" if config.sampler_dir is None else Path(config.sampler_dir) / self._mark
         self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
         self._link = Link(place, config.backend_patience, config.request_patience, health="/health")
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)
-        self._tag, self._made = f"code-rl-{secrets.token_hex(4)}", 0
+        self._tag, self._made = f"{self._mark}-{secrets.token_hex(4)}", 0
         self._loaded: set[str] = set()
         self._in_use: WeakValueDictionary[str, VllmSampler] = WeakValueDictionary()
         self._loading = asyncio.Lock()
         self._gaps: list[float] = []
 
-    async def begin(self, trainer: EmbeddedTrainingClient, held: Mapping[str, str]) -> None:
-        """Try what the run will ask for. Of the adapters that the server holds (folders by name), those that an earlier process of this run left are dropped.
+    async def begin(self, trainer: EmbeddedTrainingClient, held: Sequence[str]) -> None:
+        """Try what the run will ask for. Of the adapters that the server holds, those that an earlier process of this run left are dropped.
 
         Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
-        temperature are not those of the whole distribution.
+        temperature are not those of the whole distribution, and for a folder that cannot be written.
         """
-        for name in [name for name, root in held.items() if root.startswith(f"{self.folder}/")]:
+        for name in [name for name in held if name.startswith(f"{self._mark}-")]:
             await self.ask("/v1/unload_lora_adapter", {"lora_name": name})
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        self._clear()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"sampler_dir={self._config.sampler_dir}: {self.folder} cannot be made ({error.strerror}); "
+                "give a folder that this machine can write and the server can read"
+            ) from error
         try:
             sampler = await self.snapshot(trainer)
             await self._probe(sampler, len(trainer.get_tokenizer()) - 1)
@@ -218,7 +234,14 @@ class Vllm:
         with contextlib.suppress(httpx.HTTPError):
             for name in sorted(self._loaded):
                 httpx.post(url, json={"lora_name": name}, headers=headers, timeout=CONNECT_S)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Delete the run's adapters, and their folder if nothing else is in it. Never raises."""
+        for made in self.folder.glob(f"{self._mark}-*"):
+            shutil.rmtree(made, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
         """The server's answer, once it is final: a server error is when it is well and fails again and again. Raises BackendError when patience ends."""
