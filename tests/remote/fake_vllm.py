@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class FakeVllm(Loopback):
         self.rank = rank
         self.bodies: list[dict[str, Any]] = []
         self.forgets_at: int | None = None
+        self.sick_until = 0.0
         self._service = EmbeddedService(device="cpu", threads=1)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -33,6 +35,8 @@ class FakeVllm(Loopback):
             return web.json_response({"error": "Unauthorized"}, status=401)
         body = await request.json() if request.method == "POST" else {}
         match request.path:
+            case "/health" | "/v1/completions" if time.monotonic() < self.sick_until:
+                return web.Response(status=503)
             case "/health":
                 return web.Response()
             case "/v1/models":

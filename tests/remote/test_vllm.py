@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from code_rl.commands.train import train_command
 from code_rl.config import make_config
 from code_rl.errors import BackendError, ConfigError
 from code_rl.runs.recorder import read_metrics
-from tests.remote.fake_vllm import FakeVllm
+from tests.remote.fake_vllm import FakeVllm, error
 from tests.remote.remote_support import FaultyProxy, OtherServer, sampled, settings
 
 
@@ -229,6 +230,58 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
     vllm._load = load
     assert train_command(given(vllm.url, tmp_path / "run")) == 0
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
+
+
+def forgotten(_: dict[str, Any]) -> web.Response:
+    return error(404, "NotFoundError", "The model `x` does not exist.")
+
+
+def overloaded(_: dict[str, Any]) -> web.Response:
+    return error(429, "TooManyRequests", "slow down")
+
+
+def given_up(reason: str | None) -> Any:
+    choice = {"finish_reason": reason, "token_ids": [], "logprobs": {"token_logprobs": []}}
+    return lambda _: web.json_response({"choices": [choice]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (forgotten, "status 404, The model `x` does not exist."),
+        (overloaded, "status 429, slow down"),
+        (given_up("abort"), '"finish_reason": "abort"'),
+        (given_up(None), '"finish_reason": null'),
+    ],
+)
+def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp_path, answer, words):
+    asked = []
+
+    async def complete(body):
+        asked.append(body)
+        return answer(body)
+
+    vllm._complete = complete
+    with pytest.raises(
+        ConfigError, match=rf"answers, but not one request of .*\(request_patience=1\); it said: .*{re.escape(words)}"
+    ):
+        train_command(given(vllm.url, tmp_path / "run", request_patience="1"))
+    assert 1 < len(asked) < 6  # with pauses between
+
+
+@pytest.mark.slow
+def test_an_outage_does_not_count_towards_the_patience_with_a_request(vllm, tmp_path):
+    load = vllm._load
+
+    def stumbling(**body):
+        if len(vllm.names) == 1:
+            vllm.sick_until = time.monotonic() + 5
+        return load(**body)
+
+    vllm._load = stumbling
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", request_patience="2")) == 0
+    waited = re.findall(r"answers again after (\d+) s", (tmp_path / "run" / "logs.log").read_text())
+    assert int(waited[-1]) > 2
 
 
 @pytest.mark.slow

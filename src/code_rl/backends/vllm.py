@@ -18,9 +18,9 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from code_rl.backends.embedded.sampling import EmbeddedSamplingClient
     from code_rl.backends.embedded.training import EmbeddedTrainingClient
 
+Answer = TypeVar("Answer")
 logger = logging.getLogger("code_rl.backends")
 CONNECT_S, ANSWER_S = 5.0, 15.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
@@ -113,7 +114,7 @@ class Vllm:
         temperature are not those of the whole distribution, and for a folder that cannot be written.
         """
         for name in [name for name in held if name.startswith(f"{self._mark}-")]:
-            await self.ask("/v1/unload_lora_adapter", {"lora_name": name})
+            await self.ask("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
         self._clear()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +162,7 @@ class Vllm:
         await asyncio.to_thread(_write, saved, folder)
         sampler = self._in_use[name] = VllmSampler(self, name, exact)
         for old in sorted(self._loaded - set(self._in_use)):
-            await self.ask("/v1/unload_lora_adapter", {"lora_name": old})
+            await self.ask("/v1/unload_lora_adapter", {"lora_name": old}, _whole)
             await asyncio.to_thread(shutil.rmtree, self.folder / old, ignore_errors=True)
             self._loaded.discard(old)
         await self.load(name)
@@ -171,7 +172,7 @@ class Vllm:
         """Have the server load an adapter that is on disk; to have it already is as well. Raises BackendError where it cannot."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
-            answer = await self.ask("/v1/load_lora_adapter", body)
+            answer = await self.ask("/v1/load_lora_adapter", body, _whole)
         said = _said(answer)
         if answer.status_code == 404 and "Not Found" in said:
             raise BackendError(f"{self.place.url} does not let adapters be loaded while it runs; {_START}")
@@ -199,17 +200,16 @@ class Vllm:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        while True:
-            answer = await self.ask("/v1/completions", body)
+
+        async def read(answer: httpx.Response) -> tuple[list[int], list[float], types.StopReason] | None:
             if answer.status_code == 404 and "does not exist" in _said(answer):
                 await self.load(sampler.name)  # the server was started anew
-                continue
+                return None
             if answer.status_code != 200:
                 raise BackendError(f"{self.place.url} refuses a request (status {answer.status_code}): {_said(answer)}")
-            choice = _choice(answer, self.place)
-            if choice is not None:
-                return choice
-            await asyncio.sleep(LONGEST_PAUSE_S)  # it ended requests because it is ending itself
+            return _choice(answer, self.place)  # None: it ended requests because it is ending itself
+
+        return await self.ask("/v1/completions", body, read)
 
     def compare(self, gaps: Sequence[float]) -> None:
         """Note distances of log-probabilities. Raises BackendError when they are too great on average."""
@@ -243,29 +243,39 @@ class Vllm:
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-    async def ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
-        """The server's answer, once it is final: a server error is when it is well and fails again and again. Raises BackendError when patience ends."""
+    async def ask(
+        self, path: str, body: Mapping[str, Any], read: Callable[[httpx.Response], Awaitable[Answer | None]]
+    ) -> Answer:
+        """What `read` makes of the server's final answer; asked again where that is None. A server error is final when it is well and fails again and again.
+
+        Raises BackendError when patience ends: that with a request counts from its first try, or from when the server was last away.
+        """
         import httpx
 
-        pause, broken = FIRST_PAUSE_S, 0
+        pause, broken, since, said = FIRST_PAUSE_S, 0, time.monotonic(), ""
         while True:
-            asked, began = asyncio.ensure_future(self._http.post(path, json=body)), time.monotonic()
+            asked, final = asyncio.ensure_future(self._http.post(path, json=body)), False
             try:
                 while not (await asyncio.wait({asked}, timeout=self._link.check_every_s))[0]:
-                    await asyncio.to_thread(self._link.check, time.monotonic() - began)
+                    await asyncio.to_thread(self._link.check, time.monotonic() - since, said)
                 answer = asked.result()
-                if answer.status_code < 500 and answer.status_code not in PASSING:
+                said = f"status {answer.status_code}, {_said(answer)}"
+                final = answer.status_code < 500 and answer.status_code not in PASSING
+                if final:
                     self._link.answered()
-                    return answer
+                elif answer.status_code >= 500:
+                    broken += 1
+                    final = broken >= BROKEN_TRIES and await asyncio.to_thread(self._link.silence) is None
             except httpx.HTTPError as error:
-                logger.info("%s %s: %s", self.place.url, path, error or type(error).__name__)
-            else:
-                broken += answer.status_code >= 500
-                if broken >= BROKEN_TRIES and await asyncio.to_thread(self._link.silence) is None:
-                    return answer
+                said = str(error) or type(error).__name__
             finally:
                 asked.cancel()
-            await asyncio.to_thread(self._link.check)
+            if final and (found := await read(answer)) is not None:
+                return found
+            logger.info("%s %s: %s", self.place.url, path, said)
+            await asyncio.to_thread(self._link.check, time.monotonic() - since, said)
+            if self._link.away:
+                broken, since = 0, time.monotonic()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -327,6 +337,10 @@ def _write(saved: Path, folder: Path) -> None:
     write_peft(adapter, adapter.base_model, folder)
     open_to_others(folder)
     saved.unlink()
+
+
+async def _whole(answer: httpx.Response) -> httpx.Response:
+    return answer
 
 
 def _headers(place: Place) -> dict[str, str]:
