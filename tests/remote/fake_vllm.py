@@ -28,6 +28,7 @@ class FakeVllm(Loopback):
         self.bodies: list[dict[str, Any]] = []
         self.forgets_at: int | None = None
         self.sick_until = 0.0
+        self.keeps = False
         self._service = EmbeddedService(device="cpu", threads=1)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -44,6 +45,8 @@ class FakeVllm(Loopback):
             case "/v1/load_lora_adapter" if self.updates:
                 return self._load(**body)
             case "/v1/unload_lora_adapter" if self.updates:
+                if self.keeps:
+                    return error(400, "BadRequestError", "adapters are pinned")
                 if self.loaded.pop(body["lora_name"], None) is None:
                     return error(404, "NotFoundError", f"The lora adapter '{body['lora_name']}' cannot be found.")
                 return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' removed successfully.")

@@ -232,6 +232,22 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
 
 
+def test_an_adapter_that_the_server_does_not_unload_is_said_once_kept_and_tried_again(vllm, tmp_path):
+    complete, held = vllm._complete, []
+
+    async def pinning(body):
+        vllm.keeps = len(vllm.names) < 4
+        held.append([name for name in vllm.loaded if os.listdir(vllm.roots[name])])
+        return await complete(body)
+
+    vllm._complete = pinning
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="4")) == 0
+    assert max(map(len, held)) == 4
+    assert len(held[-1]) <= 2
+    assert vllm.loaded == {}
+    assert (tmp_path / "run" / "logs.log").read_text().count("does not unload") == 1
+
+
 def forgotten(_: dict[str, Any]) -> web.Response:
     return error(404, "NotFoundError", "The model `x` does not exist.")
 

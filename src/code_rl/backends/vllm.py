@@ -103,6 +103,7 @@ class Vllm:
         self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)
         self._tag, self._made = f"{self._mark}-{secrets.token_hex(4)}", 0
         self._loaded: set[str] = set()
+        self._keeps = False
         self._in_use: WeakValueDictionary[str, VllmSampler] = WeakValueDictionary()
         self._loading = asyncio.Lock()
         self._gaps: list[float] = []
@@ -113,8 +114,7 @@ class Vllm:
         Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
         temperature are not those of the whole distribution, and for a folder that cannot be written.
         """
-        for name in [name for name in held if name.startswith(f"{self._mark}-")]:
-            await self.ask("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
+        self._loaded.update(name for name in held if name.startswith(f"{self._mark}-"))
         self._clear()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -161,12 +161,22 @@ class Vllm:
         saved, folder = Path((await saving).path), self.folder / name
         await asyncio.to_thread(_write, saved, folder)
         sampler = self._in_use[name] = VllmSampler(self, name, exact)
-        for old in sorted(self._loaded - set(self._in_use)):
-            await self.ask("/v1/unload_lora_adapter", {"lora_name": old}, _whole)
-            await asyncio.to_thread(shutil.rmtree, self.folder / old, ignore_errors=True)
-            self._loaded.discard(old)
+        await together(self._unload(old) for old in sorted(self._loaded - set(self._in_use)))
         await self.load(name)
         return sampler
+
+    async def _unload(self, name: str) -> None:
+        """Have the server let go of an adapter. One that it keeps is tried again with the next, and its files stay."""
+        answer = await self.ask("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
+        if answer.status_code in (200, 404):
+            await asyncio.to_thread(shutil.rmtree, self.folder / name, ignore_errors=True)
+            self._loaded.discard(name)
+        elif not self._keeps:
+            self._keeps = True
+            logger.warning(
+                "%s does not unload %s (status %d: %s); adapters that it keeps are tried again after every step",
+                *(self.place.url, name, answer.status_code, _said(answer)),
+            )
 
     async def load(self, name: str) -> None:
         """Have the server load an adapter that is on disk; to have it already is as well. Raises BackendError where it cannot."""
