@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class FakeVllm(Loopback):
         self.forgets_at: int | None = None
         self.sick_until = 0.0
         self.keeps = False
+        self.spoil: Callable[[dict[str, Any]], object] = lambda _: None
         self._service = EmbeddedService(device="cpu", threads=1)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -107,6 +109,7 @@ class FakeVllm(Loopback):
             "finish_reason": drawn.stop_reason,
             "token_ids": list(drawn.tokens),
         }
+        self.spoil(choice)
         return web.json_response({"object": "text_completion", "model": model, "choices": [choice]})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import time
@@ -246,6 +247,42 @@ def test_an_adapter_that_the_server_does_not_unload_is_said_once_kept_and_tried_
     assert len(held[-1]) <= 2
     assert vllm.loaded == {}
     assert (tmp_path / "run" / "logs.log").read_text().count("does not unload") == 1
+
+
+def several(choice: dict[str, Any], times: int) -> None:
+    choice["token_ids"] *= times
+    choice["logprobs"]["token_logprobs"] *= times
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "beyond": (lambda c: c["token_ids"].__setitem__(0, 772), "none of the 772 token ids .*: 772;"),
+    "far": (lambda c: c["token_ids"].__setitem__(0, 10**12), "none of the 772 token ids .*: 1000000000000;"),
+    "negative": (lambda c: c["token_ids"].__setitem__(0, -1), "none of the 772 token ids .*: -1;"),
+    "float": (lambda c: c["token_ids"].__setitem__(0, 5.7), "none of the 772 token ids .*: 5.7;"),
+    "true": (lambda c: c["token_ids"].__setitem__(0, True), "none of the 772 token ids .*: True;"),
+    "text": (lambda c: c["token_ids"].__setitem__(0, "5"), "none of the 772 token ids .*: '5';"),
+    "long": (lambda c: several(c, 81), r"tokens where 1 to \d+ were asked for"),
+    "none": (lambda c: several(c, 0), r"0 tokens where 1 to \d+ were asked for"),
+    "fewer": (lambda c: c["token_ids"].pop(), r"tokens and \d+ log-probabilities"),
+    "nan": (lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, math.nan), "no numbers, or infinite"),
+    "huge": (lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, 10**400), "does not answer with token ids"),
+    "nothing": (lambda c: c.update(logprobs=None), "does not answer with token ids and their log-probabilities"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_answer_that_is_not_what_was_asked_for_is_refused_in_a_line(vllm, tmp_path, what):
+    vllm.spoil, words = WRONG[what]
+    with pytest.raises(ConfigError, match=rf"^sampler={vllm.url} .*{words}") as raised:
+        asyncio.run(connect(make_config({}, given(vllm.url, tmp_path)), tmp_path / "checkpoints"))
+    assert len(str(raised.value)) < 250
+
+
+def test_an_answer_that_is_not_what_was_asked_for_ends_the_run_before_it_is_used(vllm, tmp_path):
+    vllm.spoil = lambda choice: len(vllm.bodies) > 3 and WRONG["far"][0](choice)
+    with pytest.raises(BackendError, match=rf"^{vllm.url} answers with what is none of the 772 token ids"):
+        train_command(given(vllm.url, tmp_path / "run"))
+    assert not read_metrics(tmp_path / "run")
 
 
 def forgotten(_: dict[str, Any]) -> web.Response:

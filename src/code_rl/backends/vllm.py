@@ -102,6 +102,7 @@ class Vllm:
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)
         self._tag, self._made = f"{self._mark}-{secrets.token_hex(4)}", 0
+        self._vocabulary = 0
         self._loaded: set[str] = set()
         self._keeps = False
         self._in_use: WeakValueDictionary[str, VllmSampler] = WeakValueDictionary()
@@ -114,6 +115,7 @@ class Vllm:
         Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
         temperature are not those of the whole distribution, and for a folder that cannot be written.
         """
+        self._vocabulary = trainer.vocabulary()
         self._loaded.update(name for name in held if name.startswith(f"{self._mark}-"))
         self._clear()
         try:
@@ -217,7 +219,9 @@ class Vllm:
                 return None
             if answer.status_code != 200:
                 raise BackendError(f"{self.place.url} refuses a request (status {answer.status_code}): {_said(answer)}")
-            return _choice(answer, self.place)  # None: it ended requests because it is ending itself
+            return _choice(
+                answer, self.place, how.max_tokens or 0, self._vocabulary
+            )  # None: it ended requests because it is ending itself
 
         return await self.ask("/v1/completions", body, read)
 
@@ -364,17 +368,27 @@ def _said(answer: httpx.Response) -> str:
     return " ".join(answer.text.split())[:300]
 
 
-def _choice(answer: httpx.Response, place: Place) -> tuple[list[int], list[float], types.StopReason] | None:
-    """The one completion of an answer; None where the server gave it up. Raises BackendError for an answer of another form."""
+def _choice(
+    answer: httpx.Response, place: Place, most: int, vocabulary: int
+) -> tuple[list[int], list[float], types.StopReason] | None:
+    """The one completion of an answer; None where the server gave it up. Raises BackendError for one that is not what was asked for."""
     try:
         choice = answer.json()["choices"][0]
         if choice["finish_reason"] not in ("stop", "length"):
             return None
-        tokens, logprobs = list(map(int, choice["token_ids"])), list(map(float, choice["logprobs"]["token_logprobs"]))
-        if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
-            raise ValueError(f"{len(tokens)} tokens with log-probabilities {logprobs}")
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        tokens, logprobs = list(choice["token_ids"]), list(map(float, choice["logprobs"]["token_logprobs"]))
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         raise BackendError(
             f"{place.url} does not answer with token ids and their log-probabilities ({error!r}); vLLM 0.32 does"
         ) from error
+    odd = [f"{token!r:.40}" for token in tokens if type(token) is not int or not 0 <= token < vocabulary]
+    faults = {
+        f"{len(tokens)} tokens where 1 to {most} were asked for": not 1 <= len(tokens) <= most,
+        f"{len(tokens)} tokens and {len(logprobs)} log-probabilities": len(tokens) != len(logprobs),
+        "log-probabilities that are no numbers, or infinite": not all(map(math.isfinite, logprobs)),
+        f"what is none of the {vocabulary} token ids of the model in training: {', '.join(odd[:3])}": bool(odd),
+    }
+    for fault, found in faults.items():
+        if found:
+            raise BackendError(f"{place.url} answers with {fault}; nothing can be trained on that")
     return tokens, logprobs, choice["finish_reason"]
