@@ -235,6 +235,19 @@ def test_an_unknown_call_says_that_it_is_missing(tmp_path):
         assert "not implemented" in raw.post("create_custom_loss")[1]["detail"]
         assert raw.post("nonsense")[0] == 404
         assert raw.get("asample")[0] == 405
+        status, answer = raw.get("training_runs/r/checkpoints/weights/w/archive")
+        assert status == 404
+        assert "save_weights_external" in answer["detail"]
+
+
+def test_every_sequence_that_is_promised_comes_also_without_tokens(tmp_path):
+    with ServerThread(tmp_path) as server:
+        raw = Raw(server.port)
+        snapshot = sampler(raw, raw.model(raw.session()), 1)
+        promised = sample(raw, snapshot, 0, num_samples=3, sampling_params={"max_tokens": 0})[1]
+        drawn = raw.result(promised["request_id"])["sequences"]
+        assert len(promised["sample_sequence_ids"]) == len(drawn) == 3
+        assert drawn[0] == {"stop_reason": "length", "tokens": [], "logprobs": []}
 
 
 @pytest.mark.slow
