@@ -87,8 +87,8 @@ def test_it_is_the_model_that_its_values_say_and_is_converted_once(model, tmp_pa
 
     from code_rl.backends.embedded.models import load_model
 
-    values = write(model, tmp_path / "m.gguf")
-    name = str(tmp_path / "m.gguf")
+    values = write(model, tmp_path / "m.GGUF")
+    name = str(tmp_path / "m.GGUF")
     folder = source_of(name)
     read = AutoModelForCausalLM.from_pretrained(folder)
     model.load_state_dict(values)
@@ -99,7 +99,7 @@ def test_it_is_the_model_that_its_values_say_and_is_converted_once(model, tmp_pa
     assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE
     assert load_model(name, torch.device("cpu"), torch.float32).eos == {1}
     monkeypatch.setattr(reading, "_convert", None)
-    (tmp_path / "m.gguf").rename(tmp_path / "other.gguf")
+    (tmp_path / "m.GGUF").rename(tmp_path / "other.gguf")
     assert source_of(str(tmp_path / "other.gguf")) == folder
 
 

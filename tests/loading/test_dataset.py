@@ -182,8 +182,8 @@ def test_the_mixtures_are_what_the_recipes_promise():
         ("{tmp}/part", ConfigError, "1 of 2 shards"),
         ("{tmp}/rows.jsonl:test", ConfigError, "a file has no splits"),
         ("{tmp}/rows.txt", ConfigError, "not a data file"),
-        ("{tmp}/bad.jsonl", DataError, r"bad.jsonl:2: not JSON"),
-        ("{tmp}/list.jsonl", DataError, r"list.jsonl:1: a JSON object was expected"),
+        ("{tmp}/bad.jsonl", DataError, r"bad.jsonl, line 2: not JSON"),
+        ("{tmp}/list.jsonl", DataError, r"list.jsonl, line 1: a JSON object was expected"),
         ("{tmp}/bad.parquet", DataError, "bad.parquet cannot be read"),
         ("{tmp}/bad.jsonl.zst", DataError, "bad.jsonl.zst cannot be read"),
         ("{tmp}/bad.jsonl.gz", DataError, "bad.jsonl.gz cannot be read"),
@@ -268,8 +268,8 @@ TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "inpu
     [
         ('{"id": "a", "statement": "s", "tests": [], "x": 1}\n', r'rows\.jsonl, row 1: field "x" is unknown'),
         ('{"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}\n' * 2, r"rows\.jsonl, row 2: id 'a' came before, in .*rows\.jsonl, row 1;"),
-        ('[{"id": "a"}]\n', r"rows\.jsonl:1: .*read from a file named \.json"),
-        ('[\n{"id": "a"}\n]\n', r"rows\.jsonl:1: .*read from a file named \.json"),
+        ('[{"id": "a"}]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
+        ('[\n{"id": "a"}\n]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
     ],
 )  # fmt: skip
 def test_a_native_file_must_be_right_in_every_row(tmp_path, text, message):

@@ -267,6 +267,44 @@ def test_mutants_have_the_verdicts_that_all_tests_give_and_survivors_take_few_ru
     assert cases < 2 * len(SIZES) + sum(int(index) + 1 for index in failing) + (survivors + len(failing)) * 33 + 1
 
 
+DERIVED = Problem("abs", "abs", tuple(CallTest((n,), abs(n)) for n in SIZES), fn_name="f", solutions=("def f(n):\n    return abs(n)\n",))  # fmt: skip
+STATEFUL = "seen = []\ndef f(n):\n    seen.append(n)\n    return abs(n) if len(seen) == 1 else None\n"
+RANDOM = "import random\ndef f(n):\n    return abs(n) + (random.random() < 0.3)\n"
+
+
+@pytest.mark.parametrize(
+    ("reference", "slowest_s", "most_cases", "reason"),
+    [
+        (DERIVED.solutions[0], 0.01, 1, ""),
+        (DERIVED.solutions[0], 0.26, len(SIZES), ""),
+        (DERIVED.solutions[0], None, len(SIZES) + 1, ""),
+        (STATEFUL, 0.01, 1 + len(SIZES), ""),
+        (RANDOM, 0.01, 30 * len(SIZES), "flaky"),
+        ("def f(n):\n    return n\n", 0.01, 4 * len(SIZES), "reference_wrong_answer"),
+    ],
+    ids=["quick", "slow", "stated", "stateful", "random", "wrong"],
+)
+def test_the_run_that_gave_the_values_proves_quick_calls_apart_and_one_process_proves_them_again(
+    reference: str, slowest_s: float | None, most_cases: int, reason: str
+) -> None:
+    problem = with_solution(DERIVED, reference)
+
+    async def run() -> tuple[int, Decision | None]:
+        async with room("auto") as executor:
+            counting = Counting(executor)
+            entry = make_entry(problem, 0, derived_s=slowest_s)[0]
+            verifier = Verifier(PrepareConfig(dataset="d", out="o", mutants=0), counting)
+            decision = await verifier.verify(entry, problem)
+            return counting.cases, decision
+
+    cases, decision = asyncio.run(run())
+    assert decision is not None
+    assert decision.reason == reason
+    assert cases <= most_cases
+    if not reason:
+        assert (decision.card["reference_cpu_s"], decision.notes["costs"]) == (0.25, {})
+
+
 class Counting(OnDemand):
     """Counts the tests that end."""
 

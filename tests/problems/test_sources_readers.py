@@ -279,5 +279,5 @@ def test_rows_are_streamed_and_a_broken_line_names_file_and_line(tmp_path):
     path.write_text('{"a": 1}\n\n[1]\n')
     rows = read_rows(path)
     assert next(rows) == {"a": 1}
-    with pytest.raises(DataError, match=r"rows\.jsonl:3"):
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 3"):
         next(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ class FakeVllm(Loopback):
         self.rank = rank
         self.bodies: list[dict[str, Any]] = []
         self.forgets_at: int | None = None
+        self.sick_until = 0.0
+        self.keeps = False
+        self.spoil: Callable[[dict[str, Any]], object] = lambda _: None
         self._service = EmbeddedService(device="cpu", threads=1)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -33,6 +38,8 @@ class FakeVllm(Loopback):
             return web.json_response({"error": "Unauthorized"}, status=401)
         body = await request.json() if request.method == "POST" else {}
         match request.path:
+            case "/health" | "/v1/completions" if time.monotonic() < self.sick_until:
+                return web.Response(status=503)
             case "/health":
                 return web.Response()
             case "/v1/models":
@@ -40,6 +47,8 @@ class FakeVllm(Loopback):
             case "/v1/load_lora_adapter" if self.updates:
                 return self._load(**body)
             case "/v1/unload_lora_adapter" if self.updates:
+                if self.keeps:
+                    return error(400, "BadRequestError", "adapters are pinned")
                 if self.loaded.pop(body["lora_name"], None) is None:
                     return error(404, "NotFoundError", f"The lora adapter '{body['lora_name']}' cannot be found.")
                 return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' removed successfully.")
@@ -100,6 +109,7 @@ class FakeVllm(Loopback):
             "finish_reason": drawn.stop_reason,
             "token_ids": list(drawn.tokens),
         }
+        self.spoil(choice)
         return web.json_response({"object": "text_completion", "model": model, "choices": [choice]})
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from code_rl.backends.connect import connect
 from code_rl.commands.train import train_command
+from code_rl.config import make_config
 from code_rl.errors import BackendError, ConfigError
 from code_rl.runs.recorder import read_metrics
-from tests.remote.fake_vllm import FakeVllm
+from tests.remote.fake_vllm import FakeVllm, error
 from tests.remote.remote_support import FaultyProxy, OtherServer, sampled, settings
 
 
@@ -76,8 +82,9 @@ def test_a_server_that_was_started_anew_gets_the_adapters_again(vllm, tmp_path):
 @pytest.mark.slow
 def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path):
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
-    vllm.loaded["left"], vllm.roots["left"] = None, str(tmp_path / "run" / "checkpoints" / "adapters" / "left")
-    vllm.loaded["anothers"], vllm.roots["anothers"] = None, str(tmp_path / "other" / "left")
+    left = f"{vllm.names[-1]}7"
+    vllm.loaded[left], vllm.roots[left] = None, str(tmp_path / "run" / "checkpoints" / "adapters" / left)
+    vllm.loaded["anothers"], vllm.roots["anothers"] = None, str(tmp_path / "run" / "checkpoints" / "adapters" / "left")
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="2")) == 0
     assert list(vllm.loaded) == ["anothers"]
 
@@ -85,7 +92,43 @@ def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path
 def test_adapters_go_where_both_can_see_them(vllm, tmp_path):
     shared = tmp_path / "shared"
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", sampler_dir=str(shared))) == 0
-    assert {str(Path(root).parent) for root in vllm.roots.values()} == {str(shared / "run")}
+    assert {Path(root).parent.parent for root in vllm.roots.values()} == {shared}
+    assert {Path(root).parent.name[:12] for root in vllm.roots.values()} == {"code-rl-run-"}
+    assert list(shared.iterdir()) == []
+
+
+@pytest.mark.parametrize(("log_path", "sampler_dir"), [(".", "shared"), ("..", "shared"), ("run", "..")])
+def test_nothing_in_a_shared_folder_is_deleted_but_what_the_run_wrote(
+    vllm, tmp_path, monkeypatch, log_path, sampler_dir
+):
+    work = tmp_path / "outer" / "work"
+    mine = [work / sampler_dir / below / "mine" for below in (".", "run", "code-rl-mine")] + [work / "mine"]
+    for file in mine:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    monkeypatch.chdir(work)
+
+    async def whole():
+        config = make_config({}, given(vllm.url, tmp_path, sampler_dir=sampler_dir))
+        (await connect(config, Path(log_path, "checkpoints"))).close()
+
+    asyncio.run(whole())
+    assert all(file.exists() for file in mine)
+    assert not list(tmp_path.rglob("adapter_config.json"))
+
+
+def test_runs_of_one_name_that_share_a_folder_leave_each_other_alone(vllm, tmp_path):
+    async def both():
+        config = make_config({}, given(vllm.url, tmp_path, sampler_dir=str(tmp_path / "shared")))
+        first = await connect(config, tmp_path / "a" / "run" / "checkpoints")
+        held = dict(vllm.roots)
+        second = await connect(config, tmp_path / "b" / "run" / "checkpoints")
+        second.close()
+        assert list(vllm.loaded) == list(held)
+        assert all(map(os.listdir, held.values()))
+        first.close()
+
+    asyncio.run(both())
 
 
 REFUSALS = {
@@ -125,6 +168,8 @@ def test_the_key_is_that_of_servers(vllm, tmp_path, monkeypatch):
         ({"sampler": "gpu-box:8000"}, "sampler='gpu-box:8000' is no URL like http://host:port"),
         ({"backend": "http://127.0.0.1:9", "threads": None}, "sampler=.* has no effect on backend=http://127.0.0.1:9"),
         ({"sampler": None, "backend_patience": None, "sampler_gap": "1"}, "sampler_gap=1.0 has no effect without sampler="),
+        ({"sampler_dir": "/proc/x"}, "sampler_dir=/proc/x: .* cannot be made"),
+        ({"sampler_dir": __file__}, "sampler_dir=.*test_vllm.py: .* cannot be made"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_honoured_are_refused(vllm, tmp_path, changes, words):
@@ -186,6 +231,110 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
     vllm._load = load
     assert train_command(given(vllm.url, tmp_path / "run")) == 0
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
+
+
+def test_an_adapter_that_the_server_does_not_unload_is_said_once_kept_and_tried_again(vllm, tmp_path):
+    complete, held = vllm._complete, []
+
+    async def pinning(body):
+        vllm.keeps = len(vllm.names) < 4
+        held.append([name for name in vllm.loaded if os.listdir(vllm.roots[name])])
+        return await complete(body)
+
+    vllm._complete = pinning
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="4")) == 0
+    assert max(map(len, held)) == 4
+    assert len(held[-1]) <= 2
+    assert vllm.loaded == {}
+    assert (tmp_path / "run" / "logs.log").read_text().count("does not unload") == 1
+
+
+def several(choice: dict[str, Any], times: int) -> None:
+    choice["token_ids"] *= times
+    choice["logprobs"]["token_logprobs"] *= times
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "beyond": (lambda c: c["token_ids"].__setitem__(0, 772), "none of the 772 token ids .*: 772;"),
+    "far": (lambda c: c["token_ids"].__setitem__(0, 10**12), "none of the 772 token ids .*: 1000000000000;"),
+    "negative": (lambda c: c["token_ids"].__setitem__(0, -1), "none of the 772 token ids .*: -1;"),
+    "float": (lambda c: c["token_ids"].__setitem__(0, 5.7), "none of the 772 token ids .*: 5.7;"),
+    "true": (lambda c: c["token_ids"].__setitem__(0, True), "none of the 772 token ids .*: True;"),
+    "text": (lambda c: c["token_ids"].__setitem__(0, "5"), "none of the 772 token ids .*: '5';"),
+    "long": (lambda c: several(c, 81), r"tokens where 1 to \d+ were asked for"),
+    "none": (lambda c: several(c, 0), r"0 tokens where 1 to \d+ were asked for"),
+    "fewer": (lambda c: c["token_ids"].pop(), r"tokens and \d+ log-probabilities"),
+    "nan": (lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, math.nan), "no numbers, or infinite"),
+    "huge": (lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, 10**400), "does not answer with token ids"),
+    "nothing": (lambda c: c.update(logprobs=None), "does not answer with token ids and their log-probabilities"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_answer_that_is_not_what_was_asked_for_is_refused_in_a_line(vllm, tmp_path, what):
+    vllm.spoil, words = WRONG[what]
+    with pytest.raises(ConfigError, match=rf"^sampler={vllm.url} .*{words}") as raised:
+        asyncio.run(connect(make_config({}, given(vllm.url, tmp_path)), tmp_path / "checkpoints"))
+    assert len(str(raised.value)) < 250
+
+
+def test_an_answer_that_is_not_what_was_asked_for_ends_the_run_before_it_is_used(vllm, tmp_path):
+    vllm.spoil = lambda choice: len(vllm.bodies) > 3 and WRONG["far"][0](choice)
+    with pytest.raises(BackendError, match=rf"^{vllm.url} answers with what is none of the 772 token ids"):
+        train_command(given(vllm.url, tmp_path / "run"))
+    assert not read_metrics(tmp_path / "run")
+
+
+def forgotten(_: dict[str, Any]) -> web.Response:
+    return error(404, "NotFoundError", "The model `x` does not exist.")
+
+
+def overloaded(_: dict[str, Any]) -> web.Response:
+    return error(429, "TooManyRequests", "slow down")
+
+
+def given_up(reason: str | None) -> Any:
+    choice = {"finish_reason": reason, "token_ids": [], "logprobs": {"token_logprobs": []}}
+    return lambda _: web.json_response({"choices": [choice]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (forgotten, "status 404, The model `x` does not exist."),
+        (overloaded, "status 429, slow down"),
+        (given_up("abort"), '"finish_reason": "abort"'),
+        (given_up(None), '"finish_reason": null'),
+    ],
+)
+def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp_path, answer, words):
+    asked = []
+
+    async def complete(body):
+        asked.append(body)
+        return answer(body)
+
+    vllm._complete = complete
+    with pytest.raises(
+        ConfigError, match=rf"answers, but not one request of .*\(request_patience=1\); it said: .*{re.escape(words)}"
+    ):
+        train_command(given(vllm.url, tmp_path / "run", request_patience="1"))
+    assert 1 < len(asked) < 6  # with pauses between
+
+
+@pytest.mark.slow
+def test_an_outage_does_not_count_towards_the_patience_with_a_request(vllm, tmp_path):
+    load = vllm._load
+
+    def stumbling(**body):
+        if len(vllm.names) == 1:
+            vllm.sick_until = time.monotonic() + 5
+        return load(**body)
+
+    vllm._load = stumbling
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", request_patience="2")) == 0
+    waited = re.findall(r"answers again after (\d+) s", (tmp_path / "run" / "logs.log").read_text())
+    assert int(waited[-1]) > 2
 
 
 @pytest.mark.slow

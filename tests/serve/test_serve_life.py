@@ -10,6 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
+import torch
+from tinker import types
+
+from code_rl.backends.embedded.lora import LoraSettings
+from code_rl.backends.embedded.sampling import answer
+from code_rl.backends.server.engine import EmbeddedHost
 from tests.serve.serve_support import API, Raw, ServeProcess, ServerThread, json_datum, json_pass
 
 TOKENS = list(range(20, 40))
@@ -174,6 +180,45 @@ def test_a_cancelled_sample_is_not_drawn(tmp_path):
         assert engine.load_now().batches == batches
 
 
+@pytest.mark.parametrize(
+    ("others", "order"),
+    [
+        ((), ["short", "long"]),
+        (("operation",), ["long", "operation", "short"]),
+        (("trained",), ["long", "trained", "short"]),
+    ],
+)
+def test_a_sample_joins_the_batch_of_its_weights_while_nobody_else_waits(tmp_path, monkeypatch, others, order):
+    host, ended = EmbeddedHost(torch.device("cpu"), torch.float32, 4), []
+    engine = host.start("tiny")
+    engine.create("r", LoraSettings(rank=4, seed=0)).result()
+    engine.save("r", tmp_path / "w", training=False, overwrite=False).result()
+
+    def sample(name, tokens, weights=None):
+        params = types.SamplingParams(max_tokens=tokens, seed=1, stop=[])
+        request = types.SampleRequest(prompt=types.ModelInput.from_ints([5, 6]), num_samples=1, sampling_params=params)
+        engine.sample(weights, request, 0).add_done_callback(lambda _: ended.append(name))
+
+    def arrive():
+        for name in others:
+            if name == "operation":
+                engine.submit("lane", lambda: ended.append("operation"))
+            else:
+                sample(name, 4, tmp_path / "w")
+        sample("short", 2)
+
+    arrivals = iter([arrive])
+
+    def answering(requests, more=tuple):
+        answer(requests, lambda: next(arrivals, list)() or more())
+
+    monkeypatch.setattr("code_rl.backends.server.engine.answer", answering)
+    sample("long", 40)
+    wait_for(lambda: len(ended) >= len(order))
+    engine.close()
+    assert ended == order
+
+
 def test_full_queues_push_back_and_the_request_that_all_wait_for_comes_in(tmp_path):
     with ServerThread(tmp_path, max_queue=3) as server:
         raw = Raw(server.port)
@@ -235,6 +280,19 @@ def test_an_unknown_call_says_that_it_is_missing(tmp_path):
         assert "not implemented" in raw.post("create_custom_loss")[1]["detail"]
         assert raw.post("nonsense")[0] == 404
         assert raw.get("asample")[0] == 405
+        status, answer = raw.get("training_runs/r/checkpoints/weights/w/archive")
+        assert status == 404
+        assert "save_weights_external" in answer["detail"]
+
+
+def test_every_sequence_that_is_promised_comes_also_without_tokens(tmp_path):
+    with ServerThread(tmp_path) as server:
+        raw = Raw(server.port)
+        snapshot = sampler(raw, raw.model(raw.session()), 1)
+        promised = sample(raw, snapshot, 0, num_samples=3, sampling_params={"max_tokens": 0})[1]
+        drawn = raw.result(promised["request_id"])["sequences"]
+        assert len(promised["sample_sequence_ids"]) == len(drawn) == 3
+        assert drawn[0] == {"stop_reason": "length", "tokens": [], "logprobs": []}
 
 
 @pytest.mark.slow

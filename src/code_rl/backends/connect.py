@@ -138,8 +138,7 @@ async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state
         raise ConfigError(
             f"max_tokens={wanted - 1} does not fit into the {context} tokens of sampler={place.url}; start it with --max-model-len {backend.context}"
         )
-    shared = None if config.sampler_dir is None else Path(config.sampler_dir) / state_dir.parent.name
-    vllm = Vllm(config, place, shared or state_dir / "adapters")
+    vllm = Vllm(config, place, state_dir)
 
     def close() -> object:
         vllm.close()

@@ -75,7 +75,7 @@ def source_of(name: str) -> str:
         files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec is not None and spec.origin else []
         return str(folder_of(files[0])) if files else HUB_ID
     folder = Path(name).expanduser()
-    if folder.suffix == ".gguf" and folder.is_file():
+    if folder.suffix.lower() == ".gguf" and folder.is_file():
         return str(folder_of(folder))
     if folder.is_dir():
         if not (folder / "config.json").is_file():

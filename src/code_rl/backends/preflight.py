@@ -43,13 +43,14 @@ _PROBE_TOKENS, _PROBE_TEMPERATURE, _APART = 16, 3.0, 0.2
 class Survey:
     """What a server said: its models with their context lengths (None where it does not say), and facts beyond the protocol.
 
-    `losses` is None where it does not list them. `older_sdk` is the SDK that a server of an older generation was made for, None
+    `losses` is None where it does not list them. `refused` is why it cannot load the model that was asked about. `older_sdk` is the SDK that a server of an older generation was made for, None
     for the current generation.
     """
 
     models: Mapping[str, int | None]
     losses: Mapping[str, frozenset[str]] | None
     older_sdk: str | None = None
+    refused: str = ""
 
     @property
     def numbered_requests(self) -> bool:
@@ -66,7 +67,8 @@ async def survey(place: Place, model_name: str | None) -> Survey:
     if model_name is None:
         raise ConfigError(f"model_name is not set; {place.url} has: {_listed(found)}")
     if model_name not in found.models:
-        raise ConfigError(f"model_name={model_name!r} is unknown to {place.url}; {_instead(model_name, found)}")
+        why = f" ({found.refused})" if found.refused else ""
+        raise ConfigError(f"model_name={model_name!r} is unknown to {place.url}{why}; {_instead(model_name, found)}")
     return found
 
 
@@ -130,7 +132,7 @@ def _survey(place: Place, model_name: str | None) -> Survey:
         known = None if losses is None else {str(name): frozenset(map(str, keys)) for name, keys in losses.items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{place.url} does not say which models it has ({said}); is it a Tinker server?") from None
-    return Survey(models, known, older_sdk)
+    return Survey(models, known, older_sdk, str(body.get("refused") or "")[:300])
 
 
 class _Asked:

@@ -51,14 +51,20 @@ class Link:
         self._next_check = 0.0
         self._away, self._away_since = 0, 0.0
 
-    def check(self, waited_s: float = 0.0) -> None:
-        """Ask the server for its health, unless that was done lately; `waited_s` is how long the caller has waited for its answer.
+    @property
+    def away(self) -> bool:
+        """Whether it was silent when last asked."""
+        return self._away > 0
+
+    def check(self, waited_s: float = 0.0, said: str = "") -> None:
+        """Ask the server for its health, unless that was done lately; `waited_s` is how long the caller has waited for its answer, `said` what it got instead.
 
         Raises BackendError when the server has been silent for longer than its patience, or this request for longer than its own.
         """
-        if waited_s > self.request_patience_s:
+        if waited_s > self.request_patience_s and not self.away and self.silence() is None:
             raise BackendError(
                 f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (request_patience={self.request_patience_s:g})"
+                + (f"; it said: {self.place.redacted(said)}" if said else "")
             )
         if not self._checking.acquire(blocking=False):
             return

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import math
+import re
 import secrets
 import shutil
+import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from code_rl.backends.embedded.sampling import EmbeddedSamplingClient
     from code_rl.backends.embedded.training import EmbeddedTrainingClient
 
+Answer = TypeVar("Answer")
 logger = logging.getLogger("code_rl.backends")
 CONNECT_S, ANSWER_S = 5.0, 15.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
@@ -58,8 +62,8 @@ def vllm_at(sampler: str) -> Place:
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 
-def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
-    """The server's base model, its context in tokens, and the folders of its adapters by name. Raises ConfigError for one that is no vLLM, or away."""
+def find_vllm(place: Place) -> tuple[str, int, list[str]]:
+    """The server's base model, its context in tokens, and the names of its adapters. Raises ConfigError for one that is no vLLM, or away."""
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -72,8 +76,7 @@ def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
     try:
         models = answer.json()["data"]
         base = next(each for each in models if not each.get("parent"))
-        adapters = {str(each["id"]): str(each["root"]) for each in models if each.get("parent")}
-        return str(base["id"]), int(base["max_model_len"]), adapters
+        return str(base["id"]), int(base["max_model_len"]), [str(each["id"]) for each in models if each.get("parent")]
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         raise ConfigError(
             f"sampler={place.url} does not answer as vLLM does (status {answer.status_code} at /v1/models); check the address"
@@ -81,31 +84,47 @@ def find_vllm(place: Place) -> tuple[str, int, dict[str, str]]:
 
 
 class Vllm:
-    """One server, with the adapters of this run that it holds, in folders below `folder` that it can read."""
+    """One server, with the adapters of the run in `state_dir` that it holds, in folders below `folder` that it can read.
 
-    def __init__(self, config: Config, place: Place, folder: Path) -> None:
+    The names of its adapters begin with a mark that no other run has; so is the folder called that it has below a `sampler_dir`.
+    """
+
+    def __init__(self, config: Config, place: Place, state_dir: Path) -> None:
         import httpx
 
+        home = state_dir.resolve()
+        told = hashlib.sha256(f"{socket.gethostname()}:{home}".encode(errors="surrogateescape")).hexdigest()[:12]
+        self._mark = f"code-rl-{re.sub('[^A-Za-z0-9._-]', '_', home.parent.name)[:40]}-{told}"
+        folder = state_dir / "adapters" if config.sampler_dir is None else Path(config.sampler_dir) / self._mark
         self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
         self._link = Link(place, config.backend_patience, config.request_patience, health="/health")
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)
-        self._tag, self._made = f"code-rl-{secrets.token_hex(4)}", 0
+        self._tag, self._made = f"{self._mark}-{secrets.token_hex(4)}", 0
+        self._vocabulary = 0
         self._loaded: set[str] = set()
+        self._keeps = False
         self._in_use: WeakValueDictionary[str, VllmSampler] = WeakValueDictionary()
         self._loading = asyncio.Lock()
         self._gaps: list[float] = []
 
-    async def begin(self, trainer: EmbeddedTrainingClient, held: Mapping[str, str]) -> None:
-        """Try what the run will ask for. Of the adapters that the server holds (folders by name), those that an earlier process of this run left are dropped.
+    async def begin(self, trainer: EmbeddedTrainingClient, held: Sequence[str]) -> None:
+        """Try what the run will ask for. Of the adapters that the server holds, those that an earlier process of this run left are dropped.
 
         Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
-        temperature are not those of the whole distribution.
+        temperature are not those of the whole distribution, and for a folder that cannot be written.
         """
-        for name in [name for name, root in held.items() if root.startswith(f"{self.folder}/")]:
-            await self.ask("/v1/unload_lora_adapter", {"lora_name": name})
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        self._vocabulary = trainer.vocabulary()
+        self._loaded.update(name for name in held if name.startswith(f"{self._mark}-"))
+        self._clear()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"sampler_dir={self._config.sampler_dir}: {self.folder} cannot be made ({error.strerror}); "
+                "give a folder that this machine can write and the server can read"
+            ) from error
         try:
             sampler = await self.snapshot(trainer)
             await self._probe(sampler, len(trainer.get_tokenizer()) - 1)
@@ -144,18 +163,28 @@ class Vllm:
         saved, folder = Path((await saving).path), self.folder / name
         await asyncio.to_thread(_write, saved, folder)
         sampler = self._in_use[name] = VllmSampler(self, name, exact)
-        for old in sorted(self._loaded - set(self._in_use)):
-            await self.ask("/v1/unload_lora_adapter", {"lora_name": old})
-            await asyncio.to_thread(shutil.rmtree, self.folder / old, ignore_errors=True)
-            self._loaded.discard(old)
+        await together(self._unload(old) for old in sorted(self._loaded - set(self._in_use)))
         await self.load(name)
         return sampler
+
+    async def _unload(self, name: str) -> None:
+        """Have the server let go of an adapter. One that it keeps is tried again with the next, and its files stay."""
+        answer = await self.ask("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
+        if answer.status_code in (200, 404):
+            await asyncio.to_thread(shutil.rmtree, self.folder / name, ignore_errors=True)
+            self._loaded.discard(name)
+        elif not self._keeps:
+            self._keeps = True
+            logger.warning(
+                "%s does not unload %s (status %d: %s); adapters that it keeps are tried again after every step",
+                *(self.place.url, name, answer.status_code, _said(answer)),
+            )
 
     async def load(self, name: str) -> None:
         """Have the server load an adapter that is on disk; to have it already is as well. Raises BackendError where it cannot."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
-            answer = await self.ask("/v1/load_lora_adapter", body)
+            answer = await self.ask("/v1/load_lora_adapter", body, _whole)
         said = _said(answer)
         if answer.status_code == 404 and "Not Found" in said:
             raise BackendError(f"{self.place.url} does not let adapters be loaded while it runs; {_START}")
@@ -183,17 +212,18 @@ class Vllm:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        while True:
-            answer = await self.ask("/v1/completions", body)
+
+        async def read(answer: httpx.Response) -> tuple[list[int], list[float], types.StopReason] | None:
             if answer.status_code == 404 and "does not exist" in _said(answer):
                 await self.load(sampler.name)  # the server was started anew
-                continue
+                return None
             if answer.status_code != 200:
                 raise BackendError(f"{self.place.url} refuses a request (status {answer.status_code}): {_said(answer)}")
-            choice = _choice(answer, self.place)
-            if choice is not None:
-                return choice
-            await asyncio.sleep(LONGEST_PAUSE_S)  # it ended requests because it is ending itself
+            return _choice(
+                answer, self.place, how.max_tokens or 0, self._vocabulary
+            )  # None: it ended requests because it is ending itself
+
+        return await self.ask("/v1/completions", body, read)
 
     def compare(self, gaps: Sequence[float]) -> None:
         """Note distances of log-probabilities. Raises BackendError when they are too great on average."""
@@ -218,31 +248,48 @@ class Vllm:
         with contextlib.suppress(httpx.HTTPError):
             for name in sorted(self._loaded):
                 httpx.post(url, json={"lora_name": name}, headers=headers, timeout=CONNECT_S)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._clear()
 
-    async def ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
-        """The server's answer, once it is final: a server error is when it is well and fails again and again. Raises BackendError when patience ends."""
+    def _clear(self) -> None:
+        """Delete the run's adapters, and their folder if nothing else is in it. Never raises."""
+        for made in self.folder.glob(f"{self._mark}-*"):
+            shutil.rmtree(made, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    async def ask(
+        self, path: str, body: Mapping[str, Any], read: Callable[[httpx.Response], Awaitable[Answer | None]]
+    ) -> Answer:
+        """What `read` makes of the server's final answer; asked again where that is None. A server error is final when it is well and fails again and again.
+
+        Raises BackendError when patience ends: that with a request counts from its first try, or from when the server was last away.
+        """
         import httpx
 
-        pause, broken = FIRST_PAUSE_S, 0
+        pause, broken, since, said = FIRST_PAUSE_S, 0, time.monotonic(), ""
         while True:
-            asked, began = asyncio.ensure_future(self._http.post(path, json=body)), time.monotonic()
+            asked, final = asyncio.ensure_future(self._http.post(path, json=body)), False
             try:
                 while not (await asyncio.wait({asked}, timeout=self._link.check_every_s))[0]:
-                    await asyncio.to_thread(self._link.check, time.monotonic() - began)
+                    await asyncio.to_thread(self._link.check, time.monotonic() - since, said)
                 answer = asked.result()
-                if answer.status_code < 500 and answer.status_code not in PASSING:
+                said = f"status {answer.status_code}, {_said(answer)}"
+                final = answer.status_code < 500 and answer.status_code not in PASSING
+                if final:
                     self._link.answered()
-                    return answer
+                elif answer.status_code >= 500:
+                    broken += 1
+                    final = broken >= BROKEN_TRIES and await asyncio.to_thread(self._link.silence) is None
             except httpx.HTTPError as error:
-                logger.info("%s %s: %s", self.place.url, path, error or type(error).__name__)
-            else:
-                broken += answer.status_code >= 500
-                if broken >= BROKEN_TRIES and await asyncio.to_thread(self._link.silence) is None:
-                    return answer
+                said = str(error) or type(error).__name__
             finally:
                 asked.cancel()
-            await asyncio.to_thread(self._link.check)
+            if final and (found := await read(answer)) is not None:
+                return found
+            logger.info("%s %s: %s", self.place.url, path, said)
+            await asyncio.to_thread(self._link.check, time.monotonic() - since, said)
+            if self._link.away:
+                broken, since = 0, time.monotonic()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -306,6 +353,10 @@ def _write(saved: Path, folder: Path) -> None:
     saved.unlink()
 
 
+async def _whole(answer: httpx.Response) -> httpx.Response:
+    return answer
+
+
 def _headers(place: Place) -> dict[str, str]:
     return {"Authorization": f"Bearer {place.key}"}
 
@@ -317,17 +368,27 @@ def _said(answer: httpx.Response) -> str:
     return " ".join(answer.text.split())[:300]
 
 
-def _choice(answer: httpx.Response, place: Place) -> tuple[list[int], list[float], types.StopReason] | None:
-    """The one completion of an answer; None where the server gave it up. Raises BackendError for an answer of another form."""
+def _choice(
+    answer: httpx.Response, place: Place, most: int, vocabulary: int
+) -> tuple[list[int], list[float], types.StopReason] | None:
+    """The one completion of an answer; None where the server gave it up. Raises BackendError for one that is not what was asked for."""
     try:
         choice = answer.json()["choices"][0]
         if choice["finish_reason"] not in ("stop", "length"):
             return None
-        tokens, logprobs = list(map(int, choice["token_ids"])), list(map(float, choice["logprobs"]["token_logprobs"]))
-        if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
-            raise ValueError(f"{len(tokens)} tokens with log-probabilities {logprobs}")
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        tokens, logprobs = list(choice["token_ids"]), list(map(float, choice["logprobs"]["token_logprobs"]))
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         raise BackendError(
             f"{place.url} does not answer with token ids and their log-probabilities ({error!r}); vLLM 0.32 does"
         ) from error
+    odd = [f"{token!r:.40}" for token in tokens if type(token) is not int or not 0 <= token < vocabulary]
+    faults = {
+        f"{len(tokens)} tokens where 1 to {most} were asked for": not 1 <= len(tokens) <= most,
+        f"{len(tokens)} tokens and {len(logprobs)} log-probabilities": len(tokens) != len(logprobs),
+        "log-probabilities that are no numbers, or infinite": not all(map(math.isfinite, logprobs)),
+        f"what is none of the {vocabulary} token ids of the model in training: {', '.join(odd[:3])}": bool(odd),
+    }
+    for fault, found in faults.items():
+        if found:
+            raise BackendError(f"{place.url} answers with {fault}; nothing can be trained on that")
     return tokens, logprobs, choice["finish_reason"]

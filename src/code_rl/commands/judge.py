@@ -23,7 +23,7 @@ from code_rl.concurrency import abandon, default_concurrency
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.dataset import open_dataset
-from code_rl.problems.files import read_lines, read_object
+from code_rl.problems.files import read_rows
 from code_rl.problems.load import load_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
@@ -95,9 +95,7 @@ class Judged:
 
 def read_programs(path: str, store: Store) -> Iterator[Program]:
     """Stream the programs of a file. Raises DataError, naming the line, for a malformed row or an unknown problem."""
-    for number, line in read_lines(path):
-        where = f"{path}, line {number}"
-        row = read_object(line, where)
+    for where, row in read_rows(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
         if not isinstance(problem_id, str):
             raise DataError(f"{where}: problem_id={problem_id!r} must be the id of a problem, a string")

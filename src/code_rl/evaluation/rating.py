@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from code_rl.errors import DataError
-from code_rl.problems.files import read_lines, read_object
+from code_rl.problems.files import read_rows
 
 PENALTY_POINTS = 50
 PENALTY_MINUTES = 10
@@ -117,9 +117,7 @@ def read_rating_table(path: str | Path) -> list[float]:
 def read_standings(path: str | Path) -> dict[str, Contest]:
     """The contests of a snapshot by id, in either form. Raises DataError naming file, line and what is wrong."""
     contests: dict[str, Contest] = {}
-    for number, line in read_lines(path):
-        where = f"{path}, line {number}"
-        row = read_object(line, where)
+    for where, row in read_rows(path):
         try:
             contest = _from_site(row) if "standings" in row else _from_row(row)
         except (KeyError, TypeError, ValueError, IndexError) as error:

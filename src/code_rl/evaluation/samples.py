@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import DataError
-from code_rl.problems.files import read_lines as read_numbered
-from code_rl.problems.files import read_object
+from code_rl.problems.files import read_rows
 from code_rl.reward.extract import extract_code
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs.files import JsonLines, drop_torn_line, keep_lines, read_lines
@@ -117,9 +116,7 @@ def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     )
                 yield f"{path}, item {index}", row
             return
-    for number, line in read_numbered(path):
-        where = f"{path}, line {number}"
-        yield where, read_object(line, where)
+    yield from read_rows(path)
 
 
 def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:

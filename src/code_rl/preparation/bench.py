@@ -39,7 +39,8 @@ class Entry:
     `digest` is the content hash of the whole problem; `place` is its position in the store, `length` the bytes of its line, `head` where in it the
     tests end. `sizes` are bytes of each test (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the first
     tests' inputs and expected outputs, `names` the ids and titles that the source gave, `arguments` the names of a call's arguments.
-    `stated_checker` is true when the data itself brought the checker, `derived` when the expected values are what the first solution gave.
+    `stated_checker` is true when the data itself brought the checker, `derived_s`, where the
+    expected values are what the first solution gave, the CPU seconds of the slowest call of that run.
     """
 
     id: str
@@ -61,7 +62,7 @@ class Entry:
     names: Mapping[str, str]
     arguments: tuple[str, ...]
     stated_checker: bool = False
-    derived: bool = False
+    derived_s: float | None = None
 
     @property
     def tests(self) -> int:
@@ -75,7 +76,7 @@ class Entry:
 
 
 def make_entry(
-    problem: Problem, place: int, *, stated_checker: bool = False, derived: bool = False
+    problem: Problem, place: int, *, stated_checker: bool = False, derived_s: float | None = None
 ) -> tuple[Entry, bytes]:
     """Measure a problem, the one at `place` in its store; with its native line."""
     head, tail = format_halves(problem)
@@ -101,7 +102,7 @@ def make_entry(
         names={key: str(problem.meta[key]) for key in NAME_KEYS if isinstance(problem.meta.get(key), str | int)},
         arguments=tuple(problem.tests[0].kwargs) if isinstance(problem.tests[0], CallTest) else (),
         stated_checker=stated_checker,
-        derived=derived,
+        derived_s=derived_s,
     )
     return entry, line
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from code_rl.errors import SandboxError
-from code_rl.runs.files import write_lines_atomically
+from code_rl.runs.files import whole_lines, write_lines_atomically
 
 if TYPE_CHECKING:
     from code_rl.preparation.bench import Survivor
@@ -96,17 +96,13 @@ class Ledger:
 
     def _take(self, path: Path) -> int:
         """Read the records of a file; returns how far it is whole."""
-        end = 0
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
-            for line in stream:
-                try:
-                    row = json.loads(line) if line.endswith(b"\n") else {}
-                    key = row.pop("key")
-                    self._records[key] = Decision(**row)
-                except (ValueError, TypeError, KeyError, AttributeError):
-                    break
-                end += len(line)
-        return end
+        whole = 0
+        with contextlib.suppress(TypeError, KeyError):
+            for end, row in whole_lines(path):
+                key = row.pop("key")
+                self._records[key] = Decision(**row)
+                whole = end
+        return whole
 
 
 def _line(key: str, decision: Decision) -> str:

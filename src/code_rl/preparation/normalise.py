@@ -9,13 +9,13 @@ from contextlib import aclosing
 from code_rl.errors import DataError
 from code_rl.preparation.bench import Bench, Survivor, entry_from_json, entry_to_json, make_entry
 from code_rl.preparation.ledger import content_key
+from code_rl.preparation.trials import Listener
 from code_rl.problems.dataset import Dataset, Role, open_dataset
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
 from code_rl.problems.settle import settle_all
 from code_rl.problems.sources.records import Draft, Item, Skipped
 from code_rl.problems.store import READERS
-from code_rl.sandbox.executor import OnDemand
 
 
 def open_source(dataset: str, role: Role = "train") -> Dataset:
@@ -39,10 +39,11 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
 
     Raises SandboxError when the executor fails on a draft: without its reference a row cannot be read.
     """
-    store, supplied, derived = bench.store, set[str](), set[str]()
+    store, supplied, derived = bench.store, set[str](), dict[str, str]()
+    heard = Listener(bench.executor, derived.values())
     if not store.complete:
         rows = _watched(bench.dataset.items(store.rows), supplied, derived)
-        async with aclosing(settle_all(rows, OnDemand(bench.executor))) as items:  # type: ignore[type-var]
+        async with aclosing(settle_all(rows, heard)) as items:  # type: ignore[type-var]
             async for item in items:
                 if isinstance(item, Problem) and store.has(item.id):
                     item = Skipped(item.id, "repeated_id", "the id came before")
@@ -51,18 +52,19 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                 else:
                     stated = item.compare.rule == "checker" and item.id not in supplied
                     item = tidy(item)
-                    entry, line = make_entry(item, len(store), stated_checker=stated, derived=item.id in derived)
+                    slowest_s = max(heard.seconds[derived[item.id]], default=None) if item.id in derived else None
+                    entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
                     store.add(item, entry_to_json(entry), line)
                 on_row()
         store.finish()
     return [Survivor(entry_from_json(place.about)) for place in store.places]
 
 
-def _watched(items: Iterator[Item], supplied: set[str], derived: set[str]) -> Iterator[Item]:
-    """The items; noted are ids of those whose checker a reader supplied (only a finished row can bring its own), and of those without expected values."""
+def _watched(items: Iterator[Item], supplied: set[str], derived: dict[str, str]) -> Iterator[Item]:
+    """The items; noted are ids of those whose checker a reader supplied (only a finished row can bring its own), and the references of those without expected values."""
     for item in items:
         if isinstance(item, Draft):
-            derived.add(item.problem.id)
+            derived[item.problem.id] = item.reference
         if not isinstance(item, Problem | Skipped) and item.problem.compare.rule == "checker":
             supplied.add(item.problem.id)
         yield item

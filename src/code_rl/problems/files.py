@@ -103,6 +103,13 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
+def read_rows(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects on the lines of `read_lines`, without the first `skip`, which are not parsed; each with where it stands. Raises DataError."""
+    for number, line in islice(read_lines(path), skip, None):
+        where = f"{path}, line {number}"
+        yield where, read_object(line, where)
+
+
 def read_object(line: bytes, where: str) -> dict[str, Any]:
     """The JSON object on one line. Integers of any length are allowed. Raises DataError for anything else."""
     array = "; a JSON array is read from a file named .json" if line.lstrip()[:1] == b"[" else ""
@@ -123,8 +130,7 @@ def stream_rows(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
     if name.endswith(PARQUET):
         yield from _parquet_rows(path, skip)
     elif name.endswith(LINES) or (name.endswith(ARRAY) and _begins_with_object(path)):
-        for number, line in islice(read_lines(path), skip, None):
-            yield read_object(line, f"{path}:{number}")
+        yield from (row for _, row in read_rows(path, skip))
     elif name.endswith(ARRAY):
         yield from _array_rows(path, skip)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable
 from itertools import groupby
 
 from code_rl.concurrency import abandon
@@ -20,7 +20,8 @@ from code_rl.problems.sources.asserts import expected_rule
 from code_rl.problems.sources.records import Draft, Item, Reading, Skipped, Unsettled, item_id
 from code_rl.problems.sources.testcases import DOCUMENTED
 from code_rl.reward.compare import compare_returned
-from code_rl.sandbox.executor import CallInput, Executor, Job, Limits, Status, closing
+from code_rl.reward.submission import program_job
+from code_rl.sandbox.executor import Executor, Limits, Status, closing
 
 MAX_REFERENCES = 5
 """Solutions tried for one row before it is given up."""
@@ -78,10 +79,10 @@ async def with_expected(draft: Draft, executor: Executor, limits: Limits = REFER
     which it only goes beyond the limits (a value of a gigabyte) are left out, and named in `meta["calls_left_out"]`.
     Raises SandboxError when the executor itself fails.
     """
-    problem, inputs = draft.problem, [CallInput(args) for args in draft.calls]
-    executions = [run async for run in executor.run(_job(problem, draft.reference, inputs, limits))]
+    problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
+    executions = [run async for run in executor.run(program_job(problem, draft.reference, calls, limits))]
     beyond = {index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND}
-    if len(beyond) > _MOST_LEFT_OUT * len(inputs):
+    if len(beyond) > _MOST_LEFT_OUT * len(calls):
         beyond = {}
     tests: list[CallTest] = []
     for index, run in enumerate(executions):
@@ -90,8 +91,8 @@ async def with_expected(draft: Draft, executor: Executor, limits: Limits = REFER
         if run.status is not Status.OK or run.value is None:
             return Skipped(problem.id, "reference_failed", f"call {index}: {run.status} {run.detail[:200]}")
         tests.append(CallTest(draft.calls[index], values.loads(run.value), public=index < draft.public))
-    if len(executions) != len(inputs):
-        return Skipped(problem.id, "reference_failed", f"{len(executions)} of {len(inputs)} calls answered")
+    if len(executions) != len(calls):
+        return Skipped(problem.id, "reference_failed", f"{len(executions)} of {len(calls)} calls answered")
     compare = problem.compare if problem.compare.checker else expected_rule([t.expected for t in tests], draft.abs_tol)
     left_out = {"calls_left_out": {str(index): status for index, status in beyond.items()}} if beyond else {}
     return dataclasses.replace(problem, tests=tuple(tests), compare=compare, meta={**problem.meta, **left_out})
@@ -131,11 +132,11 @@ async def _survivors(
 ) -> list[Reading]:
     """Those under which `reference` passes every test, of readings with one way of taking the arguments: one run answers for all, and ends when none is
     left. What goes wrong is added to `troubles`."""
-    inputs = [CallInput(call.args, call.kwargs) for call in readings[0].tests]
-    for given in inputs:
-        values.dumps([given.args, dict(given.kwargs)])
+    calls = readings[0].tests
+    for call in calls:
+        values.dumps([call.args, dict(call.kwargs)])
     seen = 0
-    async with closing(executor.run(_job(problem, reference, inputs, READING_LIMITS))) as executions:
+    async with closing(executor.run(program_job(problem, reference, calls, READING_LIMITS))) as executions:
         async for execution in executions:
             if execution.status is not Status.OK or execution.value is None:
                 how = f"{execution.status.value} {execution.detail[:120]}"
@@ -149,15 +150,9 @@ async def _survivors(
                 else:
                     troubles.append(f"{reading.name}: test {seen}: {message}")
             readings, seen = kept, seen + 1
-            if not readings or seen == len(inputs):
+            if not readings or seen == len(calls):
                 break
-    return readings if seen == len(inputs) else []
-
-
-def _job(problem: Problem, code: str, inputs: Sequence[CallInput], limits: Limits) -> Job:
-    meta: Mapping[str, object] = problem.meta
-    preamble, setup = str(meta.get("preamble", "")), str(meta.get("setup", ""))
-    return Job(code, tuple(inputs), problem.fn_name, preamble=preamble, setup=setup, limits=limits)
+    return readings if seen == len(calls) else []
 
 
 def _weight(item: Item) -> int:

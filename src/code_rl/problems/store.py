@@ -12,7 +12,7 @@ import json
 import os
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.order import Indexed, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
-from code_rl.runs.files import lock_file
+from code_rl.runs.files import lock_file, whole_lines
 
 READERS = ("code_rl.problems", "code_rl.reward")
 """What decides which problems the rows of a data set are."""
@@ -181,10 +181,10 @@ class Store(Indexed[Problem]):
 
     def _read_index(self) -> int:
         """Take over what an earlier process left under the same key; returns how far the index is whole."""
-        end = 0
+        whole = 0
         with suppress(FileNotFoundError):
             size = (self.folder / RECORDS).stat().st_size
-            for number, (line, row) in enumerate(_whole_rows(self.folder / INDEX)):
+            for number, (end, row) in enumerate(whole_lines(self.folder / INDEX)):
                 if number == 0 and row != {"key": self.key}:
                     return 0
                 if "skipped" in row:
@@ -194,20 +194,8 @@ class Store(Indexed[Problem]):
                         break
                     self._take(row)
                 self.complete = row == {"complete": True}
-                end += len(line)
-        return end
-
-
-def _whole_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    with path.open("rb") as stream:
-        for line in stream:
-            try:
-                row = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                return
-            yield line, row
+                whole = end
+        return whole
 
 
 async def cached_store(

@@ -219,17 +219,21 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The whole JSON objects of a file, in order; a line that a cut left torn ends it. Nothing if the file is missing."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                return
-            if not line.endswith("\n") or not isinstance(record, dict):
-                return
-            yield record
+    return (record for _, record in whole_lines(path))
+
+
+def whole_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_lines`, each with where its line ends."""
+    end = 0
+    for line in raw_lines(path):
+        try:
+            record = json.loads(line.decode(errors="replace"))
+        except (ValueError, RecursionError):
+            return
+        if not line.endswith(b"\n") or not isinstance(record, dict):
+            return
+        end += len(line)
+        yield end, record
 
 
 def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:

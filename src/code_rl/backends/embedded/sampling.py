@@ -106,7 +106,7 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
     if not requests:
         return
     weights = requests[0].snapshot.weights
-    taken: list[tuple[Request, int, dict[int, Completion]]] = []
+    taken: list[tuple[Request, dict[int, Completion]]] = []
     prompts: dict[Prompt, Prompt] = {}
     waiting: deque[Draw] = deque()
 
@@ -116,23 +116,22 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
             scored_at = (p.temperature or 1.0) if request.prompt_logprobs or request.topk else None
             prompt = Prompt(tuple(request.prompt), scored_at, request.topk)
             prompt = prompts.setdefault(prompt, prompt)
-            count = request.samples if request.max_tokens else 1
-            for i in range(count):
+            for i in range(request.samples):
                 choice = Choice(request.seed, i, float(p.temperature), int(p.top_k), float(p.top_p))
                 place = len(taken), i
                 waiting.append(Draw(place, prompt, request.max_tokens, choice, request.stop_tokens, request.stopped))
-            taken.append((request, count, {}))
+            taken.append((request, {}))
 
     take(requests)
     try:
         for draw, completion in decode(weights, waiting, _memory(weights.device), lambda: take(more())):
             number, index = draw.place
-            request, count, done = taken[number]
+            request, done = taken[number]
             done[index] = completion
-            if len(done) == count:
-                request.future.set_result(_response(request, [done[i] for i in range(count)]))
+            if len(done) == request.samples:
+                request.future.set_result(_response(request, [done[i] for i in range(request.samples)]))
     except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
-        for request, _, _ in taken:
+        for request, _ in taken:
             if not request.future.done():
                 request.future.set_exception(error)
 
@@ -158,7 +157,6 @@ def _response(request: Request, completions: Sequence[Completion]) -> types.Samp
                 logprobs_np=c.logprobs,
             )
             for c in completions
-            if request.max_tokens
         ],
         prompt_logprobs_np=logprobs if request.prompt_logprobs else None,
         topk_prompt_logprobs_np=_likeliest(request, scored, max(before, 1)) if request.topk else None,

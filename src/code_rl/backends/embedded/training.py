@@ -201,6 +201,10 @@ class EmbeddedTrainingClient:
         """Greatest number of tokens, prompt and completion together."""
         return self._model.weights.arch.max_context
 
+    def vocabulary(self) -> int:
+        """Number of token ids that the model has."""
+        return self._model.weights.arch.vocab
+
     def close(self) -> None:
         """Accept no further requests; those already queued still run."""
         self._worker.close()

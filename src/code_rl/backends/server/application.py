@@ -46,6 +46,7 @@ _NOT_HERE = {
     "auth/token": "keys are not exchanged: client/config says pjwt_auth_enabled false",
     "create_custom_loss": "custom losses run in the client: client/config says custom_loss_server_side false",
     "publish": "this server has one owner, and nobody to publish to",
+    "/archive": "checkpoints are not packed; save_weights_external makes files, and get_external_weights_urls addresses of them",
     "billing": "nothing here costs money",
 }
 

@@ -2,7 +2,8 @@
 
 Training operations wait in lanes, one per model in training, and run in the order of their lane. Samples wait together: those
 that share weights are sampled as one batch. A round takes one batch for every snapshot that samples wait for, and then one
-operation of every lane that has any, so that nobody can hold up the others.
+operation of every lane that has any, so that nobody can hold up the others: while nobody else waits, samples of the same
+weights join the batch that is drawn.
 """
 
 from __future__ import annotations
@@ -244,8 +245,9 @@ class EmbeddedEngine:
 
     def _work(self) -> None:
         while self._wait():
-            for batch in self._take_samples():
-                self._sample_batch(batch)
+            batches = self._take_samples()
+            for number, batch in enumerate(batches, 1):
+                self._sample_batch(batch, last=number == len(batches))
             with self._changed:
                 taken = [lane.popleft() for lane in self._lanes.values()]
                 self._lanes = {name: lane for name, lane in self._lanes.items() if lane}
@@ -282,8 +284,17 @@ class EmbeddedEngine:
             self._samples = left
             return [sorted(batch, key=lambda sample: sample.order) for batch in batches.values()]
 
-    def _sample_batch(self, batch: Sequence[_Sample]) -> None:
-        live = [sample for sample in batch if sample.request.future.set_running_or_notify_cancel()]
+    def _join(self, key: _Key | None, room: int) -> list[_Sample]:
+        """Samples of the weights `key` that wait, `room` completions at most; none while anything else waits."""
+        with self._changed:
+            joining: list[_Sample] = []
+            if room > 0 and not self._lanes and all(sample.key == key for sample in self._samples):
+                while self._samples and (room := room - self._samples[0].request.samples) >= 0:
+                    joining.append(self._samples.popleft())
+            return sorted(joining, key=lambda sample: sample.order)
+
+    def _sample_batch(self, batch: Sequence[_Sample], last: bool) -> None:
+        live = _begun(batch)
         if not live:
             return
         try:
@@ -294,7 +305,22 @@ class EmbeddedEngine:
             return
         self._load.batches += 1
         self._load.batched_requests += len(live)
-        answer([replace(sample.request, snapshot=snapshot) for sample in live])
+
+        def more() -> list[Request]:
+            if not (last and self._samples):
+                return []
+            live[:] = [sample for sample in live if not sample.request.future.done()]
+            joining = _begun(self._join(batch[0].key, MAX_ROWS - sum(sample.request.samples for sample in live)))
+            live.extend(joining)
+            self._load.batched_requests += len(joining)
+            return [replace(sample.request, snapshot=snapshot) for sample in joining]
+
+        answer([replace(sample.request, snapshot=snapshot) for sample in live], more)
+
+
+def _begun(samples: Sequence[_Sample]) -> list[_Sample]:
+    """Those that were not cancelled while they waited."""
+    return [sample for sample in samples if sample.request.future.set_running_or_notify_cancel()]
 
 
 def _key(file: Path) -> _Key:

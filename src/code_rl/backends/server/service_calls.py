@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import secrets
 import time
@@ -50,9 +49,11 @@ class WeightsInfoRequest(BaseModel):
 
 
 class Capabilities(types.GetServerCapabilitiesResponse):
-    """What the SDK asks for, and which losses there are with their settings, for those who would rather know at the start."""
+    """What the SDK asks for, and for those who would rather know at the start: which losses there are with their settings, and
+    why the model that was asked about cannot be loaded."""
 
     losses: dict[str, list[str]]
+    refused: str | None = None
 
 
 class ServiceCalls:
@@ -107,7 +108,7 @@ class ServiceCalls:
 
     def capabilities(self, wanted: str | None) -> Capabilities:
         """The models known by name: mapped ones, the built-in one and those in memory; and `wanted`, if it could be loaded."""
-        core, contexts = self._core, dict[str, int | None]()
+        core, contexts, refused = self._core, dict[str, int | None](), None
         for name, engine in list(core.engines.items()):
             if engine.loaded.done() and engine.loaded.exception() is None:
                 contexts[name] = engine.loaded.result().context
@@ -116,10 +117,12 @@ class ServiceCalls:
         for asked, local in core.models.items():
             contexts.setdefault(asked, contexts.get(local))
         if wanted is not None and contexts.get(wanted) is None:
-            with contextlib.suppress(ConfigError):
+            try:
                 contexts[wanted] = core.host.context_of(core.local(wanted))
+            except ConfigError as error:
+                refused = str(error)
         losses = {name: sorted(keys) for name, keys in core.host.losses.items()}
-        return Capabilities(losses=losses, supported_models=supported(contexts))
+        return Capabilities(losses=losses, supported_models=supported(contexts), refused=refused)
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
         """Training runs, newest first."""

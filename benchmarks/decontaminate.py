@@ -1,0 +1,119 @@
+"""What `code-rl prepare decontaminate=` finds on public sets, and what it finds wrongly.
+
+    python benchmarks/decontaminate.py data=$CODE_RL_DATA
+
+- The rows of LeetCodeDataset v0.3.1-test that overlap with the prompts of LiveCodeBench v5, which are named once, three and six times; and named beside five
+  copies that are each edited: another line before the text, and one word in fifty left out.
+- HumanEval told as prose, a docstring on one line, the function's name in it as it is and another: how many of the problems are found in HumanEval. One without
+  a docstring is left out.
+- Every second problem of LeetCodeDataset v0.2.0-train against the others: what is found is found wrongly, but for problems that are told twice. Each pair is
+  printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import json
+import random
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import chz
+
+from code_rl.cli import run_script
+from code_rl.preparation.bench import make_entry
+from code_rl.preparation.decontaminate import Decontaminator, Exam, Pair, read_exams
+from code_rl.preparation.normalise import open_source
+from code_rl.problems.files import data_folder, stream_rows
+from code_rl.problems.problem import Problem, StdinTest
+from code_rl.problems.sources.records import Skipped
+
+TIMES = (1, 3, 6)
+LEFT_OUT = 0.02
+
+
+@chz.chz
+class DecontaminateBenchmark:
+    """Settings of the benchmark."""
+
+    data: str = chz.field(default_factory=lambda: str(data_folder()), doc="Where the public files lie.")
+    containment: float = chz.field(default=0.5, doc="As prepare's.")
+    seed: int = chz.field(default=0, doc="Which words the edited copies lack.")
+
+
+def problems_of(file: Path) -> list[Problem]:
+    """The problems of a file, whose tests need not be settled here."""
+    items = open_source(str(file)).items()
+    return [item if isinstance(item, Problem) else item.problem for item in items if not isinstance(item, Skipped)]
+
+
+def overlapping(problems: Sequence[Problem], exams: Sequence[Exam], containment: float) -> list[Pair]:
+    """The problems that overlap with one of `exams`. Their tests have no part in it."""
+    some = StdinTest("", "0")
+    entries = [make_entry(dataclasses.replace(one, tests=(some,)), place)[0] for place, one in enumerate(problems)]
+    found = Decontaminator(exams, entries, containment)
+    return [pair for entry in entries if (pair := found.find(entry)) is not None]
+
+
+def edited(exam: Exam, copy: int, seed: int) -> Exam:
+    """A copy of an evaluation problem with a line of its own in front, and without some of its words."""
+    rng = random.Random(f"{seed}/{copy}/{exam.id}")
+    kept = (part for part in re.split(r"(\s+)", exam.text) if part.isspace() or rng.random() >= LEFT_OUT)
+    return dataclasses.replace(
+        exam, text=f"Copy {'abcdefgh'[copy]}, made on day {rng.randint(1, 365)}.\n{''.join(kept)}"
+    )
+
+
+def as_prose(row: dict[str, str], name: str) -> Problem | None:
+    """The task of a HumanEval row: its docstring on one line, which calls the function `name`; None where it has none."""
+    functions = [part for part in ast.parse(row["prompt"] + "    pass\n").body if isinstance(part, ast.FunctionDef)]
+    told = next((ast.get_docstring(part) for part in functions if part.name == row["entry_point"]), None)
+    if told is None:
+        return None
+    prose = re.sub(rf"\b{row['entry_point']}\b", name, " ".join(told.split()))
+    return Problem(f"prose-{row['task_id']}", f"Write a function. {prose}", (StdinTest("", "0"),))
+
+
+def run(config: DecontaminateBenchmark) -> int:
+    """All three."""
+    data, started = Path(config.data), time.monotonic()
+    problems = problems_of(data / "leetcode" / "LeetCodeDataset-v0.3.1-test.jsonl.gz")
+    exams = list(read_exams(str(data / "qwq_lcb_prompts")))
+    for times in TIMES:
+        found = overlapping(problems, exams * times, config.containment)
+        print(
+            f"LeetCode v0.3.1 test, {len(exams)} prompts of LiveCodeBench v5 named {times} times: {len(found)} of {len(problems)}"
+        )
+    copies = [edited(exam, copy, config.seed) for copy in range(max(TIMES) - 1) for exam in exams]
+    found = overlapping(problems, [*exams, *copies], config.containment)
+    print(f"the same beside {max(TIMES) - 1} edited copies of each: {len(found)} of {len(problems)}", flush=True)
+    own = data / "humaneval" / "HumanEval.jsonl.gz"
+    for name in ("", "solve"):
+        rows = map(dict, stream_rows(own))
+        told = [prose for row in rows if (prose := as_prose(row, name or row["entry_point"])) is not None]
+        found = overlapping(told, list(read_exams(str(own))), config.containment)
+        right = sum(pair.id == f"prose-{pair.exam}" for pair in found)
+        missed = ", ".join(sorted({one.id for one in told} - {pair.id for pair in found}))
+        print(
+            f"HumanEval as prose, {name or 'its own name'}: {right} of {len(told)} are found; not: {missed}", flush=True
+        )
+    file = data / "leetcode" / "LeetCodeDataset-v0.2.0-train.jsonl.gz"
+    train = problems_of(file)[1::2]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as even:
+        even.writelines(json.dumps(row) + "\n" for row in itertools.islice(stream_rows(file), 0, None, 2))
+        even.flush()
+        found = overlapping(train, list(read_exams(even.name)), config.containment)
+    print(f"LeetCode v0.2.0 train, odd against even: {len(found)} of {len(train)}")
+    for pair in found:
+        print(f"    {pair.id} ~ {pair.exam}: {pair.why}, {pair.containment:.2f}")
+    print(f"{time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(DecontaminateBenchmark, run, __doc__ or "")
