@@ -81,6 +81,15 @@ def test_verdicts_from_before_are_not_judged_again_and_a_torn_one_is(
     assert not Path(f"{cut}{PARTIAL}").exists()
 
 
+def test_verdicts_of_another_judge_are_not_those_of_this_one(
+    weak: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = rejudged(weak, tmp_path / "out.jsonl", str(weak / "strong.jsonl"))
+    monkeypatch.setattr("code_rl.commands.rejudge.sources_digest", lambda *modules: "another")
+    then = rejudged(weak, tmp_path / "out.jsonl", str(weak / "strong.jsonl"))
+    assert {row["key"] for row in now}.isdisjoint(row["key"] for row in then)
+
+
 def test_problems_that_are_not_among_those_given_are_named(
     weak: Path, strong: list[Problem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

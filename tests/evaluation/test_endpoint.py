@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
 from aiohttp import web
@@ -15,6 +16,7 @@ from code_rl.evaluation.ask import AskError, Question
 from code_rl.evaluation.endpoint import Endpoint, chat_url
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.problems.problem import Problem, StdinTest
+from code_rl.rollouts.sample import derive_seed
 from tests.evaluation.chat_server import RIGHT, chat_server
 
 PROBLEM = Problem(id="sum", statement="Add.", tests=(StdinTest("1 2\n", "3\n"),))
@@ -137,6 +139,45 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
 def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on():
     with pytest.raises(BackendError, match="run the same command again"):
         ask(lambda body, attempt: web.Response(status=503), patience=0.3)
+
+
+def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_where_others_are_answered():
+    async def run():
+        async with chat_server(
+            lambda body, attempt: RIGHT if body["seed"] != poison else web.Response(status=500)
+        ) as server:
+            asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=4, patience=0.3))
+            question = Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 2)
+
+            async def others():
+                while True:
+                    await asked.ask(question, (1,))
+                    await asyncio.sleep(0.02)
+                    if time.monotonic() > begun + 0.2:
+                        return
+
+            begun = time.monotonic()
+            try:
+                return await asyncio.gather(asked.ask(question, (0,)), others(), return_exceptions=True)
+            finally:
+                await asked.aclose()
+
+    poison = derive_seed(5, "sampled", 0)
+    error, fine = asyncio.run(run())
+    assert (type(error), error.reason, fine) == (AskError, "server_error", None)
+
+
+@pytest.mark.parametrize("usage", [[1], {"prompt_tokens": "x", "completion_tokens": None}, "many"])
+def test_counts_of_tokens_that_are_none_are_0(usage):
+    answer = {"choices": [{"message": {"content": RIGHT}, "finish_reason": "stop"}], "usage": usage}
+    (sample,), _ = ask(lambda body, attempt: web.json_response(answer))
+    assert (sample.completion, sample.prompt_tokens, sample.completion_tokens) == (RIGHT, 0, 0)
+
+
+def test_a_completion_that_the_server_gave_up_is_asked_for_again():
+    aborted = {"choices": [{"message": {"content": None}, "finish_reason": "abort"}]}
+    (sample,), _ = ask(lambda body, attempt: web.json_response(aborted) if attempt == 0 else RIGHT)
+    assert sample.completion == RIGHT
 
 
 def test_no_server_at_all_is_waited_for_and_then_said():

@@ -132,6 +132,19 @@ def test_where_inputs_may_have_conditions_that_no_change_keeps_nothing_is_guesse
     assert (found.tests, found.why) == ((), CONDITIONED)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "Every element appears twice except for one. Find that single one.",
+        "t is made by shuffling s and then adding one more letter at a random position. Find it.",
+        "Return the element that makes up more than half of the list.",
+        "Return the majority element.",
+    ],
+)
+def test_conditions_in_words_of_known_problems_are_seen(statement: str) -> None:
+    assert conditioned([[[1, 2, 1]], [[3]]], statement)
+
+
 def test_edges_intervals_and_grids_as_arguments_may_have_conditions_too() -> None:
     assert conditioned([[[[1, 2], [2, 3]]], [[[1, 2]]]], "Count them.")
     assert not conditioned([[[1, 2], 2], [[3], 1]], "Count those above k.")

@@ -21,6 +21,7 @@ from code_rl.errors import ConfigError, DataError, typed
 from code_rl.objective import objective_of
 from code_rl.preparation.bench import make_entry
 from code_rl.preparation.ledger import content_key
+from code_rl.problems.files import sources_digest
 from code_rl.problems.load import find_data, load_train_problems
 from code_rl.problems.problem import Problem
 from code_rl.problems.store import Store
@@ -108,6 +109,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
     """Each different program of a problem once, then a row for every completion."""
     objective, limit = objective_of(recording.config), recording.config.reward_timeout
     every, digests, met = objective.reward.all_tests, dict[str, str | None](), dict[str, Problem]()
+    judged_by = sources_digest("code_rl.reward")
 
     def key_of(each: Completion) -> str | None:
         recorded = each.line.group.problem
@@ -115,7 +117,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
         if name not in digests:
             problem, met[name] = find(recorded), recorded
             digests[name] = make_entry(problem, 0)[0].digest if problem is not None else None
-        return digests[name] and content_key(digests[name], each.trajectory.last.code, limit, every)
+        return digests[name] and content_key(digests[name], judged_by, each.trajectory.last.code, limit, every)
 
     asked = {key_of(each) for each in completions(recording)} - {None}
     missing = [name for name, digest in digests.items() if digest is None]

@@ -76,33 +76,37 @@ class Endpoint(Asked):
             answer = await self._patiently(body)
             seconds = time.perf_counter() - started
         choice = answer["choices"][0]
-        usage = answer.get("usage") or {}
         return Sample(
             question.problem.id,
             question.mode,
             number,
             completion=choice["message"].get("content") or "",
             truncated=choice.get("finish_reason") == "length",
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            completion_tokens=int(usage.get("completion_tokens") or 0),
+            prompt_tokens=_counted(answer, "prompt_tokens"),
+            completion_tokens=_counted(answer, "completion_tokens"),
             seconds=seconds,
         )
 
     async def _patiently(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The server's answer. Raises AskError, ConfigError, or (patience at its end) BackendError."""
         trouble_since: float | None = None
-        pause, slow, patience, timeout = FIRST_PAUSE_S, 0, self._config.patience, self._config.request_timeout
+        pause, slow, broken = FIRST_PAUSE_S, 0, 0
+        patience, timeout = self._config.patience, self._config.request_timeout
         while True:
             try:
                 return await self._once(body)
             except _PassingError as error:
                 now = time.monotonic()
-                slow += error.slow
+                slow, broken = slow + error.slow, broken + error.broken
                 trouble_since = now if trouble_since is None else trouble_since
                 wait = max(error.retry_after, pause * (0.5 + self._rng.random()))
                 silent = now + wait - max(trouble_since, self._answered)
                 if slow == SLOW_TRIES and now - self._answered <= patience + SLOW_TRIES * timeout:
                     raise AskError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
+                if silent > patience and broken >= SLOW_TRIES and self._answered > trouble_since:
+                    raise AskError(
+                        "server_error", f"{error}, {broken} times, while other requests were answered"
+                    ) from error
                 if silent > patience or slow == SLOW_TRIES:
                     raise BackendError(
                         f"{self._url} did not answer for {patience:g} s ({error}); "
@@ -132,11 +136,12 @@ class Endpoint(Asked):
 
 
 class _PassingError(Exception):
-    """Trouble that may pass; `retry_after` is what the server asked for, in seconds, `slow` says that it is this one request's time-out."""
+    """Trouble that may pass; `retry_after` is what the server asked for, in seconds, `slow` says that it is this one request's time-out, `broken` that the
+    server failed at it."""
 
-    def __init__(self, message: str, retry_after: float = 0.0, *, slow: bool = False) -> None:
+    def __init__(self, message: str, retry_after: float = 0.0, *, slow: bool = False, broken: bool = False) -> None:
         super().__init__(message)
-        self.retry_after, self.slow = retry_after, slow
+        self.retry_after, self.slow, self.broken = retry_after, slow, broken
 
 
 def _check_status(status: int, retry_after: str | None, text: str, url: str, model: str) -> None:
@@ -148,7 +153,7 @@ def _check_status(status: int, retry_after: str | None, text: str, url: str, mod
             wait = min(float(retry_after or 0.0), LONGEST_PAUSE_S)
         except ValueError:
             wait = 0.0
-        raise _PassingError(f"HTTP {status}: {shown}", wait)
+        raise _PassingError(f"HTTP {status}: {shown}", wait, broken=status == 500)
     if status in FOR_ITSELF:
         raise AskError(f"http_{status}", shown)
     if status in (401, 403):
@@ -159,12 +164,22 @@ def _check_status(status: int, retry_after: str | None, text: str, url: str, mod
 def _read_answer(text: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
-        content = answer["choices"][0]["message"].get("content")
+        choice = answer["choices"][0]
+        content, ended = choice["message"].get("content"), choice.get("finish_reason")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise _PassingError(f"not a chat completion: {' '.join(text[:SHOWN].split())}") from error
     if content is not None and not isinstance(content, str):
         raise _PassingError("the message's content is not text")
+    if ended == "abort":
+        raise _PassingError("the server gave the completion up (finish_reason abort)")
     return dict(answer)
+
+
+def _counted(answer: Mapping[str, Any], name: str) -> int:
+    """A number of tokens as the server says it; 0 where it says none."""
+    usage = answer.get("usage")
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) else 0
 
 
 def chat_url(url: str) -> str:

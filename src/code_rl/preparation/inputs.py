@@ -40,7 +40,9 @@ _CONDITIONS = re.compile(
     r"\b(?:exactly one|only one|one solution|uniquely?|guarante\w+|ensure(?:d|s)?(?! that when the)|assum\w+|promised?|known (?:that|to)|always|never|must be|valid|"
     r"correct(?! (?:\w+ )?(?:program|code|function|answer|solution|output|result|order))|legal|proper|regular|"
     r"well-formed|balanced|brackets?|parenthes[ie]s|connected|trees?|forests?|graphs?|edges?|vertex|vertices|parents?|roots?|cycles?|acyclic|dag|overlap\w*|"
-    r"disjoint|intersect\w*|nested|polygons?|rectang\w+|convex|dates?|days?|clock|expression|among them|such an?)\b",
+    r"disjoint|intersect\w*|nested|"
+    r"appears? (?:exactly |only |at least )?(?:once|twice|thrice|\w+ times)|except(?: for)? (?:one|two)|shuffl\w*|rearrang\w+|majority|(?:more|less) than half|"
+    r"polygons?|rectang\w+|convex|dates?|days?|clock|expression|among them|such an?)\b",
     re.IGNORECASE,
 )
 """Words of a statement that name a condition on its inputs which is not among those that a change keeps."""

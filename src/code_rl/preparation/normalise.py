@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 
 from code_rl.errors import DataError
@@ -39,8 +40,8 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
 
     Raises SandboxError when the executor fails on a draft: without its reference a row cannot be read.
     """
-    store, supplied, derived = bench.store, set[str](), dict[str, str]()
-    heard = Listener(bench.executor, derived.values())
+    store, supplied, derived = bench.store, set[str](), defaultdict[str, set[str]](set)
+    heard = Listener(bench.executor, derived)
     if not store.complete:
         rows = _watched(bench.dataset.items(store.rows), supplied, derived)
         async with aclosing(settle_all(rows, heard)) as items:  # type: ignore[type-var]
@@ -52,7 +53,9 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                 else:
                     stated = item.compare.rule == "checker" and item.id not in supplied
                     item = tidy(item)
-                    slowest_s = max(heard.seconds[derived[item.id]], default=None) if item.id in derived else None
+                    # Another row may have the same id: the time is that of the solution that is here.
+                    first = item.solutions[0] if item.solutions else ""
+                    slowest_s = max(heard.seconds[first], default=None) if item.id in derived[first] else None
                     entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
                     store.add(item, entry_to_json(entry), line)
                 on_row()
@@ -60,11 +63,11 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
     return [Survivor(entry_from_json(place.about)) for place in store.places]
 
 
-def _watched(items: Iterator[Item], supplied: set[str], derived: dict[str, str]) -> Iterator[Item]:
-    """The items; noted are ids of those whose checker a reader supplied (only a finished row can bring its own), and the references of those without expected values."""
+def _watched(items: Iterator[Item], supplied: set[str], derived: Mapping[str, set[str]]) -> Iterator[Item]:
+    """The items; noted are ids of those whose checker a reader supplied (only a finished row can bring its own), and of those without expected values by their references."""
     for item in items:
         if isinstance(item, Draft):
-            derived[item.problem.id] = item.reference
+            derived[item.reference].add(item.problem.id)
         if not isinstance(item, Problem | Skipped) and item.problem.compare.rule == "checker":
             supplied.add(item.problem.id)
         yield item

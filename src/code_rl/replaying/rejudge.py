@@ -14,6 +14,7 @@ from code_rl.preparation.bench import make_entry
 from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.strengthen import LEAST_OTHERS, failed, reference_tests
+from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Trajectory
@@ -102,13 +103,14 @@ async def compare_passing(
             if len(shapes) < MAX_PROGRAMS:
                 shapes.setdefault(program_shape(code) or code, (code, each.where))
     several = {problem_id: list(shapes.values()) for problem_id, shapes in passing.items() if len(shapes) > 1}
+    judge = sources_digest("code_rl.reward", "code_rl.preparation")
     keys, ledger, turns = dict[str, str](), Ledger(path), asyncio.Semaphore(default_concurrency(executor))
 
     async def one(problem_id: str, programs: list[tuple[str, str]]) -> None:
         async with turns:
             problem = find(met[problem_id])
             assert problem is not None
-            keys[problem_id] = key = content_key(make_entry(problem, 0)[0].digest, programs, count)
+            keys[problem_id] = key = content_key(make_entry(problem, 0)[0].digest, judge, programs, count)
             if ledger.get(key) is None:
                 ledger.put(key, await _compared(problem, programs, executor, count))
 
