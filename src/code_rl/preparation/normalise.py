@@ -55,7 +55,7 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                     item = tidy(item)
                     # Another row may have the same id: the time is that of the solution that is here.
                     first = item.solutions[0] if item.solutions else ""
-                    slowest_s = max(heard.seconds[first], default=None) if item.id in derived[first] else None
+                    slowest_s = max(heard.seconds[first], default=None) if item.id in derived.get(first, ()) else None
                     entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
                     store.add(item, entry_to_json(entry), line)
                 on_row()

@@ -23,6 +23,7 @@ MIN_STEM = 8
 PLAIN_ATTENTION_WIDTH = 1024
 _ROOM = 9 / 8
 _PADDED = 2
+"""Plain attention of short units computes padding too; so many times the room at most."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def plan(examples: Sequence[Example], budget: int) -> Iterator[list[Unit]]:
 
 
 def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
-    """Short units: their tokens within the budget, and all cells of their grids within a few times that. With a long one: the cells within `room`."""
+    """Short units: their tokens within the budget, and all cells of their grids within `_PADDED` times the room. With a long one: the cells within `room`."""
     slots = max(len(unit.branches) for unit in units)
     branch = max(unit.width - unit.stem for unit in units)
     cells = len(units) * (max(unit.stem for unit in units) + slots * branch)

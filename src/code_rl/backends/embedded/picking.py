@@ -88,7 +88,7 @@ class Picker:
         """
         uniforms = self._uniforms.take().to(self._device, non_blocking=True)
         top = logits.amax(-1, keepdim=True)
-        # In place where it can be: a large vocabulary's rows are worth more time to allocate than to compute.
+        # In place: to allocate rows of a large vocabulary takes longer than to compute them.
         mass = logits - top
         if not self._plain:
             mass.div_(self._temperature)

@@ -129,14 +129,14 @@ class Linear:
             padded = F.pad(x.reshape(rows, -1), (0, 0, 0, even_rows(rows) - rows))
             return self(padded)[:rows].view(*x.shape[:-1], -1)
         if self.weight.is_mkldnn:
-            y = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         else:
             y = x @ self.weight.to(x.dtype)
             y = y if self.bias is None else y + self.bias
         if self.lora_a is not None and self.lora_b is not None:
             # In place: with two terms beside their sum, the widest projection would set a layer's peak.
             y.flatten(0, -2).addmm_((x @ self.lora_a.to(x.dtype)).flatten(0, -2), self.lora_b.to(x.dtype))
-        return y  # type: ignore[no-any-return]
+        return y
 
     @property
     def outputs(self) -> int:
