@@ -23,7 +23,7 @@ import chz
 import numpy as np
 
 from code_rl.cli import run_script
-from code_rl.preparation.trials import mutants
+from code_rl.preparation.verification.trials import mutants
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Problem, StdinTest
 

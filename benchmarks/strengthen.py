@@ -18,11 +18,11 @@ import chz
 from code_rl.cli import run_script
 from code_rl.commands.judge import read_programs
 from code_rl.concurrency import together
-from code_rl.preparation.deduplicate import program_shape
+from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.strengthen import LEAST_OTHERS, agreed_tests, chosen, failed
-from code_rl.preparation.trials import attempt
-from code_rl.preparation.verify import calibrated_limit, mutants_of, wrong_solutions
+from code_rl.preparation.verification.strengthen import LEAST_OTHERS, agreed_tests, chosen, failed
+from code_rl.preparation.verification.trials import attempt
+from code_rl.preparation.verification.verify import calibrated_limit, mutants_of, wrong_solutions
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.load import load_problems
 from code_rl.problems.problem import Problem

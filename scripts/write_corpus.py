@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from code_rl.preparation.trials import mutants  # noqa: E402
+from code_rl.preparation.verification.trials import mutants  # noqa: E402
 from code_rl.problems.builtin import BuiltinTrainSet  # noqa: E402
 from code_rl.problems.native import problem_to_json  # noqa: E402
 from code_rl.problems.problem import Problem, StdinTest  # noqa: E402

@@ -124,7 +124,7 @@ def test_a_merged_prepare_has_the_bytes_of_a_whole_one(preparing, tmp_path, monk
     def nothing_runs(*_: object, **__: object) -> None:
         raise AssertionError("a merge verifies nothing")
 
-    monkeypatch.setattr("code_rl.preparation.verify.Verifier", nothing_runs)
+    monkeypatch.setattr("code_rl.preparation.verification.verify.Verifier", nothing_runs)
     assert preparing("parts", "merge=true") == 0
     for name in RESULTS:
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

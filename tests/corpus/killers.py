@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from code_rl.preparation.trials import mutants
+from code_rl.preparation.verification.trials import mutants
 from code_rl.problems.problem import Problem
 from code_rl.problems.settle import with_expected
 from code_rl.problems.sources.mbpp import FOUND_VIEWS, SET_VIEWS

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.cli import main
-from code_rl.preparation.trials import mutants
+from code_rl.preparation.verification.trials import mutants
 from tests.corpus.rooms import data_file
 
 PYTHON = os.environ.get("CODE_RL_EVALPLUS")

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from code_rl.evaluation.figures import wilson
 from code_rl.preparation.bench import Entry, make_entry
 from code_rl.preparation.cap import cap_entry, spread
-from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.difficulty import judge_rate
 from code_rl.preparation.ledger import Decision, Ledger, content_key
+from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import trivial_pass
-from code_rl.preparation.verify import calibrated_limit, rung
+from code_rl.preparation.verification.trials import trivial_pass
+from code_rl.preparation.verification.verify import calibrated_limit, rung
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 
 

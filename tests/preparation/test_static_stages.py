@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, entry_to_json, make_entry
-from code_rl.preparation.decontaminate import Decontaminator, Exam, read_exams
-from code_rl.preparation.deduplicate import Deduplicator, in_series
 from code_rl.preparation.filter import filter_entry, needs_picture
 from code_rl.preparation.normalise import open_source
+from code_rl.preparation.overlap.decontaminate import Decontaminator, Exam, read_exams
+from code_rl.preparation.overlap.deduplicate import Deduplicator, in_series
+from code_rl.preparation.overlap.text import canonical, grams, jaccard, numbers, pattern, shared, words
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.text import canonical, grams, jaccard, numbers, pattern, shared, words
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.records import Unsettled
 from tests.corpus.rooms import data_file

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from code_rl.cli import main
-from code_rl.preparation.inputs import conditioned, mutated, mutated_texts
-from code_rl.preparation.strengthen import CONDITIONED, DOUBTED, FEW, MANY, Agreed, agreed_tests, failed
+from code_rl.preparation.verification.inputs import conditioned, mutated, mutated_texts
+from code_rl.preparation.verification.strengthen import CONDITIONED, DOUBTED, FEW, MANY, Agreed, agreed_tests, failed
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
 from tests.corpus.reading import read_problems

@@ -14,8 +14,8 @@ from code_rl.preparation.bench import Bench, make_entry
 from code_rl.preparation.ledger import Decision
 from code_rl.preparation.normalise import normalise, open_source
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import mutants
-from code_rl.preparation.verify import Verifier, run_verify
+from code_rl.preparation.verification.trials import mutants
+from code_rl.preparation.verification.verify import Verifier, run_verify
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.reward.judge import judge

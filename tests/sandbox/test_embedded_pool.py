@@ -11,7 +11,8 @@ import pytest
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox.connect import connect_executor
-from code_rl.sandbox.embedded.guest import confine, wire
+from code_rl.sandbox.embedded.guest import wire
+from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.embedded.guest.supervisor import Supervisor
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Execution, Status, retries_of
@@ -200,7 +201,8 @@ import marshal, socket, sys
 control = socket.socket(fileno=int(sys.argv.pop()))
 config = marshal.loads(control.recv(1 << 16))
 sys.path.insert(0, config["root"])
-from code_rl.sandbox.embedded.guest import confine, kernel
+from code_rl.sandbox.embedded.guest import kernel
+from code_rl.sandbox.embedded.guest.confinement import confine
 def refuse(*arguments):
     raise kernel.KernelError("unshare(CLONE_NEWUSER)", 1)
 confine._new_user_namespace = refuse

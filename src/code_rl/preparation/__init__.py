@@ -1,4 +1,5 @@
 """`code-rl prepare`: from raw problems to problems worth training on, by stages that each say what they dropped and why.
 
-A file a stage; `pipeline` runs them, `bench` and `ledger` are what they share. Others import `ledger` (decisions that survive a cut) and `bench.make_entry`.
+A file a stage, those on one idea in a room (`overlap`, `verification`); `pipeline` runs them, `bench` and `ledger` are what they share.
+Others import `ledger` (decisions that survive a cut), `bench.make_entry` and what the rooms name.
 """

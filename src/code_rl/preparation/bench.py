@@ -255,9 +255,11 @@ class Bench:
     ) -> Iterator[Decisions]:
         """The decisions of a stage, with those that its ledger has; a stage that ends well leaves their records and no others.
 
-        A decision depends on the stage's settings, on what the code of `modules` (of ours) says, and on `about` the survivor.
+        A decision depends on the stage's settings, on what the code of `modules` (ours; those of this room without its name) says, and on `about` the survivor.
         """
-        digest = sources_digest(*(name if "." in name else f"code_rl.preparation.{name}" for name in (stage, *modules)))
+        digest = sources_digest(
+            *(name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
+        )
         shared = [stage, digest, *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
         keys = [content_key(shared, *about(survivor)) for survivor in survivors]
         others = [self._whole] if self.shard is not None else self._shards().values()

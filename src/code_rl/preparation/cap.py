@@ -15,7 +15,7 @@ from code_rl.preparation.settings import PrepareConfig
 
 async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Tests within the budgets."""
-    with bench.deciding("cap", (), survivors, on_item, lambda one: (one.entry.digest, one.notes)) as decisions:
+    with bench.deciding("cap", ("cap",), survivors, on_item, lambda one: (one.entry.digest, one.notes)) as decisions:
         return decisions.one_by_one(lambda one: cap_entry(one.entry, one.notes, bench.config))
 
 

@@ -35,7 +35,7 @@ def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
 async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor."""
     config = bench.config
-    modules = ("code_rl.reward",)
+    modules = ("difficulty", "code_rl.reward")
     with bench.deciding("difficulty", modules, survivors, on_item, lambda s: (s.entry.digest, s.notes)) as decisions:
         if decisions.waiting:
             async with _policy(bench) as (policy, sampling):

@@ -8,8 +8,8 @@ from itertools import islice
 
 from code_rl.preparation.bench import INTERACTOR, Bench, Entry, Survivor
 from code_rl.preparation.ledger import Decision, OnItem, drop
+from code_rl.preparation.overlap.text import problem_text, task_text
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.text import problem_text, task_text
 
 _TEXT = r"\b(?:statement|description|problem(?:'s)? text)\b"
 _NO_STATEMENT = re.compile(
@@ -81,7 +81,9 @@ _INTERACTIVE = re.compile(
 
 async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Static filters."""
-    with bench.deciding("filter", ("text",), survivors, on_item, lambda one: (one.entry.digest,)) as decisions:
+    with bench.deciding(
+        "filter", ("filter", "overlap.text"), survivors, on_item, lambda one: (one.entry.digest,)
+    ) as decisions:
         return decisions.one_by_one(lambda one: filter_entry(one.entry, bench.config))
 
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from code_rl.errors import DataError
 from code_rl.preparation.bench import Bench, Survivor, entry_from_json, entry_to_json, make_entry
 from code_rl.preparation.ledger import content_key
-from code_rl.preparation.trials import Listener
+from code_rl.preparation.verification.trials import Listener
 from code_rl.problems.dataset import Dataset, Role, open_dataset
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem

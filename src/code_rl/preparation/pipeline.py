@@ -10,16 +10,16 @@ import chz
 from code_rl.errors import install_command
 from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.cap import run_cap
-from code_rl.preparation.decontaminate import run_decontaminate
-from code_rl.preparation.deduplicate import run_deduplicate
 from code_rl.preparation.difficulty import run_difficulty
 from code_rl.preparation.filter import run_filter
 from code_rl.preparation.ledger import KEEP, MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
 from code_rl.preparation.normalise import normalise
+from code_rl.preparation.overlap.decontaminate import run_decontaminate
+from code_rl.preparation.overlap.deduplicate import run_deduplicate
 from code_rl.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.preparation.settings import skip_note
-from code_rl.preparation.strengthen import run_strengthen, strengthened
-from code_rl.preparation.verify import run_verify
+from code_rl.preparation.verification.strengthen import run_strengthen, strengthened
+from code_rl.preparation.verification.verify import run_verify
 from code_rl.preparation.write import run_write
 
 Stage = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]

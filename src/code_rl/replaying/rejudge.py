@@ -11,9 +11,9 @@ from typing import Any
 from code_rl.concurrency import default_concurrency, together
 from code_rl.objective import Objective
 from code_rl.preparation.bench import make_entry
-from code_rl.preparation.deduplicate import program_shape
 from code_rl.preparation.ledger import Decision, Ledger, content_key
-from code_rl.preparation.strengthen import LEAST_OTHERS, failed, reference_tests
+from code_rl.preparation.overlap.deduplicate import program_shape
+from code_rl.preparation.verification.strengthen import LEAST_OTHERS, failed, reference_tests
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
 from code_rl.reward.verdict import Verdict, VerdictKind

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
-from code_rl.sandbox.embedded.guest import confine, files, wire
+from code_rl.sandbox.embedded.guest import files, wire
+from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.embedded.guest.zygote import READY, REFUSED, SPAWNED
 
 PRELOADED_PACKAGES = ("numpy", "sortedcontainers")
@@ -48,7 +49,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_ROOT = str(Path(confine.__file__).resolve().parents[4])
+_ROOT = str(Path(wire.__file__).resolve().parents[4])
 _BOOT = (
     "import marshal, os, socket, sys; fd = int(sys.argv.pop()); control = socket.socket(fileno=fd); "
     "config = marshal.loads(control.recv(1 << 16)); sys.path.insert(0, config['root']); "

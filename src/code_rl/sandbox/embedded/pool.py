@@ -16,7 +16,8 @@ from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.problems import values
 from code_rl.sandbox.embedded.cgroups import Groups
 from code_rl.sandbox.embedded.conversation import Side, converse
-from code_rl.sandbox.embedded.guest import confine, wire
+from code_rl.sandbox.embedded.guest import wire
+from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.embedded.launcher import PRELOADED_PACKAGES, Zygote
 from code_rl.sandbox.embedded.link import WorkerLink
 from code_rl.sandbox.embedded.outcome import Streams

@@ -18,7 +18,8 @@ import sys
 from typing import NoReturn
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.embedded.guest import confine, cycle, kernel, testrun, wire
+from code_rl.sandbox.embedded.guest import cycle, kernel, testrun, wire
+from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.embedded.guest.supervisor import Supervisor
 
 _PROGRAM = """

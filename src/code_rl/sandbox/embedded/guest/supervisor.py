@@ -18,7 +18,8 @@ import socket
 from typing import NoReturn
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, rootfs, wire
+from code_rl.sandbox.embedded.guest import cycle, files, kernel, wire
+from code_rl.sandbox.embedded.guest.confinement import confine, rootfs
 from code_rl.sandbox.embedded.guest.testrun import BROKEN_EXIT, First, TestRun
 from code_rl.sandbox.embedded.guest.watch import LIMITS, WATCH_AFTER_S
 

@@ -10,7 +10,8 @@ import sys
 from typing import NoReturn
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, wire
+from code_rl.sandbox.embedded.guest import cycle, files, kernel, wire
+from code_rl.sandbox.embedded.guest.confinement import confine
 
 VALUE_FD, _FAULT_FD = 3, 4
 RESERVED = (VALUE_FD, _FAULT_FD)

@@ -14,7 +14,8 @@ import socket
 import struct
 import time
 
-from code_rl.sandbox.embedded.guest import confine, kernel, wire
+from code_rl.sandbox.embedded.guest import kernel, wire
+from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.starvation import Clock, Load, fair_part
 
 WATCH_AFTER_S = 0.25

@@ -14,7 +14,8 @@ import signal
 import socket
 from typing import NoReturn
 
-from code_rl.sandbox.embedded.guest import confine, cycle, files, kernel, supervisor, testrun, watch, wire
+from code_rl.sandbox.embedded.guest import cycle, files, kernel, supervisor, testrun, watch, wire
+from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.starvation import Load
 
 FAILED_EXIT = 98

@@ -18,7 +18,8 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from code_rl.sandbox.embedded.guest import confine, files, kernel, rehearsal, rootfs, supervisor, testrun, worker
+from code_rl.sandbox.embedded.guest import files, kernel, rehearsal, supervisor, testrun, worker
+from code_rl.sandbox.embedded.guest.confinement import confine, rootfs
 from code_rl.sandbox.starvation import Load
 
 _GRACE_S = 2

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
-from code_rl.preparation.text import (
+from code_rl.preparation.overlap.text import (
     Hashes,
     Numbers,
     canonical,
@@ -53,7 +53,7 @@ async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: 
         until.update(survivor.entry.digest.encode())
         return (until.hexdigest(),)
 
-    with bench.deciding("deduplicate", ("text", "code_rl.problems.syntax"), ordered, on_item, about) as decisions:
+    with bench.deciding("deduplicate", ("overlap", "code_rl.problems.syntax"), ordered, on_item, about) as decisions:
         if decisions.waiting:
             found = Deduplicator(bench.config.similarity, lambda entry: bench.store[entry.place])
             for survivor, decision in zip(ordered, decisions.made, strict=False):  # what is known comes first

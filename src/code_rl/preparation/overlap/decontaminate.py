@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from code_rl.errors import DataError
 from code_rl.preparation.bench import Bench, Entry, Survivor
-from code_rl.preparation.deduplicate import MOST_CANDIDATES, SHINGLE, in_series
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.text import (
+from code_rl.preparation.overlap.deduplicate import MOST_CANDIDATES, SHINGLE, in_series
+from code_rl.preparation.overlap.text import (
     PLACEHOLDER,
     Hashes,
     among,
@@ -247,7 +247,7 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
     sets = bench.config.evaluation_sets
     entries = [survivor.entry for survivor in survivors]
     rest = content_key(sets, [exams_fingerprint(name) for name in sets], [entry.digest for entry in entries])
-    modules = ("deduplicate", "text", "code_rl.problems.sources")
+    modules = ("overlap", "code_rl.problems.sources")
     with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
         if decisions.waiting:
             exams = [exam for name in sets for exam in read_exams(name)]

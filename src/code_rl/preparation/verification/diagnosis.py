@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from code_rl.preparation.trials import accepts, reseeded
+from code_rl.preparation.verification.trials import accepts, reseeded
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.values import ValueCodecError, dumps, loads
 from code_rl.reward.submission import program_job

@@ -8,7 +8,8 @@ import socket
 import stat
 from typing import NamedTuple
 
-from code_rl.sandbox.embedded.guest import kernel, landlock, rootfs, seccomp
+from code_rl.sandbox.embedded.guest import kernel
+from code_rl.sandbox.embedded.guest.confinement import landlock, rootfs, seccomp
 
 FULL, LANDLOCK, NONE = "full", "landlock", "none"
 INSIDE_ID = 1000

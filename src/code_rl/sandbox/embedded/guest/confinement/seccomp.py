@@ -10,9 +10,9 @@ import errno
 import signal
 import struct
 
+from code_rl.sandbox.embedded.guest.confinement.rootfs import PROC_FLAGS
+from code_rl.sandbox.embedded.guest.confinement.syscalls import ALLOWED, CONDITIONAL, REFUSED, UNSUPPORTED, numbers
 from code_rl.sandbox.embedded.guest.kernel import MNT_DETACH
-from code_rl.sandbox.embedded.guest.rootfs import PROC_FLAGS
-from code_rl.sandbox.embedded.guest.syscalls import ALLOWED, CONDITIONAL, REFUSED, UNSUPPORTED, numbers
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000

@@ -17,10 +17,18 @@ from typing import Any
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 from code_rl.preparation.bench import Bench, Entry, Survivor
-from code_rl.preparation.diagnosis import diagnose
 from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import Trial, attempt, attempt_at_once, is_unsteady, mutants, reseeded, trivial_pass
+from code_rl.preparation.verification.diagnosis import diagnose
+from code_rl.preparation.verification.trials import (
+    Trial,
+    attempt,
+    attempt_at_once,
+    is_unsteady,
+    mutants,
+    reseeded,
+    trivial_pass,
+)
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
@@ -38,7 +46,7 @@ _NOT_IMPORTED = re.compile(
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
-    modules = ("trials", "diagnosis", "code_rl.reward")
+    modules = ("verification", "code_rl.reward")
 
     def about(survivor: Survivor) -> Sequence[object]:
         return survivor.entry.digest, survivor.entry.stated_checker

@@ -20,12 +20,12 @@ from code_rl.concurrency import default_concurrency
 from code_rl.errors import SandboxError
 from code_rl.preparation.bench import Bench, Survivor, measure
 from code_rl.preparation.cap import spread
-from code_rl.preparation.deduplicate import program_shape
-from code_rl.preparation.inputs import conditioned, mutated, mutated_texts
 from code_rl.preparation.ledger import Decision, OnItem, drop
+from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.trials import accepts, reseeded
-from code_rl.preparation.verify import mutants_of, wrong_solutions
+from code_rl.preparation.verification.inputs import conditioned, mutated, mutated_texts
+from code_rl.preparation.verification.trials import accepts, reseeded
+from code_rl.preparation.verification.verify import mutants_of, wrong_solutions
 from code_rl.problems.native import test_to_json
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.values import ValueCodecError, loads
@@ -55,7 +55,7 @@ class Agreed:
 
 async def run_strengthen(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor: a problem that a known wrong solution passes even then, or whose tests stay weak, goes."""
-    modules = ("inputs", "trials", "verify", "deduplicate", "code_rl.reward")
+    modules = ("verification", "overlap.deduplicate", "cap", "code_rl.reward")
 
     def about(survivor: Survivor) -> Sequence[object]:
         return survivor.entry.digest, survivor.card.get("reference"), survivor.notes

@@ -1,0 +1,4 @@
+"""Stages that run programs: does the reference pass its tests (`verify`, `diagnosis` of those that fail), do the tests tell (`strengthen`).
+
+`trials` runs a program and changes it, `inputs` changes a test's input; `replaying.rejudge` takes from `strengthen` what makes new tests.
+"""
