@@ -9,9 +9,9 @@ from pathlib import Path
 
 import chz
 
-from code_rl.algorithm import metrics
 from code_rl.algorithm.advantages import ESTIMATORS
 from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES
+from code_rl.algorithm.metrics import METRICS
 from code_rl.backends.places import BackendKind
 from code_rl.cli import VERBS
 from code_rl.config import FACTS, RECIPES
@@ -38,7 +38,7 @@ def pages() -> dict[Path, str]:
     parts = {"losses": losses_table(), "rewards": rewards_table(), "advantages": advantages_table()}
     return {
         DOCS / "settings.md": "\n".join([HEAD, *map(verb_section, VERBS), recipes_section()]).rstrip() + "\n",
-        DOCS / "metrics.md": f"{METRICS_HEAD}\n{metrics.table()}\n",
+        DOCS / "metrics.md": f"{METRICS_HEAD}\n{metrics_table()}\n",
         DOCS / "backends.md": filled(DOCS / "backends.md", {"settings": backend_table()}),
         DOCS / "grpo-plus.md": filled(DOCS / "grpo-plus.md", parts),
     }
@@ -52,6 +52,12 @@ def filled(page: Path, parts: Mapping[str, str]) -> str:
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}\n{part}\n{end}{rest.partition(end)[2]}"
     return text
+
+
+def metrics_table() -> str:
+    """The columns of `metrics.jsonl`."""
+    rows = [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in METRICS]
+    return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])
 
 
 def losses_table() -> str:

@@ -73,10 +73,9 @@ async def examples_by_micro_batch(
     """r, A and the examples of each micro-batch of one substep, once its trajectories are judged, and whether it is the last."""
     each = run.config.num_minibatches
     for number, places in enumerate(batch.micro_batches(substep, run.config.num_substeps, each), 1):
-        groups = await batch.groups(places)
-        credited = [[(group, credit(group, run.objective)) for group in attempts] for attempts in groups]
-        examples = [example for attempts in credited for pair in attempts for example in examples_of(*pair)]
-        learned.credited += [pair for attempts in credited for pair in attempts]
+        credited = [credit(group, run.objective) for group in await batch.groups(places)]
+        examples = [example for each in credited for example in examples_of(each)]
+        learned.credited += credited
         run.recorder.credited(batch.step, substep, places.start, credited, examples)
         yield examples, number == each
 
@@ -96,7 +95,7 @@ def credit(group: Group, objective: Objective) -> Credit:
     advantages_G = compute_advantages(only(counted_G, rewards_G), objective.estimator)
     advantages_G = only([reason is None for reason in reasons_G], advantages_G)
     skipped = should_skip(compute_advantages(only(counted_G, unshaped_G))) or should_skip(advantages_G)
-    return Credit(tuple(rewards_G), tuple(advantages_G), tuple(reasons_G), skipped)
+    return Credit(group, tuple(rewards_G), tuple(advantages_G), tuple(reasons_G), skipped)
 
 
 def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[float | None]:
@@ -104,12 +103,12 @@ def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[flo
     return [value if wanted else None for wanted, value in zip(wanted_G, values_G, strict=True)]
 
 
-def examples_of(group: Group, credit: Credit) -> list[Example]:
+def examples_of(credit: Credit) -> list[Example]:
     """The datums of one group: one for each segment of its trajectories, none for those that are masked or of a group that is skipped."""
     return [
-        Example(make_datum(each.tokens, each.sampled_logprobs, each.prompt_length, advantage), each.sampled)
+        Example(make_datum(*each, len(each.tokens) - len(each.logprobs), advantage), each)
         for index, advantage in credit.trained
-        for each in segments(group.trajectories[index].turns)
+        for each in segments(credit.group.trajectories[index].turns)
     ]
 
 
@@ -133,7 +132,7 @@ async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
     """The base model's log-probability of each example's sampled tokens."""
     assert run.reference is not None
     temperature = run.objective.temperature
-    answers = await together(logprobs_of(run.reference, example.tokens, temperature) for example in examples)
+    answers = await together(logprobs_of(run.reference, example.segment.tokens, temperature) for example in examples)
     return [
         [logprobs[at + 1] or 0.0 for at in example.sampled] for example, logprobs in zip(examples, answers, strict=True)
     ]

@@ -12,6 +12,7 @@ from code_rl.config import Config, loss_config
 from code_rl.environments import Environment, get_environment
 from code_rl.rewards import Reward, get_reward
 from code_rl.rollouts.sample import Sampling
+from code_rl.rollouts.trajectory import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,12 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """One group's shaped rewards_G (None without a verdict), advantages_G (None where masked) and mask_reasons_G (None where not).
+    """A group with its shaped rewards_G (None without a verdict), advantages_G (None where masked) and mask_reasons_G (None where not).
 
     `skipped`: nothing of it is trained on.
     """
 
+    group: Group
     rewards_G: tuple[float | None, ...]
     advantages_G: tuple[float | None, ...]
     mask_reasons_G: tuple[str | None, ...]
@@ -44,9 +46,13 @@ class Credit:
 
     @property
     def trained(self) -> list[tuple[int, float]]:
-        """Which members are trained on, in order, with their advantages."""
+        """Which members are trained on, in order, with their advantages. One without a sampled token is not."""
         advantages = [] if self.skipped else self.advantages_G
-        return [(index, advantage) for index, advantage in enumerate(advantages) if advantage is not None]
+        return [
+            (index, advantage)
+            for index, advantage in enumerate(advantages)
+            if advantage is not None and self.group.trajectories[index].length
+        ]
 
 
 def objective_of(config: Config) -> Objective:

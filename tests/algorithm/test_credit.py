@@ -131,7 +131,7 @@ def test_without_cut_completions_every_overlong_rule_is_the_same(values):
 
 def test_examples_carry_the_logprobs_that_made_them():
     group = group_of([trajectory(reward=1.0), trajectory(reward=0.0), trajectory(reward=None)])
-    examples = examples_of(group, credit(group, objective()))
+    examples = examples_of(credit(group, objective()))
     assert len(examples) == 2
     for example, member in zip(examples, group.trajectories, strict=False):
         assert example.array("logprobs")[example.sampled].tolist() == pytest.approx(member.logprobs)
@@ -143,7 +143,7 @@ def examples_with_gap(ratios, advantages) -> tuple[list[Any], list[Any]]:
     for ratio_T, reward in zip(ratios, advantages, strict=True):
         member = trajectory(reward=reward, length=len(ratio_T))
         group = group_of([member, trajectory(reward=0.5 - reward, length=1)])
-        example = examples_of(group, credit(group, objective()))[0]
+        example = examples_of(credit(group, objective()))[0]
         now_T = example.array("logprobs").astype(np.float64)
         now_T[example.sampled] += np.log(ratio_T)
         examples.append(example)
@@ -196,7 +196,7 @@ def test_clip_higher_frees_rising_tokens_and_nothing_else():
 
 def test_kl_term_lowers_tokens_that_left_the_reference_and_keeps_the_mean_advantage():
     group = group_of([trajectory(reward=1.0, length=4), trajectory(reward=0.0, length=4)])
-    examples = examples_of(group, credit(group, objective()))
+    examples = examples_of(credit(group, objective()))
     reference = [
         [lp - gap for lp, gap in zip(c.logprobs, (0.4, 0.0, 0.0, 0.0), strict=True)] for c in group.trajectories
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +10,15 @@ from code_rl.config import make_config
 from code_rl.errors import ConfigError
 from code_rl.problems.load import with_tests, within_difficulty
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.rollouts.lengths import ContextSchedule, StepFacts, parse_schedule
+from code_rl.rollouts.lengths import ContextSchedule, Metrics, parse_schedule
 from tests.kinds import each_is
 
 
-def limits(schedule: ContextSchedule, facts: list[StepFacts], steps: int) -> list[int]:
+def shown(truncated: float | None, correct: float | None) -> Metrics:
+    return {"truncated_rate": truncated, "mean_correct": correct}
+
+
+def limits(schedule: ContextSchedule, facts: list[Metrics], steps: int) -> list[int]:
     return [schedule.stages[schedule.stage(step, facts)].max_tokens for step in range(steps)]
 
 
@@ -27,37 +29,37 @@ def test_stages_begin_at_their_steps():
 
 
 def test_truncation_above_the_share_over_the_window_begins_the_next_stage():
-    facts = [StepFacts(share, 0.5) for share in (0.1, 0.3, 0.3, 0.3, 0.3, 0.3)]
+    facts = [shown(share, 0.5) for share in (0.1, 0.3, 0.3, 0.3, 0.3, 0.3)]
     schedule = ContextSchedule(parse_schedule("0:16,truncated>0.2:32,truncated>0.2:64"), window=2)
     assert limits(schedule, facts, 7) == [16, 16, 16, 32, 32, 64, 64]
 
 
 def test_a_plateau_needs_two_windows_without_a_rise():
-    facts = [StepFacts(0.0, correct) for correct in (0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.9)]
+    facts = [shown(0.0, correct) for correct in (0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.9)]
     schedule = ContextSchedule(parse_schedule("0:16,plateau:32"), window=2)
     assert limits(schedule, facts, 8) == [16] * 6 + [32] * 2
 
 
 @pytest.mark.parametrize("criterion", ["plateau", "truncated>0.2"])
 def test_a_stage_begins_at_its_step_also_behind_a_criterion_that_is_not_met(criterion):
-    rising = [StepFacts(0.0, step / 10) for step in range(8)]
+    rising = [shown(0.0, step / 10) for step in range(8)]
     schedule = ContextSchedule(parse_schedule(f"0:16,{criterion}:32,4:64"), window=1)
     assert limits(schedule, rising, 8) == [16] * 4 + [64] * 4
 
 
 def test_a_criterion_that_is_met_in_time_begins_its_stage_before_the_step_behind_it():
     schedule = ContextSchedule(parse_schedule("0:16,truncated>0.2:32,4:64,truncated>0.2:128"), window=2)
-    assert limits(schedule, [StepFacts(0.5, 0.5)] * 8, 8) == [16, 16, 32, 32, 64, 64, 128, 128]
+    assert limits(schedule, [shown(0.5, 0.5)] * 8, 8) == [16, 16, 32, 32, 64, 64, 128, 128]
 
 
 def test_steps_without_a_verdict_meet_no_criterion():
-    facts = [StepFacts(math.nan, math.nan)] * 8
+    facts = [shown(None, None)] * 8
     for criterion in ("plateau", "truncated>0"):
         schedule = ContextSchedule(parse_schedule(f"0:16,{criterion}:32"), window=1)
         assert limits(schedule, facts, 9) == [16] * 9
 
 
-facts_of = st.lists(st.builds(StepFacts, st.floats(0, 1), st.floats(0, 1)), min_size=12, max_size=12)
+facts_of = st.lists(st.builds(shown, st.floats(0, 1), st.floats(0, 1)), min_size=12, max_size=12)
 texts = st.sampled_from(["0:16,truncated>0.5:32,plateau:64", "0:16,3:32,truncated>0.4:64", "0:16,plateau:32,9:64"])
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.algorithm.datums import make_datum, segments
+from code_rl.algorithm.datums import Example, make_datum, segments
 from code_rl.environments import Repair, get_environment
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem, StdinTest
@@ -105,17 +105,17 @@ def test_a_prompt_that_fills_the_context_gets_empty_answers():
 def test_turns_that_extend_each_other_are_one_datum_in_which_only_the_policy_is_trained():
     (trajectory,) = roll_out(policy(Scripted([WRONG, RIGHT]))).trajectories
     (segment,) = segments(trajectory.turns)
-    datum = make_datum(segment.tokens, segment.sampled_logprobs, segment.prompt_length, 1.0)
+    datum = make_datum(*segment, len(segment.tokens) - len(segment.logprobs), 1.0)
     advantages = datum.loss_fn_inputs["advantages"].to_numpy()
     targets = datum.loss_fn_inputs["target_tokens"].to_numpy()
     said = "".join(map(chr, targets[advantages == 1.0]))
     assert said == f"{WRONG}\0{RIGHT}\0"
-    assert np.flatnonzero(advantages).tolist() == segment.sampled.tolist()
+    assert np.flatnonzero(advantages).tolist() == Example(datum, segment).sampled.tolist()
 
 
 def test_turns_that_rewrite_what_came_before_are_several_datums():
     (trajectory,) = roll_out(policy(Scripted([WRONG, RIGHT]), keeps=False)).trajectories
-    assert [len(each.sampled_logprobs) for each in segments(trajectory.turns)] == [len(WRONG) + 1, len(RIGHT) + 1]
+    assert [len(each.logprobs) for each in segments(trajectory.turns)] == [len(WRONG) + 1, len(RIGHT) + 1]
 
 
 @pytest.mark.parametrize("request_per", ["group", "completion"])

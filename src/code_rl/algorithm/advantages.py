@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from code_rl.errors import ConfigError
 from code_rl.registry import blaming, find
@@ -27,10 +26,7 @@ def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | N
     require_finite(known, "reward")
     advantages = mean(known)
     if estimator is not None and not should_skip(advantages):
-        with blaming(
-            "advantage",
-            estimator.name if isinstance(estimator, _Own) else getattr(estimator, "__qualname__", repr(estimator)),
-        ):
+        with blaming("advantage", getattr(estimator, "__qualname__", repr(estimator))):
             advantages = [float(advantage) for advantage in estimator(known)]
             require_finite(advantages, "advantage")
             if len(advantages) != len(known):
@@ -84,18 +80,14 @@ def get_estimator(name: str) -> Estimator:
     found = find("advantage", name, ESTIMATORS)
     if not callable(found):
         raise ConfigError(f"advantage={name} is not callable; it must be a function from rewards to advantages")
-    return found if name in ESTIMATORS else _Own(name, found)
+    if name in ESTIMATORS:
+        return found
 
+    def named(rewards_G: list[float]) -> list[float]:
+        return found(rewards_G)
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """An estimator of the user's, under the name that was written."""
-
-    name: str
-    estimate: Estimator
-
-    def __call__(self, rewards_G: list[float]) -> list[float]:
-        return self.estimate(rewards_G)
+    named.__qualname__ = name
+    return named
 
 
 def require_finite(values: Sequence[float], what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +26,25 @@ Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
 
+class Segment(NamedTuple):
+    """Tokens that make one example: a prompt, then one of `logprobs` each, None where the policy did not write."""
+
+    tokens: list[int]
+    logprobs: list[float | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A datum, and which of its targets the policy sampled."""
+    """A datum, and the segment that it was made of."""
 
     datum: tinker.types.Datum
-    sampled: Ints
+    segment: Segment
 
     @property
-    def tokens(self) -> list[int]:
-        """The whole sequence, inputs and last target."""
-        return [*self.datum.model_input.to_ints(), int(self.array("target_tokens")[-1])]
+    def sampled(self) -> Ints:
+        """Which targets the policy sampled."""
+        tokens, logprobs = self.segment
+        return np.flatnonzero([False] * (len(tokens) - 1 - len(logprobs)) + [each is not None for each in logprobs])
 
     def array(self, name: str) -> Floats:
         """A field of the datum, [T − 1]."""
@@ -48,26 +56,7 @@ class Example:
         from tinker import types
 
         inputs = {**self.datum.loss_fn_inputs, "advantages": types.TensorData.from_numpy(advantages)}
-        return Example(types.Datum(model_input=self.datum.model_input, loss_fn_inputs=inputs), self.sampled)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Tokens that make one example: a prompt, then one of `sampled_logprobs` each, None where the policy did not write."""
-
-    tokens: list[int]
-    sampled_logprobs: list[float | None]
-
-    @property
-    def prompt_length(self) -> int:
-        """Tokens before the first that was sampled."""
-        return len(self.tokens) - len(self.sampled_logprobs)
-
-    @property
-    def sampled(self) -> Ints:
-        """Which targets the policy sampled."""
-        written = (i for i, logprob in enumerate(self.sampled_logprobs, self.prompt_length - 1) if logprob is not None)
-        return np.fromiter(written, dtype=np.int64)
+        return Example(types.Datum(model_input=self.datum.model_input, loss_fn_inputs=inputs), self.segment)
 
 
 def segments(turns: Sequence[Turn]) -> list[Segment]:
@@ -79,11 +68,11 @@ def segments(turns: Sequence[Turn]) -> list[Segment]:
     for turn in turns:
         if not turn.tokens:
             continue
-        prompt, before = list(turn.prompt_tokens), list[float | None]()
+        prompt, written = list(turn.prompt_tokens), list[float | None]()
         if found and prompt[: len(found[-1].tokens)] == found[-1].tokens:
-            last = found.pop()
-            before = [*last.sampled_logprobs, *[None] * (len(prompt) - len(last.tokens))]
-        found.append(Segment([*prompt, *turn.tokens], [*before, *turn.logprobs]))
+            tokens, written = found.pop()
+            written = written + [None] * (len(prompt) - len(tokens))
+        found.append(Segment([*prompt, *turn.tokens], [*written, *turn.logprobs]))
     return found
 
 

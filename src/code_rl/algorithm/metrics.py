@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ from code_rl.algorithm.datums import Example, Floats
 from code_rl.algorithm.losses import Loss, loss_settings
 
 if TYPE_CHECKING:
-    from code_rl.objective import Credit, Objective
-    from code_rl.rollouts.batches import Batch, Learned
-    from code_rl.rollouts.trajectory import Group
+    from code_rl.objective import Objective
+    from code_rl.rollouts.batches import Learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +84,15 @@ METRICS = (
 # fmt: on
 
 
-def step_metrics(step: int, places: int, learned: Learned, objective: Objective) -> dict[str, Any]:
-    """What one batch of so many `places` showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error`
+def step_metrics(step: int, learned: Learned, objective: Objective) -> dict[str, Any]:
+    """What one batch showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error`
     and `verdicts/checker_error`."""
-    groups, credited = [group for group, _ in learned.credited], [credit for _, credit in learned.credited]
+    credited, groups = learned.credited, [credit.group for credit in learned.credited]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
     masked = Counter(reason for credit in credited for reason in credit.mask_reasons_G if reason is not None)
+    tokens_trained = sum(len(example.datum.model_input.to_ints()) for example in learned.examples)
+    ages = Counter(step - credit.group.policy_step for credit in credited for _ in credit.trained)
     sampled_logprobs = [logprob for each in done for logprob in each.logprobs]
     metrics = {
         "mean_reward": mean([reward for credit in credited for reward in credit.rewards_G if reward is not None]),
@@ -100,17 +100,19 @@ def step_metrics(step: int, places: int, learned: Learned, objective: Objective)
         "format_rate": mean([float(each.format_ok) for each in done]),
         "groups_skipped": sum(credit.skipped for credit in credited),
         "groups_total": len(groups),
-        "groups_refilled": len(groups) - places,
+        "groups_refilled": sum(group.attempt > 0 for group in groups),
         "n_datums": len(learned.examples),
         **loss_metrics(learned.examples, learned.trained_logprobs, objective.loss, objective.loss_config),
         "entropy": -math.fsum(sampled_logprobs) / len(sampled_logprobs) if sampled_logprobs else None,
         "truncated_rate": mean([float(each.truncated) for each in done]),
         "tokens/prompt": sum(len(group.prompt_tokens) for group in groups),
         "tokens/completion": sum(each.length for each in done),
-        **billed_tokens(groups, learned),
+        "tokens/prefill": sum(each.prefilled for each in done) + (tokens_trained if learned.divergences else 0),
+        "tokens/train": tokens_trained,
         **{f"verdicts/{kind}": count for kind, count in sorted(verdicts.items())},
         **{f"masked/{reason}": count for reason, count in sorted(masked.items())},
-        **staleness(step, learned.credited),
+        **{f"staleness/{age}": count for age, count in sorted(ages.items())},
+        **({"staleness/mean": sum(age * count for age, count in ages.items()) / ages.total()} if ages else {}),
     }
     norms = [
         float(value)
@@ -145,45 +147,6 @@ def loss_metrics(
     gap = np.concatenate(gaps).astype(np.float64)
     values = [total / gap.size, float(-gap.mean()), float(np.exp(gap).mean()), float(np.abs(np.expm1(gap)).max())]
     return dict(zip(names, [*values, *([held_back / gap.size] if loss.held_back else [])], strict=True))
-
-
-def billed_tokens(groups: Sequence[Group], learned: Learned) -> dict[str, int]:
-    """Tokens prefilled (a prompt once per answer, and what a reference model read) and trained on."""
-    trained = sum(len(example.datum.model_input.to_ints()) for example in learned.examples)
-    prefilled = sum(trajectory.prefilled for group in groups for trajectory in group.trajectories)
-    return {"tokens/prefill": prefilled + (trained if learned.divergences else 0), "tokens/train": trained}
-
-
-def staleness(step: int, credited: Sequence[tuple[Group, Credit]]) -> dict[str, float]:
-    """By how many training steps the weights that sampled each trajectory trained on were older than those that were trained: a histogram."""
-    ages: Counter[int] = Counter()
-    for group, credit in credited:
-        trained = sum(group.trajectories[index].length > 0 for index, _ in credit.trained)
-        ages[step - group.policy_step] += trained
-    ages = +ages
-    histogram: dict[str, float] = {f"staleness/{age}": count for age, count in sorted(ages.items())}
-    if ages:
-        histogram["staleness/mean"] = sum(age * count for age, count in ages.items()) / ages.total()
-    return histogram
-
-
-def stage_times(batch: Batch, credited: Sequence[tuple[Group, Credit]], started: float) -> dict[str, float]:
-    """Seconds per stage of a step that began at `started` and ends now. Judging begins as completions arrive."""
-    ended = time.perf_counter()
-    sample = max((group.sample_s for group, _ in credited), default=0.0)
-    return {
-        "time/sample": sample,
-        "time/score": max(batch.scored - batch.started - sample, 0.0),
-        "time/train": ended - max(batch.scored, started),
-        "time/wait": max(batch.scored - started, 0.0),
-        "time/step": ended - started,
-    }
-
-
-def table() -> str:
-    """The metrics as Markdown."""
-    rows = [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in METRICS]
-    return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -112,7 +112,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
     judged_by = sources_digest("code_rl.reward")
 
     def key_of(each: Completion) -> str | None:
-        recorded = each.line.group.problem
+        recorded = each.credit.group.problem
         name = recorded.id
         if name not in digests:
             problem, met[name] = find(recorded), recorded
@@ -129,7 +129,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
             key = key_of(each)
             if key in asked:
                 asked.remove(key)
-                yield Program(each.line.group.problem.id, "", each.trajectory.last.code), str(key)
+                yield Program(each.credit.group.problem.id, "", each.trajectory.last.code), str(key)
 
     tally, view = Tally(), JudgingView(len(asked))
     with VerdictLog(out, ("step", "group", "attempt", "completion", "problem_id")) as log:
@@ -156,10 +156,10 @@ class Tally:
     def take(self, each: Completion, row: dict[str, Any]) -> dict[str, Any]:
         """Count a row, and give it back."""
         self.unjudged += row["verdict"] is not None and VerdictKind(row["verdict"]).ours
-        self.counts[each.line.step, "datums"] += row["trained"]
+        self.counts[each.step, "datums"] += row["trained"]
         if row["changed"]:
             fate = "fell" if (row["reward_now"] or 0) < (row["reward"] or 0) else "rose"
-            self.counts[each.line.step, fate if row["trained"] else "untrained"] += 1
+            self.counts[each.step, fate if row["trained"] else "untrained"] += 1
             if row["trained"]:
                 self.changed.append(f"{each.where}: {row['problem_id']}, {row['was']} → {row['verdict']}")
         return row

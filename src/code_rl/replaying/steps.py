@@ -22,7 +22,7 @@ from code_rl.loop import credit, examples_of
 from code_rl.objective import Credit, Objective, objective_of
 from code_rl.rollouts.batches import Learned
 from code_rl.runs.journal import Logprobs
-from code_rl.runs.recording import UNREADABLE, RecordedGroup, RecordedStep, Recording
+from code_rl.runs.recording import UNREADABLE, RecordedStep, Recording
 
 Member = tuple[int, int, int, int]
 """Place in the batch, attempt, index in the group, number of the segment."""
@@ -39,7 +39,7 @@ class ReplayedStep:
     so that their ratio is taken as 1."""
 
     recorded: RecordedStep
-    credited: list[tuple[RecordedGroup, Credit]]
+    credited: list[Credit]
     metrics: Mapping[str, Any]
     assumed: int
 
@@ -57,14 +57,14 @@ def replay_steps(recording: Recording, config: Config) -> Iterator[ReplayedStep]
 def _replayed(step: RecordedStep, recording: Recording, objective: Objective) -> ReplayedStep:
     _refuse_buffer(step, objective)
     answers = _by_member(step, recording)
-    credited = [(line, credit(line.group, objective)) for line in step.groups]
-    learned = Learned(credited=[(line.group, each) for line, each in credited])
+    credited = [credit(recorded.group, objective) for recorded in step.groups]
+    learned = Learned(credited)
     assumed = 0
     size = recording.shape.prompts // recording.config.num_substeps
     for first in range(0, recording.shape.prompts, size):
-        part = [pair for pair in credited if first <= pair[0].place < first + size]
-        named = [pair for line, each in part for pair in _examples(line, each)]
-        members, examples = [member for member, _ in named], [example for _, example in named]
+        part = [each for each in credited if first <= each.group.place < first + size]
+        members = [member for each in part for member, _ in _members(each)]
+        examples = [example for each in part for example in examples_of(each)]
         if objective.kl_coef and examples:
             reference = [_reference(answers, member, step.step, objective) for member in members]
             examples, divergence = penalise_kl(
@@ -76,14 +76,14 @@ def _replayed(step: RecordedStep, recording: Recording, objective: Objective) ->
             assumed += known is None
             learned.trained_logprobs.append(_trainer_logprobs(example, known[0] if known else None))
         learned.examples += examples
-    metrics = step_metrics(step.step, recording.shape.prompts, learned, objective) | _limits(step)
+    metrics = step_metrics(step.step, learned, objective) | _limits(step)
     return ReplayedStep(step, credited, metrics, assumed)
 
 
 def _limits(step: RecordedStep) -> dict[str, int]:
     """What a step's sampling was bounded by, as it was recorded."""
     recorded, sampled = step.metrics or {}, step.sampled or {}
-    longest = max((line.group.max_tokens for line in step.groups), default=0)
+    longest = max((recorded.group.max_tokens for recorded in step.groups), default=0)
     limit = sampled.get("max_tokens", recorded.get("max_tokens", longest))
     return {"max_tokens": limit, "stage": recorded.get("stage", 0)}
 
@@ -91,7 +91,7 @@ def _limits(step: RecordedStep) -> dict[str, int]:
 def _refuse_buffer(step: RecordedStep, objective: Objective) -> None:
     """Raise ConfigError where a group was sampled under a limit that the penalty's buffer would fill."""
     buffer = objective.shaping.buffer
-    for group in [line.group for line in step.groups]:
+    for group in [recorded.group for recorded in step.groups]:
         if 0 < group.max_tokens <= buffer:
             raise ConfigError(
                 f"overlong_buffer={buffer} is not below {group.max_tokens}, the token limit that problem {group.problem.id!r} had at step "
@@ -99,23 +99,21 @@ def _refuse_buffer(step: RecordedStep, objective: Objective) -> None:
             )
 
 
-def _examples(line: RecordedGroup, each: Credit) -> list[tuple[Member, Example]]:
-    """The examples of one group, each with its member and its number among that member's."""
-    counts = [len(segments(trajectory.turns)) for trajectory in line.group.trajectories]
-    members = [(line.place, line.attempt, index, n) for index, _ in each.trained for n in range(counts[index])]
-    return list(zip(members, examples_of(line.group, each), strict=True))
+def _members(credit: Credit) -> list[tuple[Member, int]]:
+    """What each example of a group is of, and how many of its targets were sampled."""
+    group = credit.group
+    return [
+        ((group.place, group.attempt, index, number), sum(logprob is not None for logprob in logprobs))
+        for index, _ in credit.trained
+        for number, (_, logprobs) in enumerate(segments(group.trajectories[index].turns))
+    ]
 
 
 def _by_member(step: RecordedStep, recording: Recording) -> dict[Member, tuple[Logprobs, Logprobs | None]]:
     """Recorded answers by member; empty when the step's were not recorded."""
     if step.answers is None:
         return {}
-    parts = [
-        ((line.place, line.attempt, index, number), len(segment.sampled))
-        for line in step.groups
-        for index in line.trained_on
-        for number, segment in enumerate(segments(line.group.trajectories[index].turns))
-    ]
+    parts = [part for recorded in step.groups for part in _members(recorded)]
     members, lengths = [member for member, _ in parts], [length for _, length in parts]
     logprobs, reference = step.answers
     wrong = [each for each in (logprobs, reference or logprobs) if [len(answer) for answer in each] != lengths]
@@ -149,8 +147,8 @@ def _trainer_logprobs(example: Example, answered: Logprobs | None) -> Logprobs:
 
 def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
     """One sentence per difference."""
-    for line, credited in step.credited:
-        yield from _credit_differences(line, credited)
+    for recorded, credited in zip(step.recorded.groups, step.credited, strict=True):
+        yield from _credit_differences(recorded, credited)
     yield from _place_differences(step, recording)
     if step.recorded.sampled is not None:
         yield from _decision_differences(step, step.recorded.sampled)
@@ -160,8 +158,8 @@ def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
         recording.notices.append(f"step {step.recorded.step} was cut before its metrics were logged")
 
 
-def _credit_differences(line: RecordedGroup, credited: Credit) -> Iterator[str]:
-    where, recorded = line.where, line.credit
+def _credit_differences(recorded: Credit, credited: Credit) -> Iterator[str]:
+    where = recorded.group.where
     for name, was, now in (
         ("reward", recorded.rewards_G, credited.rewards_G),
         ("advantage", recorded.advantages_G, credited.advantages_G),
@@ -170,7 +168,7 @@ def _credit_differences(line: RecordedGroup, credited: Credit) -> Iterator[str]:
         for index, (before, after) in enumerate(zip(was, now, strict=True)):
             if before != after:
                 yield f"{where} completion {index}: {name} {before} is recorded, {after} follows from its verdict"
-    for index, trajectory in enumerate(line.group.trajectories):
+    for index, trajectory in enumerate(recorded.group.trajectories):
         if trajectory.format_ok == (trajectory.verdict.kind == "no_code"):
             block = "a" if trajectory.format_ok else "no"
             yield f"{where} completion {index}: its text has {block} fenced block, its verdict is {trajectory.verdict.kind}"
@@ -181,11 +179,11 @@ def _credit_differences(line: RecordedGroup, credited: Credit) -> Iterator[str]:
 def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
     """Every place of the batch is there once, from attempt 0 on without a gap, with all its completions."""
     attempts: dict[int, list[int]] = {}
-    for line in step.recorded.groups:
-        attempts.setdefault(line.place, []).append(line.attempt)
-        count = len(line.group.trajectories)
+    for group in [recorded.group for recorded in step.recorded.groups]:
+        attempts.setdefault(group.place, []).append(group.attempt)
+        count = len(group.trajectories)
         if count != recording.shape.samples_per_prompt:
-            yield f"group {line.place} has {count} completions instead of {recording.shape.samples_per_prompt}"
+            yield f"group {group.place} has {count} completions instead of {recording.shape.samples_per_prompt}"
     for place, found in sorted(attempts.items()):
         if found != list(range(len(found))):
             yield f"group {place} is recorded as attempts {found}"
@@ -201,11 +199,11 @@ def _decision_differences(step: ReplayedStep, sampled: Mapping[str, Any]) -> Ite
     problems = list(sampled.get("problems") or [])
     for place, problem in (sampled.get("instead") or {}).items():
         problems[int(place)] = problem
-    for line in step.recorded.groups:
-        if line.attempt == 0 and line.place < len(problems) and line.group.problem.id != problems[line.place]:
-            yield f"group {line.place} is of problem {line.group.problem.id}, the journal decided on {problems[line.place]}"
-        if "policy_step" in sampled and line.group.policy_step != sampled["policy_step"]:
-            yield f"group {line.place} was sampled at step {line.group.policy_step}, the journal decided on {sampled['policy_step']}"
+    for group in [recorded.group for recorded in step.recorded.groups]:
+        if group.attempt == 0 and group.place < len(problems) and group.problem.id != problems[group.place]:
+            yield f"group {group.place} is of problem {group.problem.id}, the journal decided on {problems[group.place]}"
+        if "policy_step" in sampled and group.policy_step != sampled["policy_step"]:
+            yield f"group {group.place} was sampled at step {group.policy_step}, the journal decided on {sampled['policy_step']}"
 
 
 def _metric_differences(step: ReplayedStep, recorded: Mapping[str, Any]) -> Iterator[str]:

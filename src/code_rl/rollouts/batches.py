@@ -11,6 +11,7 @@ up to s + K − 1, sampled from weights that no longer exist, are there too: so 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -18,14 +19,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from code_rl.algorithm.datums import Example, Floats
-from code_rl.algorithm.metrics import stage_times, step_metrics
+from code_rl.algorithm.metrics import step_metrics
 from code_rl.backends.connect import ready
 from code_rl.budget import Tokens, worst_batch, worst_evaluation
 from code_rl.concurrency import SideWork, abandon, results
 from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
 from code_rl.objective import Credit
 from code_rl.rollouts.choice import Chosen
-from code_rl.rollouts.lengths import StepFacts
 from code_rl.rollouts.sample import Policy, Sampling
 from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
@@ -37,12 +37,12 @@ logger = logging.getLogger("code_rl")
 
 @dataclass(slots=True)
 class Learned:
-    """One batch after training: its groups with their credit, the examples made from them, and what was said of those.
+    """One batch after training: its groups with their advantages, the examples made from them, and what was said of those.
 
     `trained_logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
     """
 
-    credited: list[tuple[Group, Credit]] = field(default_factory=list)
+    credited: list[Credit] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     submitted: list[Any] = field(default_factory=list)
     trained_logprobs: list[Floats] = field(default_factory=list)
@@ -87,9 +87,21 @@ class Batch:
         size = len(self.places) // (substeps * each)
         return [range(first * size, (first + 1) * size) for first in range(substep * each, (substep + 1) * each)]
 
-    async def groups(self, places: range) -> list[list[Group]]:
-        """Wait for these places; in their order, whichever is judged first."""
-        return await results(self.places[places.start : places.stop])
+    def times(self, asked_for: float) -> dict[str, float]:
+        """Seconds per stage of a step for which it was asked at `asked_for` and which ends now. Judging begins as completions arrive."""
+        ended = time.perf_counter()
+        sample = max(group.sample_s for place in self.places for group in place.result())
+        return {
+            "time/sample": sample,
+            "time/score": max(self.scored - self.started - sample, 0.0),
+            "time/train": ended - max(self.scored, asked_for),
+            "time/wait": max(self.scored - asked_for, 0.0),
+            "time/step": ended - asked_for,
+        }
+
+    async def groups(self, places: range) -> list[Group]:
+        """Wait for these places; their groups in order, whichever is judged first."""
+        return list(itertools.chain(*await results(self.places[places.start : places.stop])))
 
 
 class Batches:
@@ -101,7 +113,7 @@ class Batches:
     def __init__(self, run: Run) -> None:
         self._run = run
         logged = read_metrics(run.recorder.log_path)
-        self._facts = [StepFacts.of(record) for record in logged if 0 <= record["step"] < run.first_step]
+        self._logged = [record for record in logged if 0 <= record["step"] < run.first_step]
         self._batches: dict[int, Batch] = {}
         self._next = run.first_step
         self._side = SideWork(waits=run.config.max_steps_off_policy == 0)
@@ -142,15 +154,15 @@ class Batches:
         run, step = self._run, batch.step
         retries, self._retries = self._retries, retries_of(run.executor)
         metrics = {
-            **step_metrics(step, len(batch.places), learned, run.objective),
+            **step_metrics(step, learned, run.objective),
             **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
             "max_tokens": batch.max_tokens,
             "stage": batch.stage,
-            **stage_times(batch, learned.credited, self._started),
+            **batch.times(self._started),
             "sandbox/retries": self._retries - retries,
             **({"prompts_replaced": batch.prompts_replaced} if batch.prompts_replaced else {}),
         }
-        self._facts.append(StepFacts.of(metrics))
+        self._logged.append(metrics)
         run.budget.settle(f"batch {step}", Tokens.of(metrics))
         due = evaluates_after(run.config, policy.step)
         if policy.step not in self._batches and run.goes_on(policy.step):
@@ -211,7 +223,7 @@ class Batches:
 
     def _begin(self, step: int, policy: Policy) -> Batch:
         run, config = self._run, self._run.config
-        stage = run.schedule.stage(step, self._facts)
+        stage = run.schedule.stage(step, self._logged)
         auto: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
         request_per = auto if config.sample_request == "auto" else config.sample_request
         sampling = replace(run.sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
@@ -235,8 +247,8 @@ class Batches:
                 recorder.refills(*at, attempt, sampling.max_tokens, chosen)
             slot = recorder.inflight.slot((*at, attempt))
             group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, slot)
-            recorder.judged((*at, attempt), group)
-            groups.append(group)
+            groups.append(replace(group, place=at[1], attempt=attempt))
+            recorder.judged(at[0], groups[-1])
             if not group.solved_alike:
                 break
         return groups

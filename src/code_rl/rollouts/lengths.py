@@ -23,18 +23,8 @@ from code_rl.errors import ConfigError
 _TRUNCATED = re.compile(r"truncated>(0?\.\d+|0|1|1\.0)")
 
 
-@dataclass(frozen=True, slots=True)
-class StepFacts:
-    """What a finished step showed: shares of truncated and of correct completions."""
-
-    truncated: float
-    correct: float
-
-    @classmethod
-    def of(cls, metrics: Mapping[str, Any]) -> StepFacts:
-        """From a step's metrics; what no completion had a verdict for is NaN, which meets no criterion."""
-        values = (metrics["truncated_rate"], metrics["mean_correct"])
-        return cls(*(math.nan if value is None else float(value) for value in values))
+Metrics = Mapping[str, Any]
+"""What a finished step showed, of which `truncated_rate` and `mean_correct` are looked at; None, which meets no criterion, where there is no mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +35,15 @@ class Stage:
     at_step: int | None = None
     truncated_above: float | None = None
 
-    def criterion_met(self, facts: Sequence[StepFacts], window: int) -> bool:
-        """True when `facts`, the known steps of the running stage, call for this one."""
+    def criterion_met(self, steps: Sequence[Metrics], window: int) -> bool:
+        """True when the known `steps` of the running stage call for this one."""
+        name, count = ("mean_correct", 2 * window) if self.truncated_above is None else ("truncated_rate", window)
+        seen = [math.nan if step[name] is None else step[name] for step in steps[-count:]]
+        if self.at_step is not None or len(seen) < count:
+            return False
         if self.truncated_above is not None:
-            cut = [fact.truncated for fact in facts[-window:]]
-            return len(cut) == window and sum(cut) / window > self.truncated_above
-        correct = [fact.correct for fact in facts[-2 * window :]]
-        return self.at_step is None and len(correct) == 2 * window and sum(correct[window:]) <= sum(correct[:window])
+            return sum(seen) / window > self.truncated_above
+        return sum(seen[window:]) <= sum(seen[:window])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +54,13 @@ class ContextSchedule:
     window: int = 20
     lag: int = 0
 
-    def stage(self, step: int, facts: Sequence[StepFacts]) -> int:
-        """The number of the stage that `step` is sampled in. `facts[t]` is step t; those from `step − lag` on are not looked at."""
+    def stage(self, step: int, steps: Sequence[Metrics]) -> int:
+        """The number of the stage that `step` is sampled in. `steps[t]` is step t; those from `step − lag` on are not looked at."""
         current = since = 0
         for at in range(step + 1):
             if current + 1 == len(self.stages):
                 break
-            known = facts[since : max(at - self.lag, since)]
+            known = steps[since : max(at - self.lag, since)]
             begun = [n for n, stage in enumerate(self.stages) if stage.at_step is not None and stage.at_step <= at]
             if begun[-1] > current:
                 current, since = begun[-1], at

@@ -78,7 +78,8 @@ class Trajectory:
 class Group:
     """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall clock after the first was asked for.
 
-    `max_tokens` is the limit that each trajectory had, `policy_step` the number of training steps behind the weights.
+    `max_tokens` is the limit that each trajectory had, `policy_step` the number of training steps behind the weights. It is number `attempt`
+    at `place` of its batch.
     """
 
     problem: Problem
@@ -86,6 +87,13 @@ class Group:
     sample_s: float
     max_tokens: int
     policy_step: int = 0
+    place: int = 0
+    attempt: int = 0
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"group {self.place}" + (f" attempt {self.attempt}" if self.attempt else "")
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:

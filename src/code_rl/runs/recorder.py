@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from code_rl.rollouts.choice import Chosen
     from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 
-    Places = Sequence[Sequence[tuple[Group, Credit]]]
-
 logger = logging.getLogger("code_rl")
 ROLLOUTS = "rollouts.jsonl"
 PATHS = ("state_path", "sampler_path")
@@ -107,23 +105,23 @@ class Recorder:
         facts = {"step": step, "place": place, "attempt": attempt, "problem": chosen.problem.id, "seed": chosen.seed}
         self.decided("refill", **facts, max_tokens=max_tokens, prompt_tokens=chosen.prompt_tokens)
 
-    def judged(self, at: tuple[int, int, int], group: Group) -> None:
+    def judged(self, step: int, group: Group) -> None:
         """Journal the verdicts of a group."""
-        step, place, attempt = at
         verdicts = [trajectory.verdict.kind.value for trajectory in group.trajectories]
-        facts = {"step": step, "place": place, "attempt": attempt, "problem": group.problem.id}
+        facts = {"step": step, "place": group.place, "attempt": group.attempt, "problem": group.problem.id}
         self.decided("scored", **facts, policy_step=group.policy_step, verdicts=verdicts)
 
-    def credited(self, step: int, part: int, first: int, places: Places, examples: Sequence[Example]) -> None:
+    def credited(
+        self, step: int, part: int, first: int, credited: Sequence[Credit], examples: Sequence[Example]
+    ) -> None:
         """One line per group (prompt, completions, rewards, advantages, verdicts), and what of it is about to be trained on.
 
-        `places` are the attempts at each place from number `first` on.
+        `first` is the first place in the batch that the groups are of.
         """
-        for number, attempts in enumerate(places, first):
-            for attempt, (group, credit) in enumerate(attempts):
-                self._rollouts.append(_line(step, number, attempt, group, credit))
-                _log_group(f"step {step} group {number}" + (f" attempt {attempt}" if attempt else ""), group, credit)
-        decision = training_decision(first, places, examples)
+        for credit in credited:
+            self._rollouts.append(_line(step, credit))
+            _log_group(step, credit)
+        decision = training_decision(first, credited, examples)
         self.decided("train" if examples else "skip", step=step, substep=part, **decision)
 
     def optimizes(self, step: int, part: int, datums: int, learning_rate: float) -> None:
@@ -220,30 +218,21 @@ class Recorder:
         self._logger.close()
 
 
-def training_decision(first: int, places: Places, examples: Sequence[Example]) -> dict[str, Any]:
+def training_decision(first: int, credited: Sequence[Credit], examples: Sequence[Example]) -> dict[str, Any]:
     """What the journal holds of a micro-batch: its datums in order, the groups that are skipped, the members that are masked."""
-    numbered = [
-        (place, attempt, group, credit)
-        for place, attempts in enumerate(places, first)
-        for attempt, (group, credit) in enumerate(attempts)
-    ]
+    numbered = [((credit.group.place, credit.group.attempt), credit) for credit in credited]
     decision: dict[str, Any] = {
         "first": first,
-        "skipped": [[place, attempt] for place, attempt, _, credit in numbered if credit.skipped],
+        "skipped": [[*at] for at, credit in numbered if credit.skipped],
         "masked": [
-            [place, attempt, number, why]
-            for place, attempt, _, credit in numbered
+            [*at, number, why]
+            for at, credit in numbered
             for number, why in enumerate(credit.mask_reasons_G)
             if why is not None
         ],
     }
     if examples:
-        decision["members"] = [
-            [place, attempt, number]
-            for place, attempt, group, credit in numbered
-            for number, _ in credit.trained
-            if group.trajectories[number].length
-        ]
+        decision["members"] = [[*at, number] for at, credit in numbered for number, _ in credit.trained]
         decision["datums"] = len(examples)
         decision["tokens"] = sum(len(example.datum.model_input.to_ints()) for example in examples)
     return decision
@@ -265,27 +254,29 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
     return shown
 
 
-def _log_group(where: str, group: Group, credit: Credit) -> None:
+def _log_group(step: int, credit: Credit) -> None:
     """The rewards of a group in `logs.log`; a WARNING for one that teaches nothing."""
     rewards = ", ".join(
         ("none" if reward is None else f"{reward:g}") + (f" (masked: {why})" if why else "")
         for reward, why in zip(credit.rewards_G, credit.mask_reasons_G, strict=True)
     )
-    logger.info("%s, problem %s: rewards %s", where, group.problem.id, rewards)
+    group = credit.group
+    logger.info("step %s %s, problem %s: rewards %s", step, group.where, group.problem.id, rewards)
     if credit.skipped:
-        logger.warning("%s is degenerate: no advantage differs from zero, it is skipped", where)
+        logger.warning("step %s %s is degenerate: no advantage differs from zero, it is skipped", step, group.where)
 
 
 def _name(step: int) -> str:
     return f"{step:06d}"
 
 
-def _line(step: int, place: int, attempt: int, group: Group, credit: Credit) -> dict[str, Any]:
+def _line(step: int, credit: Credit) -> dict[str, Any]:
+    group = credit.group
     members = zip(group.trajectories, credit.rewards_G, credit.advantages_G, credit.mask_reasons_G, strict=True)
     return {
         "step": step,
-        "group": place,
-        "attempt": attempt,
+        "group": group.place,
+        "attempt": group.attempt,
         "policy_step": group.policy_step,
         "max_tokens": group.max_tokens,
         "skipped": credit.skipped,

@@ -40,37 +40,19 @@ class RecordedVerdict(Verdict):
         return super().__getattribute__(name)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedGroup:
-    """One line of `rollouts.jsonl`: its place, the group (its problem without tests), and the credit that the run gave."""
-
-    step: int
-    place: int
-    attempt: int
-    group: Group
-    credit: Credit
-
-    @property
-    def where(self) -> str:
-        """For people."""
-        return f"group {self.place}" + (f" attempt {self.attempt}" if self.attempt else "")
-
-    @property
-    def trained_on(self) -> list[int]:
-        """Members that the run made datums of, in order."""
-        return [index for index, _ in self.credit.trained if self.group.trajectories[index].length]
-
-
 Answers = tuple[list[Logprobs], list[Logprobs]]
 """What the trainer answered for one step's datums, and the reference model where it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One step as it was recorded. `metrics` is None when the run was cut before it logged them."""
+    """One step as it was recorded: its groups (their problems without tests) with the credit that the run gave.
+
+    `metrics` is None when the run was cut before it logged them.
+    """
 
     step: int
-    groups: list[RecordedGroup]
+    groups: list[Credit]
     metrics: Mapping[str, Any] | None
     answers: Answers | None
     sampled: Mapping[str, Any] | None
@@ -101,18 +83,18 @@ class Recording:
         }
         without, seen = sorted(metrics), -1
 
-        def recorded(step: int, groups: list[RecordedGroup]) -> RecordedStep:
+        def recorded(step: int, groups: list[Credit]) -> RecordedStep:
             return RecordedStep(step, groups, metrics.get(step), answers.get(step), sampled.get(step))
 
-        for step, lines in itertools.groupby(self._groups(), key=lambda line: line.step):
+        for step, lines in itertools.groupby(self._groups(), key=lambda line: line[0]):
             if step <= seen:
                 raise DataError(f"{self.log_path / ROLLOUTS}: step {step} comes after step {seen}")
             yield from (recorded(absent, []) for absent in without if seen < absent < step)
             seen = step
-            yield recorded(step, list(lines))
+            yield recorded(step, [credit for _, credit in lines])
         yield from (recorded(absent, []) for absent in without if absent > seen)
 
-    def _groups(self) -> Iterator[RecordedGroup]:
+    def _groups(self) -> Iterator[tuple[int, Credit]]:
         path = self.log_path / ROLLOUTS
         for number, record in self._lines(path):
             try:
@@ -164,7 +146,8 @@ def open_recording(log_path: Path) -> Recording:
     return Recording(log_path, make_settings(Config, settings_of(log_path)), read_config(log_path))
 
 
-def _group(record: Mapping[str, Any]) -> RecordedGroup:
+def _group(record: Mapping[str, Any]) -> tuple[int, Credit]:
+    """One line: its step, and the group."""
     rows = record["completions"]
     prompt = tuple(_is(token, int) for token in record["prompt_tokens"])
     group = Group(
@@ -173,18 +156,15 @@ def _group(record: Mapping[str, Any]) -> RecordedGroup:
         sample_s=0.0,
         max_tokens=_is(record["max_tokens"], int),
         policy_step=_is(record["policy_step"], int),
-    )
-    return RecordedGroup(
-        step=_is(record["step"], int),
         place=_is(record["group"], int),
         attempt=_is(record["attempt"], int),
-        group=group,
-        credit=Credit(
-            tuple(_number(row["reward"]) for row in rows),
-            tuple(_number(row["advantage"]) for row in rows),
-            tuple(row["masked"] for row in rows),
-            _is(record["skipped"], bool),
-        ),
+    )
+    return _is(record["step"], int), Credit(
+        group,
+        tuple(_number(row["reward"]) for row in rows),
+        tuple(_number(row["advantage"]) for row in rows),
+        tuple(row["masked"] for row in rows),
+        _is(record["skipped"], bool),
     )
 
 
