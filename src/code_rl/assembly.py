@@ -16,7 +16,7 @@ import chz
 
 from code_rl.algorithm.losses import POLICY_LOSSES, check_loss
 from code_rl.backends.connect import Backend, connect, preflight
-from code_rl.budget import Budget, Tokens, read_prices, worst_start
+from code_rl.budget import Budget, Tokens, read_prices, unaffordable
 from code_rl.config import Config, batch_shape, context_schedule, loss_config, refuse_buffer
 from code_rl.console import Console
 from code_rl.errors import ConfigError
@@ -37,7 +37,7 @@ from code_rl.problems.order import ProblemOrder, trained_on
 from code_rl.problems.problem import Problem
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
-from code_rl.rollouts.choice import decide_batch
+from code_rl.rollouts.choice import decide
 from code_rl.run import Run
 from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
 from code_rl.runs.files import write_atomically
@@ -97,7 +97,7 @@ async def assemble(
         return await connect(config, log_path / "checkpoints", start.state_path(log_path), found)
 
     def decided(step: int) -> tuple[list[str], list[int]]:
-        batch = decide_batch(order, config.seed, step, shape.prompts)
+        batch = [decide(order, config.seed, step, shape.prompts, place) for place in range(shape.prompts)]
         return [problem.id for problem, _ in batch], [seed for _, seed in batch]
 
     if fork is not None:
@@ -176,7 +176,7 @@ async def assemble(
     )
     run.choices.batch(start.step)  # raises where no prompt leaves room for an answer
     console.resume_at(start.step)
-    refused = budget.refusal(worst_start(run)) if budget.capped else None
+    refused = unaffordable(run, start.step, evaluations=1 if start.step else 2)
     if refused is not None:
         raise ConfigError(
             f"{refused}: nothing can be started; raise the cap, or make the batch or the evaluations smaller"

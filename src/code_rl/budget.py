@@ -116,13 +116,14 @@ def worst_evaluation(run: Run, *, full: bool) -> Tokens:
     return Tokens(run.held_out_prompts * each + count * later, count * run.sampling.max_tokens)
 
 
-def worst_start(run: Run) -> Tokens:
-    """The most that the first batch can use, with the evaluations before and after it."""
-    worst = worst_batch(run, run.first_step)
-    if run.config.eval_every >= 0:
-        evaluation = worst_evaluation(run, full=True)
-        worst += evaluation + evaluation if run.first_step == 0 else evaluation
-    return worst
+def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
+    """Why the batch of a step, with the evaluations that may go with it, could pass a cap; None when it cannot."""
+    if not run.budget.capped:
+        return None
+    worst = worst_batch(run, step)
+    for _ in range(evaluations if run.config.eval_every >= 0 else 0):
+        worst += worst_evaluation(run, full=True)
+    return run.budget.refusal(worst)
 
 
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:

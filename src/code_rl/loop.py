@@ -71,17 +71,18 @@ async def examples_by_micro_batch(
     run: Run, batch: Batch, substep: int, learned: Learned
 ) -> AsyncIterator[tuple[list[Example], bool]]:
     """r, A and the examples of each micro-batch of one substep, once its trajectories are judged, and whether it is the last."""
-    each = run.config.num_minibatches
-    for number, places in enumerate(batch.micro_batches(substep, run.config.num_substeps, each), 1):
-        credited = [credit(group, run.objective) for group in await batch.groups(places)]
+    parts = run.config.num_minibatches
+    for part in range(parts):
+        groups = await batch.share(substep * parts + part, run.config.num_substeps * parts)
+        credited = [credit(group, run.objective) for group in groups]
         examples = [example for each in credited for example in examples_of(each)]
         learned.credited += credited
-        run.recorder.credited(batch.step, substep, places.start, credited, examples)
-        yield examples, number == each
+        run.recorder.credited(batch.step, substep, credited, examples)
+        yield examples, part == parts - 1
 
 
 def credit(group: Group, objective: Objective) -> Credit:
-    """R, r and A of one group. Masked members are left out, never set to zero.
+    """R, r and A of one group. Masked members are left out, never set to zero; with `overlong=mask_loss` they stay in the mean of the others.
 
     The group is skipped when all R in it are alike, so that only length would tell its members apart, or no A is left that is not 0.
     """
@@ -91,9 +92,10 @@ def credit(group: Group, objective: Objective) -> Credit:
         shaping.shaped(R, each.length, group.max_tokens) for R, each in zip(unshaped_G, trajectories, strict=True)
     ]
     reasons_G = [shaping.mask_reason(each) for each in trajectories]
-    counted_G = [shaping.in_baseline(each) for each in trajectories]
+    trained_G = [reason is None for reason in reasons_G]
+    counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else trained_G
     advantages_G = compute_advantages(only(counted_G, rewards_G), objective.estimator)
-    advantages_G = only([reason is None for reason in reasons_G], advantages_G)
+    advantages_G = only(trained_G, advantages_G)
     skipped = should_skip(compute_advantages(only(counted_G, unshaped_G))) or should_skip(advantages_G)
     return Credit(group, tuple(rewards_G), tuple(advantages_G), tuple(reasons_G), skipped)
 

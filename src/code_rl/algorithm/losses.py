@@ -33,8 +33,7 @@ class Loss:
     """A loss: `formula(ops, logprobs_T, inputs, settings)` gives one number per token, where `ops` is the module numpy or torch.
 
     `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal` are zero a position does not count. `defaults`
-    are its settings, in Tinker's `loss_fn_config`; None: it must be given. `held_back(ratio_T, advantages_T, settings)` says which tokens
-    it clips. A formula for a `whole` sequence is given one at a time, any other all tokens of several. `about` is for help and documents.
+    are its settings, in Tinker's `loss_fn_config`; None: it must be given. A formula for a `whole` sequence is given one at a time, any other all tokens of several. `about` is for help and documents.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Loss:
     defaults: Mapping[str, float | None]
     inputs: tuple[str, ...] = ("logprobs", "advantages")
     signal: tuple[str, ...] = ("advantages",)
-    held_back: Callable[[ModuleType, Tokens, Tokens, Settings], Tokens] | None = None
     whole: bool = False
     about: str = ""
 
@@ -53,23 +51,17 @@ def _importance_sampling(ops: ModuleType, logprobs: Tokens, inputs: Inputs, sett
 
 
 def _ppo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    ratio, advantages = _ratio(ops, logprobs, inputs), inputs["advantages"]
+    return _surrogate(ops, _ratio(ops, logprobs, inputs), inputs["advantages"], settings)
+
+
+def _surrogate(ops: ModuleType, ratio: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
+    """Holds back only those that would go further in the direction of their advantage."""
     return -ops.minimum(ratio * advantages, ops.clip(ratio, settings[LOW], settings[HIGH]) * advantages)
-
-
-def _ppo_holds_back(ops: ModuleType, ratio: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
-    """Only those that would go further in the direction of their advantage."""
-    return ops.where(advantages > 0, ratio > settings[HIGH], ratio < settings[LOW])
 
 
 def _cispo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
     clipped = ops.clip(_ratio(ops, _constant(logprobs), inputs), settings[LOW], settings[HIGH])
     return -(clipped * inputs["advantages"] * logprobs)
-
-
-def _cispo_holds_back(ops: ModuleType, ratio: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
-    del ops, advantages
-    return (ratio > settings[HIGH]) | (ratio < settings[LOW])
 
 
 def _cross_entropy(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
@@ -86,8 +78,7 @@ def _dro(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) 
 def _gspo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
     constant, mask = _constant(logprobs), inputs["sequence_ratio_mask"] != 0
     gap = ops.where(mask, constant - inputs["logprobs"], 0 * constant).sum() / max(int(mask.sum()), 1)
-    ratio, advantages = ops.exp(gap + logprobs - constant), inputs["advantages"]
-    return -ops.minimum(ratio * advantages, ops.clip(ratio, settings[LOW], settings[HIGH]) * advantages)
+    return _surrogate(ops, ops.exp(gap + logprobs - constant), inputs["advantages"], settings)
 
 
 def _constant(logprobs: Tokens) -> Tokens:
@@ -101,9 +92,9 @@ def _ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
 # fmt: off
 POLICY_LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (
     Loss("importance_sampling", _importance_sampling, {}, about="−r · A\nTinker"),
-    Loss("ppo", _ppo, {LOW: 0.8, HIGH: 1.2}, held_back=_ppo_holds_back,
+    Loss("ppo", _ppo, {LOW: 0.8, HIGH: 1.2},
          about="−min(r · A, clip(r) · A)\nSchulman et al. 2017, arXiv 1707.06347"),
-    Loss("cispo", _cispo, {LOW: 0.0, HIGH: 4.0}, held_back=_cispo_holds_back,
+    Loss("cispo", _cispo, {LOW: 0.0, HIGH: 4.0},
          about="−stop_gradient(clip(r)) · A · p\nMiniMax 2025, arXiv 2506.13585"),
 )}
 LOSSES: Mapping[str, Loss] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from code_rl.algorithm.datums import Example, Floats
-from code_rl.algorithm.losses import Loss, loss_settings
+from code_rl.algorithm.losses import HIGH, LOW, Loss, loss_settings
 
 if TYPE_CHECKING:
     from code_rl.objective import Objective
@@ -132,21 +132,24 @@ def loss_metrics(
 ) -> dict[str, float | None]:
     """Loss per sampled token and how far the trained policy was from the one that sampled, computed here from the trainer's
     logprobs [T − 1 each]: a service may report neither."""
-    names = ["loss", "kl_sample_train", "ratio_mean", "ratio_max", *(["clip_fraction"] if loss.held_back else [])]
+    settings = loss_settings(loss, loss_config)
+    clips = {LOW, HIGH} <= settings.keys()
+    names = ["loss", "kl_sample_train", "ratio_mean", "ratio_max", *(["clip_fraction"] if clips else [])]
     if not examples:
         return dict.fromkeys(names)
-    settings = loss_settings(loss, loss_config)
     total, held_back, gaps = 0.0, 0, []
     for example, logprobs_T in zip(examples, trained_logprobs, strict=True):
         trained_on = example.array("advantages") != 0
         inputs = {name: example.array(name)[trained_on] for name in loss.inputs}
-        total += float(np.sum(loss.formula(np, logprobs_T[trained_on], inputs, settings)))
+        losses_T = loss.formula(np, logprobs_T[trained_on], inputs, settings)
+        total += float(np.sum(losses_T))
         gaps.append((logprobs_T - example.array("logprobs"))[trained_on])
-        if loss.held_back is not None:
-            held_back += int(np.sum(loss.held_back(np, np.exp(gaps[-1]), inputs["advantages"], settings)))
+        if clips:
+            unclipped_T = loss.formula(np, logprobs_T[trained_on], inputs, {**settings, LOW: -math.inf, HIGH: math.inf})
+            held_back += int(np.sum(losses_T != unclipped_T))
     gap = np.concatenate(gaps).astype(np.float64)
     values = [total / gap.size, float(-gap.mean()), float(np.exp(gap).mean()), float(np.abs(np.expm1(gap)).max())]
-    return dict(zip(names, [*values, *([held_back / gap.size] if loss.held_back else [])], strict=True))
+    return dict(zip(names, [*values, *([held_back / gap.size] if clips else [])], strict=True))
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -45,7 +45,3 @@ class Shaping:
         if trajectory.verdict.ours:
             return trajectory.verdict.kind.value
         return "overlong" if trajectory.truncated and self.overlong in ("mask", "mask_loss") else None
-
-    def in_baseline(self, trajectory: Trajectory) -> bool:
-        """True when the others of the group are measured against this member, if it has a reward."""
-        return not (trajectory.truncated and self.overlong == "mask")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from code_rl.environments.base import Environment, Grader, Reply
@@ -33,18 +34,17 @@ def get_environment(
     Raises ConfigError for an unknown name, one that has not the two calls, or a setting that has no effect on it.
     """
     make = find("environment", name, ENVIRONMENTS)
+    turns = {} if max_turns is None else {"max_turns": max_turns}
     for setting, value, unset in (("max_turns", max_turns, None), ("turn_discount", turn_discount, 1.0)):
         if make is Single and value != unset:
             raise ConfigError(f"{setting}={value} has no effect with environment=single; choose environment=repair")
-    own = name not in ENVIRONMENTS
+    if name in ENVIRONMENTS:
+        return make(prompt=get_wording(prompt, system_prompt), **turns)
     for setting, text in (("prompt", prompt), ("system_prompt", system_prompt)):
-        if own and text is not None:
+        if text is not None:
             raise ConfigError(f"{setting}= has no effect with environment={name}, which words its problems itself")
-    given: dict[str, Any] = {} if own else {"prompt": get_wording(prompt, system_prompt)}
-    if max_turns is not None:
-        given["max_turns"] = max_turns
     with blaming("environment", name):
-        made = make(**given)
+        made = make(**turns)
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
             raise ConfigError(f"environment={name} has no {call}; see code_rl.environments.Environment")
@@ -52,7 +52,7 @@ def get_environment(
         raise ConfigError(
             f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of at least 1"
         )
-    return _Guarded(name, made, made.max_turns) if own else made
+    return _Guarded(name, made, made.max_turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +70,17 @@ class _Guarded:
 
     async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
         """Its reply."""
-        watched = _Watched(grader)
+        public: list[Verdict] = []
+
+        async def judge_public(code: str | None) -> Verdict:
+            public.append(await grader.judge_public(code))
+            return public[-1]
+
+        watched: Any = SimpleNamespace(judge=grader.judge, judge_public=judge_public)
         with blaming("environment", self.name):
             reply = await self.inner.reply(problem, conversation, watched)
             if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
                 raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
-            if not reply.messages and any(reply.verdict is verdict for verdict in watched.public):
+            if not reply.messages and any(reply.verdict is verdict for verdict in public):
                 raise ValueError("reply ends with the verdict of judge_public; the last answer is for grader.judge")
             return replace(reply, messages=tuple(check_message(message) for message in reply.messages))
-
-
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """A grader, and its verdicts that are on public tests alone."""
-
-    grader: Grader
-    public: list[Verdict] = field(default_factory=list)
-
-    async def judge(self, code: str | None) -> Verdict:
-        """On all tests."""
-        return await self.grader.judge(code)
-
-    async def judge_public(self, code: str | None) -> Verdict:
-        """On the public tests."""
-        self.public.append(await self.grader.judge_public(code))
-        return self.public[-1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from code_rl.environments.base import Grader, Reply
-from code_rl.environments.wording import Wording, livecodebench
+from code_rl.environments.single import Single
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import ProblemView, StdinTest
 from code_rl.problems.prompts import shown_test
@@ -21,24 +21,19 @@ AGAIN = "Correct the program and write it again as a whole, between ```python an
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Single):
     """Up to `max_turns` answers: a program that fails a public test may be repaired.
 
     One that passes them is final, whatever the hidden ones say.
     """
 
     max_turns: int = 3
-    prompt: Wording = livecodebench
 
     def __post_init__(self) -> None:
         if self.max_turns < 2:
             raise ConfigError(
                 f"max_turns={self.max_turns} leaves no turn for a repair; give at least 2, or environment=single"
             )
-
-    def begin(self, problem: ProblemView) -> list[Message]:
-        """The same prompt as of a single answer."""
-        return self.prompt(problem)
 
     async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
         """Another turn while one is left and a public test fails; else the verdict on all tests."""

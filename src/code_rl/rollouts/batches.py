@@ -21,11 +21,10 @@ from typing import Any, Literal
 from code_rl.algorithm.datums import Example, Floats
 from code_rl.algorithm.metrics import step_metrics
 from code_rl.backends.connect import ready
-from code_rl.budget import Tokens, worst_batch, worst_evaluation
+from code_rl.budget import Tokens, unaffordable, worst_batch, worst_evaluation
 from code_rl.concurrency import SideWork, abandon, results
 from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
 from code_rl.objective import Credit
-from code_rl.rollouts.choice import Chosen
 from code_rl.rollouts.sample import Policy, Sampling
 from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
@@ -65,27 +64,21 @@ class Learned:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's rollouts, under way: `places` give a group each, after those that it replaced. `scored` is when the last of them did."""
+    """One step's rollouts, under way: `places` give a group each, after those that it replaced. `scored` is when the last of them did.
+
+    `metrics` is what was known of them when they began.
+    """
 
     step: int
-    stage: int
-    max_tokens: int
     places: Sequence[asyncio.Task[list[Group]]]
-    prompts_replaced: int = 0
+    metrics: Mapping[str, int]
     started: float = field(default_factory=time.perf_counter)
     scored: float = 0.0
 
-    def __post_init__(self) -> None:
-        def noted(_: object) -> None:
-            self.scored = time.perf_counter()
-
-        for place in self.places:
-            place.add_done_callback(noted)
-
-    def micro_batches(self, substep: int, substeps: int, each: int) -> list[range]:
-        """The places of each of the `each` micro-batches of one of `substeps` optimizer steps."""
-        size = len(self.places) // (substeps * each)
-        return [range(first * size, (first + 1) * size) for first in range(substep * each, (substep + 1) * each)]
+    async def share(self, number: int, shares: int) -> list[Group]:
+        """Wait for one of so many equal shares of the places; its groups in order, whichever is judged first."""
+        size = len(self.places) // shares
+        return list(itertools.chain(*await results(self.places[number * size : (number + 1) * size])))
 
     def times(self, asked_for: float) -> dict[str, float]:
         """Seconds per stage of a step for which it was asked at `asked_for` and which ends now. Judging begins as completions arrive."""
@@ -98,10 +91,6 @@ class Batch:
             "time/wait": max(self.scored - asked_for, 0.0),
             "time/step": ended - asked_for,
         }
-
-    async def groups(self, places: range) -> list[Group]:
-        """Wait for these places; their groups in order, whichever is judged first."""
-        return list(itertools.chain(*await results(self.places[places.start : places.stop])))
 
 
 class Batches:
@@ -138,7 +127,7 @@ class Batches:
         self._started = time.perf_counter()
         self._batches.pop(policy.step - 1, None)
         while self._next <= policy.step + run.config.max_steps_off_policy and run.has_step(self._next):
-            if self._unaffordable() is not None:
+            if unaffordable(run, self._next) is not None:
                 break
             if run.budget.capped:
                 run.budget.reserve(f"batch {self._next}", worst_batch(run, self._next))
@@ -156,17 +145,15 @@ class Batches:
         metrics = {
             **step_metrics(step, learned, run.objective),
             **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
-            "max_tokens": batch.max_tokens,
-            "stage": batch.stage,
+            **batch.metrics,
             **batch.times(self._started),
             "sandbox/retries": self._retries - retries,
-            **({"prompts_replaced": batch.prompts_replaced} if batch.prompts_replaced else {}),
         }
         self._logged.append(metrics)
         run.budget.settle(f"batch {step}", Tokens.of(metrics))
         due = evaluates_after(run.config, policy.step)
         if policy.step not in self._batches and run.goes_on(policy.step):
-            refused = self._unaffordable(2 if due else 1)  # what is next would not be begun
+            refused = unaffordable(run, self._next, 2 if due else 1)  # what is next would not be begun
             if refused is not None:
                 run.recorder.console.notice(f"stopping after step {step}: {refused}")
                 run.stop.set()
@@ -196,16 +183,6 @@ class Batches:
 
         await self._side.do(write)
 
-    def _unaffordable(self, evaluations: int = 1) -> str | None:
-        """Why the next batch, with the evaluations that may go with it, could pass a cap; None when it cannot."""
-        run = self._run
-        if not run.budget.capped:
-            return None
-        worst = worst_batch(run, self._next)
-        for _ in range(evaluations if run.config.eval_every >= 0 else 0):
-            worst += worst_evaluation(run, full=True)
-        return run.budget.refusal(worst)
-
     async def save(self, step: int) -> None:
         """Save the weights as they are now; the checkpoint counts once all that a resumed run needs beside them is on disk."""
         run = self._run
@@ -230,11 +207,12 @@ class Batches:
         chosen = run.choices.batch(step)
         kept_from = run.recorder.inflight.policy_step(step)
         run.recorder.samples(step, policy.step if kept_from is None else kept_from, stage, sampling.max_tokens, chosen)
-        fills = [self._fill((step, place), each, policy, sampling) for place, each in enumerate(chosen)]
+        places = [asyncio.create_task(self._fill((step, place), policy, sampling)) for place in range(len(chosen))]
         replaced = sum(each.instead_of is not None for each in chosen)
-        return Batch(step, stage, sampling.max_tokens, [asyncio.create_task(fill) for fill in fills], replaced)
+        metrics = {"max_tokens": sampling.max_tokens, "stage": stage}
+        return Batch(step, places, metrics | ({"prompts_replaced": replaced} if replaced else {}))
 
-    async def _fill(self, at: tuple[int, int], chosen: Chosen, policy: Policy, sampling: Sampling) -> list[Group]:
+    async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
         """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all are right or all wrong.
 
         What an earlier process sampled and judged of it is used, what is new is kept on disk.
@@ -242,8 +220,8 @@ class Batches:
         run, recorder = self._run, self._run.recorder
         groups: list[Group] = []
         for attempt in range(run.config.dynamic_sampling + 1):
+            chosen = run.choices.at(*at, attempt)
             if attempt:
-                chosen = run.choices.refill(*at, attempt)
                 recorder.refills(*at, attempt, sampling.max_tokens, chosen)
             slot = recorder.inflight.slot((*at, attempt))
             group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, slot)
@@ -251,4 +229,5 @@ class Batches:
             recorder.judged(at[0], groups[-1])
             if not group.solved_alike:
                 break
+        self._batches[at[0]].scored = time.perf_counter()
         return groups

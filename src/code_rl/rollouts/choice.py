@@ -35,25 +35,22 @@ class Choices:
         self._order, self._seed, self._prompts, self._most = order, seed, prompts, refills
         self._refills = ProblemOrder(order.problems, derive_seed(seed, "refill"))
         self._length, self._limit = length, limit
-        self.batch = lru_cache(maxsize=4)(self._batch)
-        self.refill = lru_cache(maxsize=4 * prompts * max(refills, 1))(self._refill)
+        self.at = lru_cache(maxsize=4 * prompts * (refills + 1))(self._at)
 
-    def _batch(self, step: int) -> list[Chosen]:
-        """The problems of a step, one for each place."""
-        return [self._fitting(*decided) for decided in decide_batch(self._order, self._seed, step, self._prompts)]
-
-    def _refill(self, step: int, place: int, attempt: int) -> Chosen:
-        """The problem that a place is filled with again."""
-        (problem,) = self._refills.batch((step * self._prompts + place) * self._most + attempt - 1, 1)
-        return self._fitting(problem, derive_seed(self._seed, "refill", step, place, attempt))
+    def batch(self, step: int, attempt: int = 0) -> list[Chosen]:
+        """The problems of a step, one for each place; of those that a place may be filled with again, number `attempt`."""
+        return [self.at(step, place, attempt) for place in range(self._prompts)]
 
     def longest(self, step: int) -> int:
         """The longest prompt that a step can have, refills included, in tokens."""
-        attempts = range(1, self._most + 1)
-        refills = [self.refill(step, place, attempt) for place in range(self._prompts) for attempt in attempts]
-        return max(chosen.prompt_tokens for chosen in (*self.batch(step), *refills))
+        return max(chosen.prompt_tokens for n in range(self._most + 1) for chosen in self.batch(step, n))
 
-    def _fitting(self, problem: Problem, seed: int) -> Chosen:
+    def _at(self, step: int, place: int, attempt: int) -> Chosen:
+        if attempt == 0:
+            problem, seed = decide(self._order, self._seed, step, self._prompts, place)
+        else:
+            (problem,) = self._refills.batch((step * self._prompts + place) * self._most + attempt - 1, 1)
+            seed = derive_seed(self._seed, "refill", step, place, attempt)
         length, instead_of = self._length(problem), None
         for attempt in range(MAX_TRIES):
             if length < self._limit:
@@ -68,7 +65,7 @@ class Choices:
         )
 
 
-def decide_batch(order: ProblemOrder, seed: int, step: int, prompts: int) -> list[tuple[Problem, int]]:
-    """The problems of a step's batch with the seeds of their draws: what the journal has of it, and a resumed run must find again."""
-    problems = order.batch(step * prompts, prompts)
-    return [(problem, derive_seed(seed, "sample", step, place)) for place, problem in enumerate(problems)]
+def decide(order: ProblemOrder, seed: int, step: int, prompts: int, place: int) -> tuple[Problem, int]:
+    """The problem of a place with the seed of its draws: what the journal has of it, and a resumed run must find again."""
+    (problem,) = order.batch(step * prompts + place, 1)
+    return problem, derive_seed(seed, "sample", step, place)

@@ -20,7 +20,7 @@ from typing import Any
 
 from code_rl.errors import ConfigError
 
-_TRUNCATED = re.compile(r"truncated>(0?\.\d+|0|1|1\.0)")
+_STAGE = re.compile(r"(?:([0-9]+)|truncated *> *(0?\.[0-9]+|0|1|1\.0)|plateau) *: *(0*[1-9][0-9]*)")
 
 
 Metrics = Mapping[str, Any]
@@ -86,16 +86,10 @@ def parse_schedule(text: str) -> tuple[Stage, ...]:
 
 
 def _stage(part: str) -> Stage:
-    begins, _, tokens = (word.strip() for word in part.partition(":"))
-    if not (tokens.isascii() and tokens.isdigit() and int(tokens) >= 1):
+    found = _STAGE.fullmatch(part)
+    if found is None:
         raise ConfigError(
             f"max_tokens_schedule has a part {part!r}; write STEP:TOKENS, truncated>SHARE:TOKENS or plateau:TOKENS"
         )
-    share = _TRUNCATED.fullmatch(begins.replace(" ", ""))
-    if begins.isascii() and begins.isdigit():
-        return Stage(int(tokens), at_step=int(begins))
-    if share is None and begins != "plateau":
-        raise ConfigError(
-            f"max_tokens_schedule has a part that begins at {begins!r}; write a step, truncated>SHARE or plateau"
-        )
-    return Stage(int(tokens), truncated_above=None if share is None else float(share[1]))
+    step, share, tokens = found.groups()
+    return Stage(int(tokens), int(step) if step else None, float(share) if share else None)

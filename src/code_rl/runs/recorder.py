@@ -111,17 +111,12 @@ class Recorder:
         facts = {"step": step, "place": group.place, "attempt": group.attempt, "problem": group.problem.id}
         self.decided("scored", **facts, policy_step=group.policy_step, verdicts=verdicts)
 
-    def credited(
-        self, step: int, part: int, first: int, credited: Sequence[Credit], examples: Sequence[Example]
-    ) -> None:
-        """One line per group (prompt, completions, rewards, advantages, verdicts), and what of it is about to be trained on.
-
-        `first` is the first place in the batch that the groups are of.
-        """
+    def credited(self, step: int, part: int, credited: Sequence[Credit], examples: Sequence[Example]) -> None:
+        """One line per group (prompt, completions, rewards, advantages, verdicts), and what of it is about to be trained on."""
         for credit in credited:
             self._rollouts.append(_line(step, credit))
             _log_group(step, credit)
-        decision = training_decision(first, credited, examples)
+        decision = training_decision(credited, examples)
         self.decided("train" if examples else "skip", step=step, substep=part, **decision)
 
     def optimizes(self, step: int, part: int, datums: int, learning_rate: float) -> None:
@@ -218,11 +213,11 @@ class Recorder:
         self._logger.close()
 
 
-def training_decision(first: int, credited: Sequence[Credit], examples: Sequence[Example]) -> dict[str, Any]:
+def training_decision(credited: Sequence[Credit], examples: Sequence[Example]) -> dict[str, Any]:
     """What the journal holds of a micro-batch: its datums in order, the groups that are skipped, the members that are masked."""
     numbered = [((credit.group.place, credit.group.attempt), credit) for credit in credited]
     decision: dict[str, Any] = {
-        "first": first,
+        "first": credited[0].group.place,
         "skipped": [[*at] for at, credit in numbered if credit.skipped],
         "masked": [
             [*at, number, why]
