@@ -114,17 +114,10 @@ def step_metrics(step: int, learned: Learned, objective: Objective) -> dict[str,
         **{f"staleness/{age}": count for age, count in sorted(ages.items())},
         **({"staleness/mean": sum(age * count for age, count in ages.items()) / ages.total()} if ages else {}),
     }
-    norms = [
-        float(value)
-        for each in learned.optimizer
-        for name, value in each.items()
-        if name.partition(":")[0] == "grad_norm"
-    ]
-    metrics |= {"optim/grad_norm": mean(norms)} if norms else {}
-    metrics |= {"kl_reference": mean(learned.divergences)} if learned.divergences else {}
-    if any(len(each.turns) > 1 for each in done):
-        metrics["turns"] = mean([len(each.turns) for each in done])
-    return metrics
+    turns = [len(each.turns) for each in done]
+    some = {"optim/grad_norm": mean(learned.gradient_norms), "kl_reference": mean(learned.divergences)}
+    some |= {"turns": mean(turns) if max(turns, default=1) > 1 else None}
+    return metrics | {name: value for name, value in some.items() if value is not None}
 
 
 def loss_metrics(

@@ -45,7 +45,7 @@ class Learned:
     examples: list[Example] = field(default_factory=list)
     submitted: list[Any] = field(default_factory=list)
     trained_logprobs: list[Floats] = field(default_factory=list)
-    optimizer: list[Mapping[str, float]] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
     reference_logprobs: list[list[float]] = field(default_factory=list)
     divergences: list[float] = field(default_factory=list)
 
@@ -53,11 +53,11 @@ class Learned:
         """Wait for what was submitted; `trained_logprobs` then has those of every example, in order."""
         for request in self.submitted:
             answer = await ready(request)
-            outputs = getattr(answer, "loss_fn_outputs", None)
+            said, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
             asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
-            logger.info("the back end answered %s: %s", asked, dict(getattr(answer, "metrics", None) or {}))
+            logger.info("the back end answered %s: %s", asked, said)
             if outputs is None:
-                self.optimizer.append(dict(getattr(answer, "metrics", None) or {}))
+                self.gradient_norms += [float(said[name]) for name in said if name.partition(":")[0] == "grad_norm"]
             else:
                 self.trained_logprobs += [output["logprobs"].to_numpy() for output in outputs]
 
