@@ -61,7 +61,7 @@ class Reward:
 
     def of(self, trajectory: Trajectory) -> float | None:
         """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the program."""
-        if trajectory.verdict.ours:
+        if trajectory.verdict.undecided:
             return None
         earned = 0.0 if self.cut_is_wrong and trajectory.truncated else float(self.program(trajectory))
         earned *= self.turn_discount ** (len(trajectory.turns) - 1)

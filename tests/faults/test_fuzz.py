@@ -351,7 +351,7 @@ def fuzz_programs(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, 
             return await asyncio.gather(*(judge(problem, source, box, cpu_limit_s=0.3) for source in sources))
 
     for verdict in asyncio.run(verdicts()):
-        assert not verdict.ours, verdict
+        assert not verdict.undecided, verdict
 
 
 FUZZERS: dict[str, tuple[Callable[..., None], int]] = {

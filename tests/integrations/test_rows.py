@@ -47,7 +47,7 @@ def test_an_answer_is_a_text_or_messages(answer):
 @pytest.mark.parametrize("answer", ["", "no program", [], [{"role": "assistant", "content": None}]])
 def test_an_answer_without_a_program_is_wrong_and_not_ours(answer):
     verdict = asyncio.run(rows.verdict_of(rows.to_row(SUM)["problem"], answer))
-    assert (verdict.kind, verdict.ours) == (VerdictKind.NO_CODE, False)
+    assert (verdict.kind, verdict.undecided) == (VerdictKind.NO_CODE, False)
 
 
 @pytest.mark.parametrize(

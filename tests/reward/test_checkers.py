@@ -129,9 +129,9 @@ def test_a_checker_that_only_some_answers_stop_is_not_broken():
 def test_a_checker_that_fails_on_its_own_reference_is_the_problems_fault():
     broken = replace(STDIN, compare=Compare("checker", checker=CHECK + "raise ValueError('no such rule')"))
     verdict = verdict_of(broken, "print(6)")
-    assert (verdict.kind, verdict.ours) == (VerdictKind.CHECKER_ERROR, True)
+    assert (verdict.kind, verdict.undecided) == (VerdictKind.CHECKER_ERROR, True)
     assert "ValueError: no such rule" in verdict.failure.message
-    assert verdict_of(replace(broken, compare=Compare("checker", checker=CHECK + "return 1")), "print(6)").ours
+    assert verdict_of(replace(broken, compare=Compare("checker", checker=CHECK + "return 1")), "print(6)").undecided
 
 
 def test_a_reference_solution_stands_in_for_an_expected_output_that_is_not_there():

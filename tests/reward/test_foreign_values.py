@@ -125,9 +125,9 @@ def test_values_that_are_not_equal_are_wrong():
 
 def test_no_forged_value_passes_and_none_is_excused():
     found = verdicts({name: (code, 5) for name, code in FORGED.items()})
-    assert [name for name, verdict in found.items() if verdict.correct or verdict.ours] == []
+    assert [name for name, verdict in found.items() if verdict.correct or verdict.undecided] == []
     lists = verdicts({name: (code, [5]) for name, code in FORGED.items()})
-    assert [name for name, verdict in lists.items() if verdict.correct or verdict.ours] == []
+    assert [name for name, verdict in lists.items() if verdict.correct or verdict.undecided] == []
 
 
 @pytest.mark.parametrize("rule", ["python", "lcb-official", "exact"])

@@ -114,7 +114,7 @@ def test_problems_that_cannot_be_judged_are_data_errors(problem):
 
 def test_sandbox_trouble_is_a_sandbox_error_at_once():
     verdict, executor = run(STDIN, [printed("1"), SandboxError("server down")], RIGHT)
-    assert (verdict.kind, verdict.passed, verdict.ours) == (VerdictKind.SANDBOX_ERROR, 1, True)
+    assert (verdict.kind, verdict.passed, verdict.undecided) == (VerdictKind.SANDBOX_ERROR, 1, True)
     assert (verdict.failure.test, verdict.failure.message) == (1, "server down")
     assert len(executor.jobs) == 1
 

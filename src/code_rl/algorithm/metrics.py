@@ -96,7 +96,7 @@ def step_metrics(step: int, learned: Learned, objective: Objective) -> dict[str,
     sampled_logprobs = [logprob for each in done for logprob in each.logprobs]
     metrics = {
         "mean_reward": mean([reward for credit in credited for reward in credit.rewards_G if reward is not None]),
-        "mean_correct": mean([float(each.verdict.correct) for each in done if not each.verdict.ours]),
+        "mean_correct": mean([float(each.verdict.correct) for each in done if not each.verdict.undecided]),
         "format_rate": mean([float(each.format_ok) for each in done]),
         "groups_skipped": sum(credit.skipped for credit in credited),
         "groups_total": len(groups),

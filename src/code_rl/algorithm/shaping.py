@@ -42,6 +42,6 @@ class Shaping:
 
     def mask_reason(self, trajectory: Trajectory) -> str | None:
         """Why a member is not trained on: `sandbox_error` or `checker_error` (no verdict), `overlong`, or None."""
-        if trajectory.verdict.ours:
+        if trajectory.verdict.undecided:
             return trajectory.verdict.kind.value
         return "overlong" if trajectory.truncated and self.overlong in ("mask", "mask_loss") else None

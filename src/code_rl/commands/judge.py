@@ -89,7 +89,7 @@ class Judged:
     @property
     def complete(self) -> bool:
         """True when every program got a verdict about itself."""
-        return not any(count for kind, count in self.counts.items() if kind.ours)
+        return not any(count for kind, count in self.counts.items() if kind.undecided)
 
 
 def read_programs(path: str, store: Store) -> Iterator[Program]:

@@ -155,7 +155,7 @@ class Tally:
 
     def take(self, each: Completion, row: dict[str, Any]) -> dict[str, Any]:
         """Count a row, and give it back."""
-        self.unjudged += row["verdict"] is not None and VerdictKind(row["verdict"]).ours
+        self.unjudged += row["verdict"] is not None and VerdictKind(row["verdict"]).undecided
         self.counts[each.step, "datums"] += row["trained"]
         if row["changed"]:
             fate = "fell" if (row["reward_now"] or 0) < (row["reward"] or 0) else "rose"

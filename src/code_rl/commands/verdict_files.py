@@ -116,7 +116,7 @@ class VerdictLog:
         for count, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
-                if row["verdict"] is not None and not VerdictKind(row["verdict"]).ours:
+                if row["verdict"] is not None and not VerdictKind(row["verdict"]).undecided:
                     self._places[row["key"]] = number, place
                 self._held[self._name(row), row["key"]] = number, place
             except (ValueError, TypeError, KeyError) as error:

@@ -41,7 +41,7 @@ class Repair(Single):
         answers = sum(message["role"] == "assistant" for message in conversation)
         if answers < self.max_turns and problem.public_tests:
             verdict = await grader.judge_public(code)
-            if not verdict.correct and not verdict.ours:
+            if not verdict.correct and not verdict.undecided:
                 return Reply(code, verdict, ({"role": "user", "content": feedback(problem, verdict)},))
         return Reply(code, await grader.judge(code))
 

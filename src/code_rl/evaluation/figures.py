@@ -134,7 +134,7 @@ class Outcome:
     @property
     def judged(self) -> bool:
         """True when the verdict is about the program."""
-        return not self.kind.ours
+        return not self.kind.undecided
 
     @property
     def correct(self) -> bool:

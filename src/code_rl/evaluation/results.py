@@ -119,7 +119,7 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
         outcome = found.outcomes[problem_id, mode, number]
         own[problem_id].append(outcome)
         official[problem_id].append(replace(outcome, kind=kind))
-        if not kind.ours and (kind is VerdictKind.PASSED) != outcome.correct:
+        if not kind.undecided and (kind is VerdictKind.PASSED) != outcome.correct:
             kinds = {"lcb": outcome.kind.value, "lcb-official": kind.value}
             differ.append({"problem_id": problem_id, "sample": number, **kinds})
     shown = [_figures(list(rule.values()), (1,)) for rule in (own, official)]

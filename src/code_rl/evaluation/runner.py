@@ -64,7 +64,7 @@ async def judge_both(
         return own, own
     recorded = Recorded(executor)
     own = await judge(problem, code, recorded, cpu_limit_s=cpu_limit_s)
-    if own.ours:
+    if own.undecided:
         return own, own
     tests = tuple(dataclasses.replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
     official = dataclasses.replace(problem, tests=tests, compare=Compare(OFFICIAL))

@@ -34,7 +34,7 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
     async def verify(self, body: CodeRequest) -> CodeResponse:
         """1.0 for a program that passes every test, else 0.0; where we could not tell, a row that Gym counts among its failures."""
         verdict = await rows.verdict_of(body.verifier_metadata["problem"], body.response.output_text)
-        failed = {FAILED: verdict.kind.value, f"{FAILED}_reason": rows.why(verdict)} if verdict.ours else {}
+        failed = {FAILED: verdict.kind.value, f"{FAILED}_reason": rows.why(verdict)} if verdict.undecided else {}
         return CodeResponse(**body.model_dump(), reward=float(verdict.correct), verdict=verdict.kind.value, **failed)
 
 

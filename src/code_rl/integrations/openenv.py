@@ -68,7 +68,7 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
                 lambda executor: self._environment.reply(problem.view(), conversation, GroupGrader(problem, executor))
             )
         )
-        if reply.verdict.ours:
+        if reply.verdict.undecided:
             raise SandboxError(f"no reward ({why(reply.verdict)}); send the answer again, or drop the episode")
         self._conversation = [*conversation, *reply.messages]
         self._problem = problem if reply.messages else None

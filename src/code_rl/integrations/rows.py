@@ -26,7 +26,7 @@ def to_row(problem: Problem, wording: Wording = livecodebench) -> dict[str, Any]
 async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) -> Verdict:
     """The verdict on the last fenced block of an answer: a text, or messages that end with it.
 
-    Where `verdict.ours` nothing is known about the program; a reward of 0 would say that it is wrong. Raises DataError for a row that holds no problem.
+    Where `verdict.undecided` nothing is known about the program; a reward of 0 would say that it is wrong. Raises DataError for a row that holds no problem.
     """
     if not isinstance(problem, str):
         raise DataError(f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row")

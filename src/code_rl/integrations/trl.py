@@ -23,5 +23,5 @@ async def code_reward(
     """
     verdicts = await asyncio.gather(*(verdict_of(*pair) for pair in zip(problem, completions, strict=True)))
     if log_metric is not None and verdicts:
-        log_metric("unscored", sum(verdict.ours for verdict in verdicts) / len(verdicts))
-    return [None if verdict.ours else float(verdict.correct) for verdict in verdicts]
+        log_metric("unscored", sum(verdict.undecided for verdict in verdicts) / len(verdicts))
+    return [None if verdict.undecided else float(verdict.correct) for verdict in verdicts]

@@ -27,7 +27,7 @@ class CodeTask(vf.Task[CodeData]):  # type: ignore[misc]
     async def passes(self, trace: vf.Trace) -> float:
         """1.0 when the program of the last reply passes every test. Raises SandboxError where we could not tell: verifiers records a failed rollout, which is retried or dropped."""
         verdict = await verdict_of(self.data.problem, trace.last_reply)
-        if verdict.ours:
+        if verdict.undecided:
             raise SandboxError(f"no reward ({why(verdict)})")
         return float(verdict.correct)
 

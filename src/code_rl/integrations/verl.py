@@ -32,6 +32,6 @@ async def compute_score(*, solution_str: str, ground_truth: str, **given: Any) -
     """
     for _ in range(ATTEMPTS):
         verdict = await rows.verdict_of(ground_truth, solution_str)
-        if not verdict.ours:
+        if not verdict.undecided:
             return {"score": float(verdict.correct), "acc": float(verdict.correct)}
     raise SandboxError(f"no reward after {ATTEMPTS} attempts ({rows.why(verdict)}); resume from verl's last checkpoint")

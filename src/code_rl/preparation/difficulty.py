@@ -53,7 +53,7 @@ async def _measured(problem: Problem, config: PrepareConfig, policy: Policy, sam
     verdicts = [trajectory.verdict for trajectory in group.trajectories]
     if any(verdict.kind is VerdictKind.CHECKER_ERROR for verdict in verdicts):
         return drop(BROKEN_CHECKER, "the checker fails on its own reference")
-    lost = sum(verdict.ours for verdict in verdicts)
+    lost = sum(verdict.undecided for verdict in verdicts)
     if lost:
         return drop(SANDBOX_ERROR, f"{lost} samples got no verdict")
     passed = sum(verdict.correct for verdict in verdicts)

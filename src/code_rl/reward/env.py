@@ -139,7 +139,7 @@ async def sandbox_check_correctness(
         verdict = await shared_executor.run(lambda shared: judge(problem, generation, shared))
     else:
         verdict = await judge(problem, generation, executor)
-    if verdict.ours:
+    if verdict.undecided:
         raise SandboxError(verdict.failure.message if verdict.failure else "no verdict")
     return verdict.correct, _details(verdict)
 

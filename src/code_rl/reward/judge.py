@@ -45,7 +45,9 @@ class _Tally:
         elif self.reason is None:
             self.reason, self.failed = reason, self.done
         self.done += 1
-        return reason is not None and (not self.every or reason.kind.ours or reason.kind is VerdictKind.COMPILE_ERROR)
+        return reason is not None and (
+            not self.every or reason.kind.undecided or reason.kind is VerdictKind.COMPILE_ERROR
+        )
 
     def spent(self, execution: Execution) -> None:
         """Add up what a test took."""

@@ -23,7 +23,7 @@ class VerdictKind(enum.StrEnum):
     """Ours: never a reward; masked out of its group; another run may decide."""
 
     @property
-    def ours(self) -> bool:
+    def undecided(self) -> bool:
         """True when the verdict says nothing about the program."""
         return self in (VerdictKind.CHECKER_ERROR, VerdictKind.SANDBOX_ERROR)
 
@@ -61,6 +61,6 @@ class Verdict:
         return self.kind is VerdictKind.PASSED
 
     @property
-    def ours(self) -> bool:
+    def undecided(self) -> bool:
         """True when the verdict says nothing about the program: the sandbox failed, or the problem's checker is broken."""
-        return self.kind.ours
+        return self.kind.undecided

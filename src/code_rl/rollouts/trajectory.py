@@ -107,4 +107,4 @@ class Group:
         Whether a group is trained on is another rule (`loop.credit`): it looks at rewards, which may tell apart what is equally wrong.
         """
         verdicts = [trajectory.verdict for trajectory in self.trajectories]
-        return len({verdict.correct for verdict in verdicts if not verdict.ours}) < 2
+        return len({verdict.correct for verdict in verdicts if not verdict.undecided}) < 2

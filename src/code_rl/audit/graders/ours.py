@@ -31,7 +31,7 @@ class Ours(Grader):
             verdict = await judge(problem, code, self._executor)
         except CodeRLError as error:
             return Outcome(None, str(error))
-        return Outcome(None if verdict.ours else verdict.correct, verdict.kind.value)
+        return Outcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
 
     async def aclose(self) -> None:
         """Close the sandbox."""

@@ -106,7 +106,7 @@ class Verifier:
         """Why a reference fails."""
         verdict = trial.verdict
         message = verdict.failure.message if verdict.failure else ""
-        if verdict.ours:
+        if verdict.undecided:
             return _no_verdict(verdict)
         if message.startswith(("ModuleNotFoundError", "ImportError")):
             open_tests = tuple(dataclasses.replace(test, public=True) for test in problem.tests)  # which show all of it
@@ -160,7 +160,7 @@ class Verifier:
             again_and_again += [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)]
         for again in again_and_again:
             verdict = (await attempt_at_once(again, code, self.executor, limit, sum(trial.seconds))).verdict
-            if verdict.ours:
+            if verdict.undecided:
                 return _no_verdict(verdict)
             if not verdict.correct:
                 return drop("flaky", f"the reference passes once and fails another time ({verdict.kind.value})")
@@ -170,7 +170,7 @@ class Verifier:
         """Solutions that the source knows to be wrong must fail."""
         for number, code in enumerate(wrong_solutions(problem)):
             verdict = (await attempt(problem, code, self.executor, limit)).verdict
-            if verdict.ours:
+            if verdict.undecided:
                 return _no_verdict(verdict)
             if verdict.correct:
                 return drop("wrong_solution_passes", f"wrong solution {number} passes all {verdict.total} tests")
@@ -182,7 +182,7 @@ class Verifier:
         killed = made = 0
         for program in mutants_of(code, self.config, problem):
             verdict = await self._soon(problem, program, 2 * rung(trial.slowest_s), sum(trial.seconds))
-            if verdict.ours:
+            if verdict.undecided:
                 continue
             made += 1
             if not verdict.correct:
