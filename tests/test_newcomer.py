@@ -181,11 +181,11 @@ class Roomy(Verdict):
 def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(inflight, "Verdict", Roomy)
     request = inflight.Request("sum", [1, 2], 1, 8, 0)
-    slot = inflight.InFlight(tmp_path).slot((0, 0, 0))
-    slot.open(request)
-    slot.keep_drawn((0, 0), [1, 2], [inflight.Drawn((3,), (-0.5,), "stop")], 1.0, 0)
-    slot.keep_verdict((False, "print(3)"), Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5))
-    again = inflight.InFlight(tmp_path).slot((0, 0, 0))
+    log = inflight.InFlight(tmp_path).group_log((0, 0, 0))
+    log.open(request)
+    log.keep_drawn((0, 0), [1, 2], [inflight.Drawn((3,), (-0.5,), "stop")], 1.0, 0)
+    log.keep_verdict((False, "print(3)"), Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5))
+    again = inflight.InFlight(tmp_path).group_log((0, 0, 0))
     again.open(request)
     found = again.verdicts[False, "print(3)"]
     assert isinstance(found, Roomy)

@@ -23,9 +23,9 @@ from .conversation_support import Characters, Scripted, policy, problem, program
 WRONG, RIGHT = program("1"), program("7")
 
 
-def roll_out(made, task=None, *, count=1, max_tokens=1000, slot=None, request_per="group"):
+def roll_out(made, task=None, *, count=1, max_tokens=1000, log=None, request_per="group"):
     sampling = Sampling(max_tokens, request_per=request_per)
-    return asyncio.run(made.roll_out(task or problem(), count, sampling, 5, slot))
+    return asyncio.run(made.roll_out(task or problem(), count, sampling, 5, log))
 
 
 def test_a_failing_answer_is_shown_its_first_failing_public_test_and_may_be_repaired():
@@ -126,10 +126,12 @@ def test_a_group_cut_anywhere_is_the_same_afterwards_and_buys_nothing_twice(tmp_
     cut = Scripted([WRONG, RIGHT], fails_at=cut_at)
     if cut_at < len(whole.prompts):
         with pytest.raises(ConnectionError):
-            roll_out(policy(cut), count=2, slot=InFlight(tmp_path / "kept").slot((0, 0, 0)), request_per=request_per)
+            roll_out(
+                policy(cut), count=2, log=InFlight(tmp_path / "kept").group_log((0, 0, 0)), request_per=request_per
+            )
     again = Scripted([WRONG, RIGHT])
-    slot = InFlight(tmp_path / "kept").slot((0, 0, 0))
-    assert roll_out(policy(again), count=2, slot=slot, request_per=request_per).trajectories == expected.trajectories
+    log = InFlight(tmp_path / "kept").group_log((0, 0, 0))
+    assert roll_out(policy(again), count=2, log=log, request_per=request_per).trajectories == expected.trajectories
     if cut_at < len(whole.prompts):
         assert len(cut.prompts) + len(again.prompts) == len(whole.prompts)
 

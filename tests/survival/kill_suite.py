@@ -141,10 +141,10 @@ def keep_ledger(path: Path) -> None:
     from code_rl.runs import inflight
 
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    keep_drawn, keep_verdict = inflight.Slot.keep_drawn, inflight.Slot.keep_verdict
+    keep_drawn, keep_verdict = inflight.GroupLog.keep_drawn, inflight.GroupLog.keep_verdict
 
-    def name_of(slot: Any) -> str:
-        return f"{slot._path.parent.name}/{slot._path.stem} {slot._where}"
+    def name_of(log: Any) -> str:
+        return f"{log._path.parent.name}/{log._path.stem} {log._where}"
 
     def drawn(self: Any, first: Any, prompt: Any, sequences: Any, *rest: Any) -> None:
         keep_drawn(self, first, prompt, sequences, *rest)
@@ -155,7 +155,7 @@ def keep_ledger(path: Path) -> None:
         keep_verdict(self, program, *rest)
         os.write(handle, f"judged {name_of(self)} {zlib.crc32(repr(program).encode())}\n".encode())
 
-    inflight.Slot.keep_drawn, inflight.Slot.keep_verdict = drawn, verdict  # type: ignore[assignment]
+    inflight.GroupLog.keep_drawn, inflight.GroupLog.keep_verdict = drawn, verdict  # type: ignore[assignment]
 
 
 def train(given: dict[str, str]) -> int:

@@ -166,7 +166,7 @@ async def _evaluate(
     folder = Folder(out)
     questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
     evaluation = Evaluation(
-        questions, asked, plan, executor, folder, lambda work: folder.inflight.slot((work.place, 0, 0))
+        questions, asked, plan, executor, folder, lambda work: folder.inflight.group_log((work.place, 0, 0))
     )
     view.say(f"{what}; {asked.description}; {executor.description}")
     with view.progress(evaluation.total) as on_verdict:

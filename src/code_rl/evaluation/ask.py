@@ -20,7 +20,7 @@ from code_rl.reward.extract import extract_code
 from code_rl.rollouts.sample import GroupGrader, Policy, Sampling
 from code_rl.rollouts.trajectory import Group
 from code_rl.runs.checkpoints import read_checkpoints, state_path_of
-from code_rl.runs.inflight import Slot
+from code_rl.runs.inflight import GroupLog
 from code_rl.sandbox.executor import Executor
 
 
@@ -48,7 +48,7 @@ class Entry:
 class Question:
     """A problem, how it is asked (`messages`; None: as the environment begins), and the seed of its draws.
 
-    `total` samples of this mode are wanted in all. `slot` is where a conversation under way is kept, `grader` who judges (None: the
+    `total` samples of this mode are wanted in all. `log` is where a conversation under way is kept, `grader` who judges (None: the
     policy's own).
     """
 
@@ -57,7 +57,7 @@ class Question:
     seed: int
     mode: Mode
     total: int
-    slot: Callable[[], Slot] = Slot
+    log: Callable[[], GroupLog] = GroupLog
     grader: GroupGrader | None = None
 
     @property
@@ -129,7 +129,7 @@ class Weights:
     async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
         """Roll out the whole group and keep the samples wanted; they come with their verdicts."""
         sampling = replace(self.sampling, temperature=0.0) if question.mode == GREEDY else self.sampling
-        how = (question.total, sampling, question.seed, question.slot(), question.grader, question.messages)
+        how = (question.total, sampling, question.seed, question.log(), question.grader, question.messages)
         group = await self.policy.roll_out(question.problem, *how)
         return [_sample(group, question.mode, number) for number in numbers]
 

@@ -15,7 +15,7 @@ from code_rl.evaluation.runner import Evaluation, Plan, Questions, Work
 from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.problems.problem import Problem
 from code_rl.rollouts.sample import Policy, Sampling
-from code_rl.runs.inflight import Slot
+from code_rl.runs.inflight import GroupLog
 
 if TYPE_CHECKING:
     from code_rl.config import Config
@@ -25,7 +25,7 @@ IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
 As many as the embedded engine takes into one batch."""
 
-EvaluationSlot = Callable[[int, int, int], Slot]
+EvaluationLog = Callable[[int, int, int], GroupLog]
 """Where the group of a split (by number), of greedy decoding (0) or samples (1), and of a problem (by position) is kept."""
 
 
@@ -45,22 +45,22 @@ async def evaluate(
     samples: int,
     sampling: Sampling,
     seed: int,
-    slot: EvaluationSlot | None = None,
+    log: EvaluationLog | None = None,
 ) -> dict[str, SplitResult]:
     """Evaluate each split: greedily, and with `samples` completions per problem (0: greedy only).
 
-    `slot` says where each group is kept, for an evaluation that is cut.
+    `log` says where each group is kept, for an evaluation that is cut.
     """
     entries_of = {name: [Entry(f"{name}/{i}", name, i) for i in range(len(split))] for name, split in splits.items()}
     entries, names = list(itertools.chain(*entries_of.values())), list(splits)
     questions = Questions(entries, lambda entry: splits[entry.split][entry.index])
 
-    def slot_of(work: Work) -> Slot:
+    def log_of(work: Work) -> GroupLog:
         entry = work.entry
-        return slot(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if slot else Slot()
+        return log(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if log else GroupLog()
 
     asked, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
-    found = await Evaluation(questions, asked, plan, slot=slot_of).run()
+    found = await Evaluation(questions, asked, plan, log=log_of).run()
     results = {}
     for name, entries in entries_of.items():
         greedy, sampled = (list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED))
@@ -87,7 +87,7 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
             samples=samples,
             sampling=run.sampling,
             seed=run.config.seed,
-            slot=run.recorder.evaluation_slot(step),
+            log=run.recorder.evaluation_log(step),
         )
     parts = [each for result in results.values() for each in (result.greedy, result.sampled) if each is not None]
     metrics = dict(evaluation_metrics(results)) | {

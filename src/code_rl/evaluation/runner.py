@@ -20,7 +20,7 @@ from code_rl.reward.judge import judge
 from code_rl.reward.submission import in_one_process
 from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader, derive_seed
-from code_rl.runs.inflight import Slot
+from code_rl.runs.inflight import GroupLog
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 
 OFFICIAL = "lcb-official"
@@ -168,7 +168,7 @@ class RuleGrader(GroupGrader):
 
 
 class Evaluation:
-    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in `slot`.
+    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in `log`.
 
     Without an `executor` samples must come judged.
     """
@@ -180,10 +180,10 @@ class Evaluation:
         plan: Plan,
         executor: Executor | None = None,
         folder: Folder | None = None,
-        slot: Callable[[Work], Slot] = lambda _: Slot(),
+        log: Callable[[Work], GroupLog] = lambda _: GroupLog(),
     ) -> None:
         self._questions, self._asked, self._plan = questions, asked, plan
-        self._executor, self._folder, self._slot = executor, folder, slot
+        self._executor, self._folder, self._log = executor, folder, log
         self._found = Found()
         self.on_verdict: OnVerdict | None = None
         programs = plan.concurrency or default_concurrency(executor)
@@ -247,7 +247,7 @@ class Evaluation:
         messages = self._questions.messages(problem)
         samples, reason = [], "not_in_file"
         try:
-            question = Question(problem, messages, seed, work.mode, work.total, partial(self._slot, work), grader)
+            question = Question(problem, messages, seed, work.mode, work.total, partial(self._log, work), grader)
             samples = await self._asked.ask(question, work.numbers)
         except AskError as error:
             reason = str(error)

@@ -223,8 +223,8 @@ class Batches:
             chosen = run.choices.at(*at, attempt)
             if attempt:
                 recorder.refills(*at, attempt, sampling.max_tokens, chosen)
-            slot = recorder.inflight.slot((*at, attempt))
-            group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, slot)
+            log = recorder.inflight.group_log((*at, attempt))
+            group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, log)
             groups.append(replace(group, place=at[1], attempt=attempt))
             recorder.judged(at[0], groups[-1])
             if not group.solved_alike:

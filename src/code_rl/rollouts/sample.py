@@ -19,7 +19,7 @@ from code_rl.renderers import Message, Renderer
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
-from code_rl.runs.inflight import Answer, Drawn, Program, Request, Slot
+from code_rl.runs.inflight import Answer, Drawn, GroupLog, Program, Request
 from code_rl.sandbox.executor import Executor
 
 if TYPE_CHECKING:
@@ -65,55 +65,55 @@ class Policy:
         count: int,
         sampling: Sampling,
         seed: int,
-        slot: Slot | None = None,
+        log: GroupLog | None = None,
         grader: GroupGrader | None = None,
         opening: Sequence[Message] | None = None,
     ) -> Group:
         """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and the weights alone.
 
-        What `slot` has of this group is neither sampled nor (without a `grader`) judged again; what comes is kept there. The conversation
+        What `log` has of this group is neither sampled nor (without a `grader`) judged again; what comes is kept there. The conversation
         begins with `opening`, else as the environment begins it. A prompt that fills the context gets empty answers.
         """
         opening = self.environment.begin(problem.view()) if opening is None else opening
         prompt = self.renderer.prompt_tokens(opening)
         max_tokens = min(sampling.max_tokens, self.context - len(prompt))
-        slot = slot if slot is not None and max_tokens > 0 else Slot()
+        log = log if log is not None and max_tokens > 0 else GroupLog()
         grader = grader or GroupGrader(
-            problem, self.executor, slot, cpu_limit_s=self.cpu_limit_s, all_tests=self.all_tests
+            problem, self.executor, log, cpu_limit_s=self.cpu_limit_s, all_tests=self.all_tests
         )
         if max_tokens < 1:
             turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
             return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0, self.step)
         request = Request(problem.id, prompt, count, max_tokens, seed)
-        slot.open(request)
-        trajectories = await _Rollout(self, problem, opening, request, sampling, slot, grader).run()
+        log.open(request)
+        trajectories = await _Rollout(self, problem, opening, request, sampling, log, grader).run()
         return Group(
             problem=problem,
             trajectories=tuple(trajectories),
-            sample_s=slot.sample_s,
+            sample_s=log.sample_s,
             max_tokens=max_tokens,
-            policy_step=self.step if slot.policy_step is None else slot.policy_step,
+            policy_step=self.step if log.policy_step is None else log.policy_step,
         )
 
 
 class GroupGrader:
     """Judges the programs of one problem; those that are the same share one run: same program, same inputs, same seeds.
 
-    What `slot` has verdicts of is not run; new ones are kept there.
+    What `log` has verdicts of is not run; new ones are kept there.
     """
 
     def __init__(
         self,
         problem: Problem,
         executor: Executor,
-        slot: Slot | None = None,
+        log: GroupLog | None = None,
         *,
         cpu_limit_s: float | None = None,
         all_tests: bool = False,
     ) -> None:
         public = replace(problem, tests=tuple(test for test in problem.tests if test.public))
         self._views = {False: problem, True: public}
-        self._executor, self._slot = executor, slot or Slot()
+        self._executor, self._log = executor, log or GroupLog()
         self._cpu_limit_s, self._all_tests = cpu_limit_s, all_tests
         self._runs: dict[Program, asyncio.Task[Verdict]] = {}
 
@@ -126,13 +126,13 @@ class GroupGrader:
         return await self._judged((True, code))
 
     async def _judged(self, program: Program) -> Verdict:
-        known = self._slot.verdicts
+        known = self._log.verdicts
         if program not in known:
             if program not in self._runs:
                 self._runs[program] = asyncio.create_task(self._run(*program))
             verdict = await self._runs[program]
             if program not in known:
-                self._slot.keep_verdict(program, verdict)
+                self._log.keep_verdict(program, verdict)
         return known[program]
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
@@ -149,14 +149,14 @@ class _Rollout:
     opening: Sequence[Message]
     request: Request
     sampling: Sampling
-    slot: Slot
+    log: GroupLog
     grader: GroupGrader
     started: float = field(default_factory=time.perf_counter)
 
     async def run(self) -> list[Trajectory]:
         """The trajectories, in order."""
         request, members = self.request, range(self.request.count)
-        if self.sampling.request_per == "group" and any((member, 0) not in self.slot.drawn for member in members):
+        if self.sampling.request_per == "group" and any((member, 0) not in self.log.drawn for member in members):
             await self._draw((0, 0), request.count, request.prompt_tokens, request.max_tokens, request.seed)
         return await together(self._trajectory(member) for member in members)
 
@@ -180,10 +180,10 @@ class _Rollout:
     async def _turn(self, answer: Answer, conversation: Sequence[Message], prompt: list[int], max_tokens: int) -> Turn:
         """One answer, and what the environment says of it."""
         policy, (member, number) = self.policy, answer
-        if not self.slot.has(answer, prompt):
+        if not self.log.has(answer, prompt):
             names = ("completion", member) if number == 0 else ("turn", member, number)
             await self._draw(answer, 1, prompt, max_tokens, derive_seed(self.request.seed, *names))
-        drawn = self.slot.drawn[answer]
+        drawn = self.log.drawn[answer]
         said, ended = policy.renderer.parse_response(drawn.tokens)
         text, truncated = said["content"], drawn.stop_reason == "length" and not ended
         answered: list[Message] = [*conversation, {"role": "assistant", "content": text}]
@@ -211,7 +211,7 @@ class _Rollout:
         drawn = [
             Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in answer.sequences
         ]
-        self.slot.keep_drawn(first, prompt, drawn, time.perf_counter() - self.started, policy.step)
+        self.log.keep_drawn(first, prompt, drawn, time.perf_counter() - self.started, policy.step)
 
 
 def derive_seed(seed: int, *names: object) -> int:

@@ -78,22 +78,22 @@ class InFlight:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._earlier: dict[int, dict[tuple[int, int], Slot]] = {}
+        self._earlier: dict[int, dict[tuple[int, int], GroupLog]] = {}
         folder.mkdir(mode=0o700, exist_ok=True)
 
-    def slot(self, place: Place) -> Slot:
+    def group_log(self, place: Place) -> GroupLog:
         """Where the completions of one group are kept, with those that are there already."""
         step, *where = place
-        return self._of(step).pop((where[0], where[1]), None) or Slot(step_file(self.folder, step), *where)
+        return self._of(step).pop((where[0], where[1]), None) or GroupLog(step_file(self.folder, step), *where)
 
     def policy_step(self, step: int) -> int | None:
         """The training steps behind the weights that sampled what is kept of a step; None when nothing is."""
-        return next((record["policy_step"] for slot in self._of(step).values() for record in slot.earlier_drawn), None)
+        return next((record["policy_step"] for log in self._of(step).values() for record in log.earlier_drawn), None)
 
-    def _of(self, step: int) -> dict[tuple[int, int], Slot]:
+    def _of(self, step: int) -> dict[tuple[int, int], GroupLog]:
         if step not in self._earlier:
             drop_torn_line(step_file(self.folder, step))
-            self._earlier[step] = read_slots(step_file(self.folder, step))
+            self._earlier[step] = read_group_logs(step_file(self.folder, step))
         return self._earlier[step]
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
@@ -122,7 +122,7 @@ class InFlight:
         self._earlier.pop(step, None)
 
 
-class Slot:
+class GroupLog:
     """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known.
 
     `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened. Without a `path` nobody keeps it.
@@ -199,17 +199,17 @@ def read_inflight(path: Path) -> Iterator[dict[str, Any]]:
     return filter(None, map(unseal, raw_lines(path)))
 
 
-def read_slots(path: Path) -> dict[tuple[int, int], Slot]:
+def read_group_logs(path: Path) -> dict[tuple[int, int], GroupLog]:
     """One step's file by place and attempt; a record without its facts is left out."""
-    found: dict[tuple[int, int], Slot] = {}
+    found: dict[tuple[int, int], GroupLog] = {}
     for record in read_inflight(path):
         with contextlib.suppress(KeyError, TypeError, ValueError):
             where = int(record["place"]), int(record["attempt"])
-            slot = found.setdefault(where, Slot(path, *where))
+            log = found.setdefault(where, GroupLog(path, *where))
             if record["kind"] == "judged":
-                slot.earlier_judged[bool(record["public"]), record["code"]] = _verdict(record["verdict"])
+                log.earlier_judged[bool(record["public"]), record["code"]] = _verdict(record["verdict"])
             elif int(record["first"]) >= 0:
-                slot.earlier_drawn.append(record)
+                log.earlier_drawn.append(record)
     return found
 
 

@@ -23,7 +23,7 @@ from code_rl.runs.checkpoints import (
 )
 from code_rl.runs.directory import FORMAT, METRICS
 from code_rl.runs.files import JsonLines, Mark, mark_of, read_lines
-from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, InFlight, Slot
+from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.runs.journal import JOURNAL, TRAINED, History, Journal, trained_line
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.smoke import STEPS, smoke_lines
@@ -148,9 +148,9 @@ class Recorder:
         known = self._history.evaluated.get(step)
         return dict(known["metrics"]) if known is not None and known["samples"] == samples else None
 
-    def evaluation_slot(self, step: int) -> Callable[[int, int, int], Slot]:
+    def evaluation_log(self, step: int) -> Callable[[int, int, int], GroupLog]:
         """Where an evaluation after `step` keeps its groups while it is under way: by split, kind of decoding, position."""
-        return lambda split, kind, index: self._evaluations.slot((step + 1, index, 2 * split + kind))
+        return lambda split, kind, index: self._evaluations.group_log((step + 1, index, 2 * split + kind))
 
     def evaluation_done(self, step: int, samples: int, metrics: Mapping[str, Any]) -> None:
         """Journal what an evaluation showed, after which its completions need not be kept."""
