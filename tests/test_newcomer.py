@@ -183,7 +183,7 @@ def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
     request = inflight.Request("sum", [1, 2], 1, 8, 0)
     log = inflight.InFlight(tmp_path).group_log((0, 0, 0))
     log.open(request)
-    log.keep_drawn((0, 0), [1, 2], [inflight.Drawn((3,), (-0.5,), "stop")], 1.0, 0)
+    log.keep_answers((0, 0), [1, 2], [inflight.SampledAnswer((3,), (-0.5,), "stop")], 1.0, 0)
     log.keep_verdict((False, "print(3)"), Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5))
     again = inflight.InFlight(tmp_path).group_log((0, 0, 0))
     again.open(request)

@@ -141,13 +141,13 @@ def keep_ledger(path: Path) -> None:
     from code_rl.runs import inflight
 
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    keep_drawn, keep_verdict = inflight.GroupLog.keep_drawn, inflight.GroupLog.keep_verdict
+    keep_answers, keep_verdict = inflight.GroupLog.keep_answers, inflight.GroupLog.keep_verdict
 
     def name_of(log: Any) -> str:
         return f"{log._path.parent.name}/{log._path.stem} {log._where}"
 
     def drawn(self: Any, first: Any, prompt: Any, sequences: Any, *rest: Any) -> None:
-        keep_drawn(self, first, prompt, sequences, *rest)
+        keep_answers(self, first, prompt, sequences, *rest)
         lines = [f"drawn {name_of(self)} {first[0] + n} {first[1]}\n" for n in range(len(sequences))]
         os.write(handle, "".join(lines).encode())
 
@@ -155,7 +155,7 @@ def keep_ledger(path: Path) -> None:
         keep_verdict(self, program, *rest)
         os.write(handle, f"judged {name_of(self)} {zlib.crc32(repr(program).encode())}\n".encode())
 
-    inflight.GroupLog.keep_drawn, inflight.GroupLog.keep_verdict = drawn, verdict  # type: ignore[assignment]
+    inflight.GroupLog.keep_answers, inflight.GroupLog.keep_verdict = drawn, verdict  # type: ignore[assignment]
 
 
 def train(given: dict[str, str]) -> int:

@@ -31,7 +31,7 @@ from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.runs.directory import CONFIG, METRICS, check_log_dir, read_config, with_checksum
 from code_rl.runs.files import JsonLines, keep_lines, mark_of, seal, unseal, write_atomically
-from code_rl.runs.inflight import Drawn, InFlight, Request, step_file
+from code_rl.runs.inflight import InFlight, Request, SampledAnswer, step_file
 from code_rl.runs.journal import JOURNAL, Journal, read_history, read_journal
 from code_rl.runs.lock import LOCK, lock_run
 from code_rl.runs.logs import MultiplexLogger
@@ -42,8 +42,8 @@ REQUEST = Request("p", (1, 2, 3), count=2, max_tokens=8, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
 
 
-def drawn(*tokens: int) -> Drawn:
-    return Drawn(tokens, tuple(-0.5 for _ in tokens), "stop")
+def drawn(*tokens: int) -> SampledAnswer:
+    return SampledAnswer(tokens, tuple(-0.5 for _ in tokens), "stop")
 
 
 @lru_cache
@@ -110,7 +110,7 @@ def test_when_no_state_can_be_used_the_refusal_names_the_newest_and_what_to_do(t
 
 def test_while_everything_since_the_beginning_is_kept_the_beginning_is_the_last_resort(tmp_path):
     a_run(tmp_path)
-    InFlight(tmp_path / "inflight").group_log((0, 0, 0)).keep_drawn((0, 0), (), [drawn(1)], 0.1, 0)
+    InFlight(tmp_path / "inflight").group_log((0, 0, 0)).keep_answers((0, 0), (), [drawn(1)], 0.1, 0)
     assert chosen(tmp_path, broken=("s2", "s4", "s6"))[0] == Start()
 
 
@@ -216,7 +216,7 @@ def test_tokens_that_a_killed_run_spent_in_vain_are_counted_once(tmp_path):
     history = read_history(tmp_path / JOURNAL)
     log = InFlight(tmp_path / "inflight").group_log((4, 0, 0))
     log.open(REQUEST)
-    log.keep_drawn((0, 0), (), [drawn(1, 2)], 0.1, 4)
+    log.keep_answers((0, 0), (), [drawn(1, 2)], 0.1, 4)
     lost = lost_tokens(tmp_path, history, 4, completions=2)
     assert lost == Tokens(prefill=3, sample=8, train=10)
     start, _ = chosen(tmp_path)
@@ -289,7 +289,7 @@ def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path)
         recorder = Recorder(tmp_path, logger, Console(10), keep_checkpoints=2)
         (tmp_path / "weights").mkdir()
         for step in range(1, 5):
-            recorder.inflight.group_log((step, 0, 0)).keep_drawn((0, 0), (), [drawn(step)], 0.1, step)
+            recorder.inflight.group_log((step, 0, 0)).keep_answers((0, 0), (), [drawn(step)], 0.1, step)
             trainer: Any = Saved(tmp_path / "weights")
             saving = await recorder.begin_checkpoint(trainer, step)
             await recorder.commit_checkpoint(saving, step, offset=step)
@@ -322,11 +322,11 @@ def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away
 def test_completions_and_verdicts_of_the_same_request_come_back(tmp_path):
     log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
     log.open(REQUEST)
-    log.keep_drawn((0, 0), (), [drawn(7, 8), drawn(9)], 0.25, 2)
+    log.keep_answers((0, 0), (), [drawn(7, 8), drawn(9)], 0.25, 2)
     log.keep_verdict((False, "pass"), PASSED)
     again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
     again.open(REQUEST)
-    assert again.drawn == {(0, 0): drawn(7, 8), (1, 0): drawn(9)}
+    assert again.answers == {(0, 0): drawn(7, 8), (1, 0): drawn(9)}
     assert again.verdicts == {(False, "pass"): PASSED}
     assert (again.policy_step, again.sample_s) == (2, 0.25)
 
@@ -334,11 +334,11 @@ def test_completions_and_verdicts_of_the_same_request_come_back(tmp_path):
 def test_a_later_turn_comes_back_for_the_prompt_that_it_answered_and_no_other(tmp_path):
     log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
     log.open(REQUEST)
-    log.keep_drawn((0, 0), REQUEST.prompt_tokens, [drawn(7)], 0.25, 2)
-    log.keep_drawn((0, 1), (1, 2, 3, 7, 9), [drawn(8)], 0.5, 2)
+    log.keep_answers((0, 0), REQUEST.prompt_tokens, [drawn(7)], 0.25, 2)
+    log.keep_answers((0, 1), (1, 2, 3, 7, 9), [drawn(8)], 0.5, 2)
     again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
     again.open(REQUEST)
-    assert again.drawn == {(0, 0): drawn(7), (0, 1): drawn(8)}
+    assert again.answers == {(0, 0): drawn(7), (0, 1): drawn(8)}
     assert again.has((0, 1), (1, 2, 3, 7, 9))
     assert not again.has((0, 1), (1, 2, 3, 7, 10))
     assert not again.has((0, 2), (1, 2, 3))
@@ -350,12 +350,12 @@ def test_a_later_turn_comes_back_for_the_prompt_that_it_answered_and_no_other(tm
 def test_completions_of_another_request_do_not(tmp_path, other):
     log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
     log.open(REQUEST)
-    log.keep_drawn((0, 0), (), [drawn(7)], 0.25, 2)
+    log.keep_answers((0, 0), (), [drawn(7)], 0.25, 2)
     from dataclasses import replace
 
     again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
     again.open(replace(REQUEST, **other))
-    assert again.drawn == {}
+    assert again.answers == {}
 
 
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
@@ -365,21 +365,21 @@ def test_a_damaged_completion_is_left_out_and_the_others_come_back_unaltered(tmp
     log.open(Request("p", (1,), 4, 8, 5))
     kept = {member: drawn(member, 30 + member) for member in range(4)}
     for member, each in kept.items():
-        log.keep_drawn((member, 0), (), [each], 0.1, 0)
+        log.keep_answers((member, 0), (), [each], 0.1, 0)
     path = step_file(folder, 0)
     data = bytearray(path.read_bytes())
     data[at % len(data)] ^= 1 << bit
     path.write_bytes(data)
     again = InFlight(folder).group_log((0, 0, 0))
     again.open(Request("p", (1,), 4, 8, 5))
-    assert again.drawn.items() <= {(member, 0): each for member, each in kept.items()}.items()
-    assert len(again.drawn) >= 2
+    assert again.answers.items() <= {(member, 0): each for member, each in kept.items()}.items()
+    assert len(again.answers) >= 2
 
 
 def test_steps_before_the_last_two_checkpoints_are_forgotten(tmp_path):
     inflight = InFlight(tmp_path / "inflight")
     for step in range(4):
-        inflight.group_log((step, 0, 0)).keep_drawn((0, 0), (), [drawn(step)], 0.1, step)
+        inflight.group_log((step, 0, 0)).keep_answers((0, 0), (), [drawn(step)], 0.1, step)
     inflight.keep_from(2)
     assert sorted(path.name for path in (tmp_path / "inflight").iterdir()) == ["000002.jsonl", "000003.jsonl"]
 

@@ -19,7 +19,7 @@ from code_rl.renderers import Message, Renderer
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
-from code_rl.runs.inflight import Answer, Drawn, GroupLog, Program, Request
+from code_rl.runs.inflight import Answer, GroupLog, Program, Request, SampledAnswer
 from code_rl.sandbox.executor import Executor
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class _Rollout:
     async def run(self) -> list[Trajectory]:
         """The trajectories, in order."""
         request, members = self.request, range(self.request.count)
-        if self.sampling.request_per == "group" and any((member, 0) not in self.log.drawn for member in members):
+        if self.sampling.request_per == "group" and any((member, 0) not in self.log.answers for member in members):
             await self._draw((0, 0), request.count, request.prompt_tokens, request.max_tokens, request.seed)
         return await together(self._trajectory(member) for member in members)
 
@@ -183,7 +183,7 @@ class _Rollout:
         if not self.log.has(answer, prompt):
             names = ("completion", member) if number == 0 else ("turn", member, number)
             await self._draw(answer, 1, prompt, max_tokens, derive_seed(self.request.seed, *names))
-        drawn = self.log.drawn[answer]
+        drawn = self.log.answers[answer]
         said, ended = policy.renderer.parse_response(drawn.tokens)
         text, truncated = said["content"], drawn.stop_reason == "length" and not ended
         answered: list[Message] = [*conversation, {"role": "assistant", "content": text}]
@@ -209,9 +209,10 @@ class _Rollout:
             whole = types.ModelInput.from_ints(list(prompt))
             answer = await ready(policy.sampler.sample(prompt=whole, num_samples=count, sampling_params=parameters))
         drawn = [
-            Drawn(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason)) for each in answer.sequences
+            SampledAnswer(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason))
+            for each in answer.sequences
         ]
-        self.log.keep_drawn(first, prompt, drawn, time.perf_counter() - self.started, policy.step)
+        self.log.keep_answers(first, prompt, drawn, time.perf_counter() - self.started, policy.step)
 
 
 def derive_seed(seed: int, *names: object) -> int:

@@ -39,7 +39,7 @@ Program = tuple[bool, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledAnswer:
     """One sampled answer: T tokens, the sampler's logprobs_T, and why it ended (`stop` or `length`)."""
 
     tokens: tuple[int, ...]
@@ -88,7 +88,7 @@ class InFlight:
 
     def policy_step(self, step: int) -> int | None:
         """The training steps behind the weights that sampled what is kept of a step; None when nothing is."""
-        return next((record["policy_step"] for log in self._of(step).values() for record in log.earlier_drawn), None)
+        return next((record["policy_step"] for log in self._of(step).values() for record in log.earlier_answers), None)
 
     def _of(self, step: int) -> dict[tuple[int, int], GroupLog]:
         if step not in self._earlier:
@@ -123,18 +123,18 @@ class InFlight:
 
 
 class GroupLog:
-    """One group under way: answers `drawn` and `verdicts` of programs, as far as they are known.
+    """One group under way: `answers` and `verdicts` of programs, as far as they are known.
 
-    `earlier_drawn` and `earlier_judged` are what an earlier process left of it, until it is opened. Without a `path` nobody keeps it.
+    `earlier_answers` and `earlier_judged` are what an earlier process left of it, until it is opened. Without a `path` nobody keeps it.
     """
 
     def __init__(self, path: Path | None = None, place: int = 0, attempt: int = 0) -> None:
         self._path, self._where = path, {"place": place, "attempt": attempt}
-        self.earlier_drawn: list[dict[str, Any]] = []
+        self.earlier_answers: list[dict[str, Any]] = []
         self.earlier_judged: dict[Program, Verdict] = {}
         self._request: dict[str, Any] = {}
         self._prompts: dict[Answer, int] = {}
-        self.drawn: dict[Answer, Drawn] = {}
+        self.answers: dict[Answer, SampledAnswer] = {}
         self.verdicts: dict[Program, Verdict] = {}
         self.policy_step: int | None = None
         self.sample_s = 0.0
@@ -142,29 +142,34 @@ class GroupLog:
     def open(self, request: Request) -> None:
         """Take what an earlier process got for the same request."""
         self._request = request.facts()
-        for record in self.earlier_drawn:
+        for record in self.earlier_answers:
             if any(record.get(name) != value for name, value in self._request.items()):
                 continue
             turn = record.get("turn", 0)
             for member, each in enumerate(record["sequences"], record["first"]):
-                self.drawn[member, turn] = Drawn(tuple(each["tokens"]), tuple(each["logprobs"]), each["stop"])
+                self.answers[member, turn] = SampledAnswer(tuple(each["tokens"]), tuple(each["logprobs"]), each["stop"])
                 self._prompts[member, turn] = record.get("turn_prompt", record["prompt"])
             self.policy_step = record["policy_step"]
             self.sample_s = max(self.sample_s, record["sample_s"])
-        self.verdicts = self.earlier_judged if self.drawn else {}
-        self.earlier_drawn, self.earlier_judged = [], {}
+        self.verdicts = self.earlier_judged if self.answers else {}
+        self.earlier_answers, self.earlier_judged = [], {}
 
     def has(self, answer: Answer, prompt: Sequence[int]) -> bool:
         """True when this answer, to this prompt, is there."""
-        return answer in self.drawn and (answer[1] == 0 or self._prompts[answer] == fingerprint(prompt))
+        return answer in self.answers and (answer[1] == 0 or self._prompts[answer] == fingerprint(prompt))
 
-    def keep_drawn(
-        self, first: Answer, prompt: Sequence[int], sequences: Sequence[Drawn], sample_s: float, policy_step: int
+    def keep_answers(
+        self,
+        first: Answer,
+        prompt: Sequence[int],
+        sequences: Sequence[SampledAnswer],
+        sample_s: float,
+        policy_step: int,
     ) -> None:
         """Keep answers that were sampled just now, one a member from `first` on, `sample_s` seconds after they were asked for."""
         member, turn = first
         for number, sequence in enumerate(sequences, member):
-            self.drawn[number, turn] = sequence
+            self.answers[number, turn] = sequence
         self.policy_step = policy_step if self.policy_step is None else self.policy_step
         self.sample_s = max(self.sample_s, sample_s)
         drawn = [{"tokens": each.tokens, "logprobs": each.logprobs, "stop": each.stop_reason} for each in sequences]
@@ -209,7 +214,7 @@ def read_group_logs(path: Path) -> dict[tuple[int, int], GroupLog]:
             if record["kind"] == "judged":
                 log.earlier_judged[bool(record["public"]), record["code"]] = _verdict(record["verdict"])
             elif int(record["first"]) >= 0:
-                log.earlier_drawn.append(record)
+                log.earlier_answers.append(record)
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from code_rl.audit.checklist import Check, found, verdict
-from code_rl.audit.script.mistakes import ADVANTAGES, FIELDS, SKIPPING, Drawn, Mistake, right_fields
+from code_rl.audit.script.mistakes import ADVANTAGES, FIELDS, SKIPPING, DatumCase, Mistake, right_fields
 from code_rl.audit.script.student import FUNCTIONS, SilentError, Student
 
 Reading = Literal["either", "prompt", "shifted"]
@@ -34,10 +34,10 @@ GROUPS: dict[str, tuple[list[float], bool]] = {
     "all negative": ([-0.1, -0.4], False),
 }
 CASES = (
-    Drawn([11, 12, 13, 14, 21, 22, 23], [-0.1, -0.2, -0.3], 4, 0.75),
-    Drawn([31, 32, 41, 42, 43, 44, 45], [-1.5, -0.25, -2.0, -0.75, -0.5], 2, -0.5),
-    Drawn([51, 61, 62], [-0.4, -0.6], 1, 1.5),
-    Drawn([71, 72, 71, 73, 72, 71, 74, 74], [-0.3, 0.0, -0.7, -0.2], 4, 1.25),
+    DatumCase([11, 12, 13, 14, 21, 22, 23], [-0.1, -0.2, -0.3], 4, 0.75),
+    DatumCase([31, 32, 41, 42, 43, 44, 45], [-1.5, -0.25, -2.0, -0.75, -0.5], 2, -0.5),
+    DatumCase([51, 61, 62], [-0.4, -0.6], 1, 1.5),
+    DatumCase([71, 72, 71, 73, 72, 71, 74, 74], [-0.3, 0.0, -0.7, -0.2], 4, 1.25),
 )
 ADAM = {
     "learning_rate": 0.00321,

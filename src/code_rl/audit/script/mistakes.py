@@ -64,8 +64,8 @@ SKIPPING: tuple[tuple[str, Callable[[Groups], bool]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A trajectory that is given: `prompt` tokens of its `tokens` were not sampled."""
+class DatumCase:
+    """A trajectory that `make_datum` is given: `prompt` tokens of its `tokens` were not sampled."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -91,7 +91,7 @@ class Drawn:
         return self.along(lambda t: self.advantage if first <= t and (last is None or t < last) else 0.0)
 
 
-def right_fields(case: Drawn) -> dict[str, list[Any]]:
+def right_fields(case: DatumCase) -> dict[str, list[Any]]:
     """What a datum of `case` holds."""
     return {
         "inputs": case.tokens[:-1],
