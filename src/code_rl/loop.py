@@ -21,7 +21,7 @@ from code_rl.backends.connect import logprobs_of
 from code_rl.concurrency import together
 from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.objective import Credit, Objective
-from code_rl.rollouts.batches import Batch, Batches, Learned
+from code_rl.rollouts.batches import Batch, Batches, TrainedBatch
 from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
 
@@ -34,41 +34,41 @@ async def train(run: Run) -> None:
     async with Batches(run) as batches:
         while run.goes_on(policy.step):
             batch = batches.next(policy)  # x and τ, under way
-            learned = await learn(run, batch)  # r, A, and a new θ
-            policy = await run.policy(policy.step + 1, unchanged=None if learned.examples else policy)
-            await batches.finish(batch, learned, policy)  # log, evaluate, save
+            trained = await train_on(run, batch)  # r, A, and a new θ
+            policy = await run.policy(policy.step + 1, unchanged=None if trained.examples else policy)
+            await batches.finish(batch, trained, policy)  # log, evaluate, save
     run.recorder.ended(policy.step, asked=run.stop.is_set())
 
 
-async def learn(run: Run, batch: Batch) -> Learned:
+async def train_on(run: Run, batch: Batch) -> TrainedBatch:
     """One batch: an optimizer step for each substep's share of it, on the sum of its micro-batches' gradients.
 
     A micro-batch goes to the trainer as soon as it is judged.
     """
-    trainer, objective, learned = run.backend.trainer, run.objective, Learned()
+    trainer, objective, trained = run.backend.trainer, run.objective, TrainedBatch()
     loss = (objective.loss, objective.loss_config, objective.temperature)
     for substep in range(run.config.num_substeps):
-        micro_batches = examples_by_micro_batch(run, batch, substep, learned)
+        micro_batches = examples_by_micro_batch(run, batch, substep, trained)
         if objective.kl_coef:
-            micro_batches = with_kl_penalty(run, micro_batches, learned)
+            micro_batches = with_kl_penalty(run, micro_batches, trained)
         accumulated = 0
         async for examples, last in micro_batches:
             datums = [example.datum for example in examples]
-            learned.examples += examples
+            trained.examples += examples
             accumulated += len(datums)
             if last and accumulated:
                 adam = run.adam_params(batch.step)
                 run.recorder.optimizes(batch.step, substep, accumulated, adam.learning_rate)
-                await asyncio.to_thread(train_step, trainer, datums, adam, *loss, futures=learned.submitted)
+                await asyncio.to_thread(train_step, trainer, datums, adam, *loss, futures=trained.submitted)
             elif datums:
-                learned.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))
-    await learned.answered()
-    run.recorder.log_trained(batch.step, learned.examples, learned.trained_logprobs, learned.reference_logprobs)
-    return learned
+                trained.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))
+    await trained.answered()
+    run.recorder.log_trained(batch.step, trained.examples, trained.logprobs, trained.reference_logprobs)
+    return trained
 
 
 async def examples_by_micro_batch(
-    run: Run, batch: Batch, substep: int, learned: Learned
+    run: Run, batch: Batch, substep: int, trained: TrainedBatch
 ) -> AsyncIterator[tuple[list[Example], bool]]:
     """r, A and the examples of each micro-batch of one substep, once its trajectories are judged, and whether it is the last."""
     parts = run.config.num_minibatches
@@ -76,7 +76,7 @@ async def examples_by_micro_batch(
         groups = await batch.share(substep * parts + part, run.config.num_substeps * parts)
         credited = [credit(group, run.objective) for group in groups]
         examples = [example for each in credited for example in examples_of(each)]
-        learned.credited += credited
+        trained.credited += credited
         run.recorder.credited(batch.step, substep, credited, examples)
         yield examples, part == parts - 1
 
@@ -115,7 +115,7 @@ def examples_of(credit: Credit) -> list[Example]:
 
 
 async def with_kl_penalty(
-    run: Run, micro_batches: AsyncIterator[tuple[list[Example], bool]], learned: Learned
+    run: Run, micro_batches: AsyncIterator[tuple[list[Example], bool]], trained: TrainedBatch
 ) -> AsyncIterator[tuple[list[Example], bool]]:
     """The same micro-batches with β · KL(π ‖ π_ref) in their advantages, centred over all of them: they wait for each other."""
     waiting = [each async for each in micro_batches]
@@ -123,8 +123,8 @@ async def with_kl_penalty(
     if examples:
         reference_logprobs = await log_p_ref(run, examples)
         examples, divergence = penalise_kl(examples, reference_logprobs, run.objective.kl_coef)
-        learned.reference_logprobs += reference_logprobs
-        learned.divergences.append(divergence)
+        trained.reference_logprobs += reference_logprobs
+        trained.divergences.append(divergence)
     penalised = iter(examples)
     for each, last in waiting:
         yield [next(penalised) for _ in each], last

@@ -18,7 +18,7 @@ from code_rl.algorithm.losses import HIGH, LOW, Loss, loss_settings
 
 if TYPE_CHECKING:
     from code_rl.objective import Objective
-    from code_rl.rollouts.batches import Learned
+    from code_rl.rollouts.batches import TrainedBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ METRICS = (
 # fmt: on
 
 
-def step_metrics(step: int, learned: Learned, objective: Objective) -> dict[str, Any]:
+def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
     """What one batch showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error`
     and `verdicts/checker_error`."""
-    credited, groups = learned.credited, [credit.group for credit in learned.credited]
+    credited, groups = trained.credited, [credit.group for credit in trained.credited]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
     masked = Counter(reason for credit in credited for reason in credit.mask_reasons_G if reason is not None)
-    tokens_trained = sum(len(example.datum.model_input.to_ints()) for example in learned.examples)
+    tokens_trained = sum(len(example.datum.model_input.to_ints()) for example in trained.examples)
     ages = Counter(step - credit.group.policy_step for credit in credited for _ in credit.trained)
     sampled_logprobs = [logprob for each in done for logprob in each.logprobs]
     metrics = {
@@ -101,13 +101,13 @@ def step_metrics(step: int, learned: Learned, objective: Objective) -> dict[str,
         "groups_skipped": sum(credit.skipped for credit in credited),
         "groups_total": len(groups),
         "groups_refilled": sum(group.attempt > 0 for group in groups),
-        "n_datums": len(learned.examples),
-        **loss_metrics(learned.examples, learned.trained_logprobs, objective.loss, objective.loss_config),
+        "n_datums": len(trained.examples),
+        **loss_metrics(trained.examples, trained.logprobs, objective.loss, objective.loss_config),
         "entropy": -math.fsum(sampled_logprobs) / len(sampled_logprobs) if sampled_logprobs else None,
         "truncated_rate": mean([float(each.truncated) for each in done]),
         "tokens/prompt": sum(len(group.prompt_tokens) for group in groups),
         "tokens/completion": sum(each.length for each in done),
-        "tokens/prefill": sum(each.prefilled for each in done) + (tokens_trained if learned.divergences else 0),
+        "tokens/prefill": sum(each.prefilled for each in done) + (tokens_trained if trained.divergences else 0),
         "tokens/train": tokens_trained,
         **{f"verdicts/{kind}": count for kind, count in sorted(verdicts.items())},
         **{f"masked/{reason}": count for reason, count in sorted(masked.items())},
@@ -115,7 +115,7 @@ def step_metrics(step: int, learned: Learned, objective: Objective) -> dict[str,
         **({"staleness/mean": sum(age * count for age, count in ages.items()) / ages.total()} if ages else {}),
     }
     turns = [len(each.turns) for each in done]
-    some = {"optim/grad_norm": mean(learned.gradient_norms), "kl_reference": mean(learned.divergences)}
+    some = {"optim/grad_norm": mean(trained.gradient_norms), "kl_reference": mean(trained.divergences)}
     some |= {"turns": mean(turns) if max(turns, default=1) > 1 else None}
     return metrics | {name: value for name, value in some.items() if value is not None}
 

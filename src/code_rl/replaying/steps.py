@@ -20,7 +20,7 @@ from code_rl.config import Config
 from code_rl.errors import ConfigError, DataError
 from code_rl.loop import credit, examples_of
 from code_rl.objective import Credit, Objective, objective_of
-from code_rl.rollouts.batches import Learned
+from code_rl.rollouts.batches import TrainedBatch
 from code_rl.runs.journal import Logprobs
 from code_rl.runs.recording import UNREADABLE, RecordedStep, Recording
 
@@ -58,7 +58,7 @@ def _replayed(step: RecordedStep, recording: Recording, objective: Objective) ->
     _refuse_buffer(step, objective)
     answers = _by_member(step, recording)
     credited = [credit(recorded.group, objective) for recorded in step.groups]
-    learned = Learned(credited)
+    trained = TrainedBatch(credited)
     assumed = 0
     size = recording.shape.prompts // recording.config.num_substeps
     for first in range(0, recording.shape.prompts, size):
@@ -70,13 +70,13 @@ def _replayed(step: RecordedStep, recording: Recording, objective: Objective) ->
             examples, divergence = penalise_kl(
                 examples, [list(map(float, each)) for each in reference], objective.kl_coef
             )
-            learned.divergences.append(divergence)
+            trained.divergences.append(divergence)
         for member, example in zip(members, examples, strict=True):
             known = answers.get(member)
             assumed += known is None
-            learned.trained_logprobs.append(_trainer_logprobs(example, known[0] if known else None))
-        learned.examples += examples
-    metrics = step_metrics(step.step, learned, objective) | _limits(step)
+            trained.logprobs.append(_trainer_logprobs(example, known[0] if known else None))
+        trained.examples += examples
+    metrics = step_metrics(step.step, trained, objective) | _limits(step)
     return ReplayedStep(step, credited, metrics, assumed)
 
 

@@ -35,22 +35,22 @@ logger = logging.getLogger("code_rl")
 
 
 @dataclass(slots=True)
-class Learned:
+class TrainedBatch:
     """One batch after training: its groups with their advantages, the examples made from them, and what was said of those.
 
-    `trained_logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
+    `logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
     """
 
     credited: list[Credit] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     submitted: list[Any] = field(default_factory=list)
-    trained_logprobs: list[Floats] = field(default_factory=list)
+    logprobs: list[Floats] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)
     reference_logprobs: list[list[float]] = field(default_factory=list)
     divergences: list[float] = field(default_factory=list)
 
     async def answered(self) -> None:
-        """Wait for what was submitted; `trained_logprobs` then has those of every example, in order."""
+        """Wait for what was submitted; `logprobs` then has those of every example, in order."""
         for request in self.submitted:
             answer = await ready(request)
             said, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
@@ -59,7 +59,7 @@ class Learned:
             if outputs is None:
                 self.gradient_norms += [float(said[name]) for name in said if name.partition(":")[0] == "grad_norm"]
             else:
-                self.trained_logprobs += [output["logprobs"].to_numpy() for output in outputs]
+                self.logprobs += [output["logprobs"].to_numpy() for output in outputs]
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Batches:
             self._next += 1
         return self._batches[policy.step]
 
-    async def finish(self, batch: Batch, learned: Learned, policy: Policy) -> None:
+    async def finish(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> None:
         """Log a trained step, evaluate and save where that is due; `policy` has the weights after it.
 
         With K above 0 the evaluation runs while later steps train, and lines keep their order.
@@ -143,7 +143,7 @@ class Batches:
         run, step = self._run, batch.step
         retries, self._retries = self._retries, retries_of(run.executor)
         metrics = {
-            **step_metrics(step, learned, run.objective),
+            **step_metrics(step, trained, run.objective),
             **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
             **batch.metrics,
             **batch.times(self._started),
