@@ -41,7 +41,7 @@ from code_rl.backends.embedded.lora import Lora, LoraSettings
 from code_rl.backends.embedded.packing import plan
 from code_rl.backends.embedded.passes import Example, read_pass
 from code_rl.backends.embedded.picking import Choice
-from code_rl.backends.embedded.weights import Architecture, Source, Weights, fuse, read_architecture
+from code_rl.backends.embedded.weights import Architecture, LoadedModel, Weights, fuse, read_architecture
 from code_rl.cli import run_script
 from code_rl.errors import ConfigError
 
@@ -136,7 +136,7 @@ def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
         }
         state |= {f"{at}.{name}.weight": drawn(*size) for name, size in sizes.items()}
     inverse = 1.0 / (1e6 ** (torch.arange(0, arch.head_dim, 2, dtype=torch.float32) / arch.head_dim))
-    return fuse(Source(arch, state, inverse), torch.device("cpu"), dtype)
+    return fuse(LoadedModel(arch, state, inverse), torch.device("cpu"), dtype)
 
 
 def group(size: int, tokens: int, prompt: int, fill: int = 0) -> list[Example]:

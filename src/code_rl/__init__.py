@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from code_rl.algorithm.losses import Loss
     from code_rl.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.errors import CodeRLError, ConfigError, DataError
-    from code_rl.library import Trained, evaluate, evaluate_async, judge, judge_async, load_problems, train, train_async
+    from code_rl.library import (
+        TrainingResult,
+        evaluate,
+        evaluate_async,
+        judge,
+        judge_async,
+        load_problems,
+        train,
+        train_async,
+    )
     from code_rl.problems.problem import CallTest, Compare, Problem, ProblemView, SequenceTest, StdinTest
     from code_rl.reward.extract import extract_code
     from code_rl.reward.verdict import Verdict
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "CallTest", "CodeRLError", "Compare", "ConfigError", "DataError", "Environment", "Grader", "Loss", "Policy",
-    "Problem", "ProblemView", "Repair", "Reply", "Sampling", "SequenceTest", "Single", "StdinTest", "Trained",
+    "Problem", "ProblemView", "Repair", "Reply", "Sampling", "SequenceTest", "Single", "StdinTest", "TrainingResult",
     "Trajectory", "Verdict", "compute_advantages", "evaluate", "evaluate_async", "extract_code", "judge",
     "judge_async", "load_problems", "make_datum", "should_skip", "train", "train_async", "train_step",
 ]  # fmt: skip

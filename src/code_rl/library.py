@@ -119,14 +119,14 @@ def evaluate(
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """A run's directory, and the records of its `metrics.jsonl`: one a step, the first (step −1) being the evaluation before training."""
 
     log_path: Path
     metrics: Sequence[Mapping[str, Any]]
 
 
-async def train_async(**settings: Any) -> Trained:
+async def train_async(**settings: Any) -> TrainingResult:
     """Train as `code-rl train` does, with the same settings; `log_path` of an earlier run resumes it.
 
     Cancelling it cuts the run, which can be resumed. Raises ConfigError for a mistake in the settings, before anything is written.
@@ -139,10 +139,10 @@ async def train_async(**settings: Any) -> Trained:
         raise ConfigError("dry_run=true trains nothing; for the forecast run: code-rl train dry_run=true")
     confirm(config, resumes)
     await train_run(config, log_path, resumes)
-    return Trained(log_path, read_metrics(log_path))
+    return TrainingResult(log_path, read_metrics(log_path))
 
 
-def train(**settings: Any) -> Trained:
+def train(**settings: Any) -> TrainingResult:
     """`train_async`, waited for."""
     return wait_for(train_async(**settings))
 

@@ -20,7 +20,7 @@ from tinker import types
 from code_rl.backends.names import BUILT_IN, SMOLLM2, built_in_context, source_of
 from code_rl.errors import ConfigError
 
-from .weights import Architecture, Source, Weights, from_transformers, fuse, packed, read_architecture
+from .weights import Architecture, LoadedModel, Weights, from_transformers, fuse, packed, read_architecture
 
 HUB_S = 5.0
 __all__ = ["BUILT_IN", "Model", "built_in_context", "context_of", "load_model", "source_of", "wrap_model"]
@@ -119,14 +119,14 @@ def wrap_model(name: str, source: str, loaded: Any, device: torch.device, dtype:
 
 
 def _model(
-    name: str, source: str, read: Source, eos: int | list[int] | None, device: torch.device, dtype: torch.dtype
+    name: str, source: str, read: LoadedModel, eos: int | list[int] | None, device: torch.device, dtype: torch.dtype
 ) -> Model:
     weights = fuse(read, device, dtype)
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     return Model(name, source, weights, frozenset(int(i) for i in ids), _fingerprint(weights))
 
 
-def _plain_source(folder: Path, config: Any, arch: Architecture) -> Source | None:
+def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel | None:
     """Read a local folder with one safetensors file and default rotary embedding, without importing the modelling code.
 
     That import takes longer than everything else in starting the built-in model. None: load it through transformers.
@@ -136,7 +136,7 @@ def _plain_source(folder: Path, config: Any, arch: Architecture) -> Source | Non
     if not file.is_file() or rope.get("rope_type", "default") != "default" or "rope_theta" not in rope:
         return None
     exponents = torch.arange(0, arch.head_dim, 2, dtype=torch.float32) / arch.head_dim
-    return Source(arch, load_file(file), 1.0 / (float(rope["rope_theta"]) ** exponents))
+    return LoadedModel(arch, load_file(file), 1.0 / (float(rope["rope_theta"]) ** exponents))
 
 
 def _ends(folder: Path, config: Any) -> int | list[int] | None:

@@ -185,7 +185,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Source:
+class LoadedModel:
     """A Hugging Face model as loaded: shape, tensors by name, and its rotary embedding's inverse frequencies and scale."""
 
     arch: Architecture
@@ -194,10 +194,10 @@ class Source:
     rotary_scale: float = 1.0
 
 
-def from_transformers(model: Any) -> Source:
+def from_transformers(model: Any) -> LoadedModel:
     """Read a transformers `*ForCausalLM`; raises ConfigError for a kind that the engine does not implement."""
     rotary = model.model.rotary_emb
-    return Source(
+    return LoadedModel(
         arch=read_architecture(model.config),
         state={name: tensor.detach() for name, tensor in model.state_dict().items()},
         inverse_frequencies=rotary.inv_freq.detach().float().cpu(),
@@ -205,9 +205,9 @@ def from_transformers(model: Any) -> Source:
     )
 
 
-def fuse(source: Source, device: torch.device, dtype: torch.dtype) -> Weights:
+def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weights:
     """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError when its tensors are not those of its shape."""
-    arch, state = source.arch, source.state
+    arch, state = model.arch, model.state
     _check_tensors(arch, state)
 
     def place(tensor: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ def fuse(source: Source, device: torch.device, dtype: torch.dtype) -> Weights:
 
     embed = place(state["model.embed_tokens.weight"])
     head = embed if arch.tied_unembedding else state["lm_head.weight"]
-    cos, sin = rotary_tables(source.inverse_frequencies, source.rotary_scale, arch)
+    cos, sin = rotary_tables(model.inverse_frequencies, model.rotary_scale, arch)
     return Weights(
         arch=arch,
         embed=embed,
