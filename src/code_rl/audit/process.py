@@ -57,7 +57,7 @@ class Process:
         except TimeoutError:
             raise EOFError(f"not within {within_s:g} s") from None
 
-    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, question: dict[str, Any]) -> dict[str, Any]:
         """The answer to one line. Raises EOFError where none comes."""
         assert self._process.stdin is not None
         nonce = secrets.token_hex(8)

@@ -121,7 +121,7 @@ def _survey(place: Place, model_name: str | None) -> Survey:
             )
         # A server that loads folders and hub ids lists this one too, if it could; others do not read the query.
         wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
-        _, body, said = asked.ask("GET", f"get_server_capabilities{wanted}")
+        _, body, said = asked.request("GET", f"get_server_capabilities{wanted}")
     try:
         models = {
             str(model["model_name"]): None if (context := model.get("max_context_length")) is None else int(context)
@@ -141,7 +141,7 @@ class _Asked:
     def __init__(self, client: Any, place: Place) -> None:
         self._client, self._place, self._token = client, place, place.key
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any, str]:
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any, str]:
         """Status, JSON (None: it is none) and, short and without the key, the server's own words for an error line."""
         url, headers = self._place.url, {"X-API-Key": self._token} if self._token else {}
         for pause in (*_PAUSES_S, None):
@@ -164,19 +164,19 @@ class _Asked:
     def configure(self) -> str | None:
         """Introduce the SDK, exchange the key where that is wanted; the SDK that an older server was made for, None for a current one."""
         url, version = self._place.url, {"sdk_version": _sdk_version()}
-        status, found, said = self.ask("POST", "client/config", version)
+        status, found, said = self.request("POST", "client/config", version)
         if status == 404 or not isinstance(found, dict):
             raise ConfigError(f"{url} does not speak Tinker's protocol ({said}); check the address, path included")
         if status != 200:
             raise ConfigError(f"{url} refuses SDK tinker=={version['sdk_version']} ({said})")
         if found.get("pjwt_auth_enabled") and self._token and not self._token.startswith("eyJ"):
-            status, exchanged, _ = self.ask("POST", "auth/token")
+            status, exchanged, _ = self.request("POST", "auth/token")
             if status == 200 and isinstance(exchanged, dict):
                 self._token = str(exchanged.get("jwt", self._token))
-        if self.ask("POST", "client/dynamic_config", version)[0] != 404:
+        if self.request("POST", "client/dynamic_config", version)[0] != 404:
             return None
         # An empty request, which no server carries out: one that takes protobuf says so (415) before it reads further.
-        return PROTOBUF_SDK if self.ask("POST", "forward_backward", {})[0] == 415 else JSON_SDK
+        return PROTOBUF_SDK if self.request("POST", "forward_backward", {})[0] == 415 else JSON_SDK
 
 
 def _sdk_version() -> str:

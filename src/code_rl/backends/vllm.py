@@ -169,7 +169,7 @@ class Vllm:
 
     async def _unload(self, name: str) -> None:
         """Have the server let go of an adapter. One that it keeps is tried again with the next, and its files stay."""
-        answer = await self.ask("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
+        answer = await self.post("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
         if answer.status_code in (200, 404):
             await asyncio.to_thread(shutil.rmtree, self.folder / name, ignore_errors=True)
             self._loaded.discard(name)
@@ -184,7 +184,7 @@ class Vllm:
         """Have the server load an adapter that is on disk; to have it already is as well. Raises BackendError where it cannot."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
-            answer = await self.ask("/v1/load_lora_adapter", body, _whole)
+            answer = await self.post("/v1/load_lora_adapter", body, _whole)
         said = _said(answer)
         if answer.status_code == 404 and "Not Found" in said:
             raise BackendError(f"{self.place.url} does not let adapters be loaded while it runs; {_START}")
@@ -223,7 +223,7 @@ class Vllm:
                 answer, self.place, how.max_tokens or 0, self._vocabulary
             )  # None: it ended requests because it is ending itself
 
-        return await self.ask("/v1/completions", body, read)
+        return await self.post("/v1/completions", body, read)
 
     def compare(self, gaps: Sequence[float]) -> None:
         """Note distances of log-probabilities. Raises BackendError when they are too great on average."""
@@ -257,7 +257,7 @@ class Vllm:
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-    async def ask(
+    async def post(
         self, path: str, body: Mapping[str, Any], read: Callable[[httpx.Response], Awaitable[Answer | None]]
     ) -> Answer:
         """What `read` makes of the server's final answer; asked again where that is None. A server error is final when it is well and fails again and again.

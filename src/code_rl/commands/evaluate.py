@@ -135,7 +135,7 @@ async def _evaluate(
 ) -> bool:
     """One benchmark. True when every sample wanted has a verdict about itself."""
     n, greedy = sample_count(config), bool(config.greedy)
-    if config.temperature == 0 and config.who in ("endpoint", "weights"):
+    if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True
     if config.samples is not None:
         asked, in_file, greedy = read_samples_file(config.samples, benchmark.entries)
@@ -188,7 +188,7 @@ async def _evaluate(
 
 def identity(config: EvalConfig, benchmark: Benchmark, asked: Asked, plan: Plan) -> dict[str, Any]:
     """What makes this evaluation this one: a folder is gone on with only under the same."""
-    sampled = config.who in ("endpoint", "weights")
+    sampled = config.answered_by in ("endpoint", "weights")
     return {
         "benchmark": benchmark.name,
         **{name: value for name, value in benchmark.facts.items() if name != "skipped"},
@@ -225,7 +225,7 @@ def counts(found: Found, wanted: int) -> dict[str, int]:
 def how(config: EvalConfig, plan: Plan) -> str:
     """The settings that figures depend on, in a few words."""
     limits = "own CPU limits" if plan.cpu_limit_s is None else f"{plan.cpu_limit_s:g} CPU s a test"
-    if config.who in ("reference", "samples"):
+    if config.answered_by in ("reference", "samples"):
         return f"n={plan.samples}, {limits}"
     drawn = f"n={plan.samples}, temperature {config.temperature:g}" if plan.samples else "greedy"
     drawn += "".join(f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples)

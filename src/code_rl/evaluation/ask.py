@@ -232,11 +232,11 @@ async def connect_asked(
 ) -> Asked | None:
     """The one who is asked on every benchmark; None where it depends on the benchmark (a samples file)."""
     asked: Asked
-    if config.who == "samples":
+    if config.answered_by == "samples":
         return None
-    if config.who == "reference":
+    if config.answered_by == "reference":
         asked = Reference()
-    elif config.who == "endpoint":
+    elif config.answered_by == "endpoint":
         from code_rl.evaluation.endpoint import Endpoint
 
         asked = Endpoint(config)

@@ -151,7 +151,7 @@ class EvalConfig:
     dry_run: bool = option(False, "Check everything, say what would be asked and judged, and stop.")
 
     @property
-    def who(self) -> Literal["reference", "endpoint", "samples", "weights"]:
+    def answered_by(self) -> Literal["reference", "endpoint", "samples", "weights"]:
         """Which kind of asked one these settings mean."""
         if self.samples is not None:
             return "samples"
@@ -211,10 +211,10 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         return
     if config.benchmark is None:
         raise ConfigError("benchmark= is missing; --help lists them")
-    _check_who(config, given)
+    _check_answerer(config, given)
     for who, names in APPLIES.items():
         for name in names:
-            if name in given and config.who != who:
+            if name in given and config.answered_by != who:
                 raise ConfigError(
                     f"{name}= has no effect here: it belongs to {'endpoint=' if who == 'endpoint' else 'model= or checkpoint= on a back end'}"
                 )
@@ -222,20 +222,20 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         raise ConfigError(f"sweep={config.sweep} takes the place of max_tokens; leave one of them out")
     sweep_limits(config)
     for name in SAMPLING:
-        if name in given and config.who in ("reference", "samples"):
+        if name in given and config.answered_by in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
-    if config.who == "weights":
+    if config.answered_by == "weights":
         own = config.environment not in ENVIRONMENTS
         words = (
             (config.prompt, config.system_prompt) if own else (None, None)
         )  # else each benchmark's, or these, come first
         get_environment(config.environment, config.max_turns, 1.0, *words)
     get_wording(config.prompt)
-    if config.who == "reference" and (config.n not in (None, 1) or config.greedy):
+    if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
-    if config.who == "samples" and config.greedy is not None:
+    if config.answered_by == "samples" and config.greedy is not None:
         raise ConfigError("greedy= has no effect with samples=: the file says which of its samples are greedy")
-    if config.temperature == 0 and config.who in ("endpoint", "weights") and (config.n or 1) > 1:
+    if config.temperature == 0 and config.answered_by in ("endpoint", "weights") and (config.n or 1) > 1:
         raise ConfigError(f"temperature=0 draws the same completion {config.n} times; give n=1")
     if config.n == 0 and not config.greedy:
         raise ConfigError("n=0 samples nothing; give greedy=true or n of at least 1")
@@ -246,7 +246,7 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         raise ConfigError("ratings= gives percentiles of a rating, which needs standings=")
 
 
-def _check_who(config: EvalConfig, given: Mapping[str, Any]) -> None:
+def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
     ways = [name for name in ("checkpoint", "endpoint", "samples") if getattr(config, name) is not None]
     if len(ways) > 1:
         raise ConfigError(f"{ways[0]}= and {ways[1]}= are two different ones to evaluate; give one")
@@ -264,7 +264,7 @@ def sample_count(config: EvalConfig) -> int:
     """Samples per problem of a model that is asked."""
     if config.n is not None:
         return config.n
-    return 1 if config.who == "reference" or config.temperature == 0 else 8
+    return 1 if config.answered_by == "reference" or config.temperature == 0 else 8
 
 
 def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ def load(spec: dict[str, Any], module_of: Callable[[str, str], Any]) -> tuple[di
 def answer(loaded: tuple[Callable[..., Any], str], question: dict[str, Any]) -> dict[str, Any]:
     """The score of one program."""
     function, shape = loaded
-    return {"score": score_of(ask(function, shape, question), shape)}
+    return {"score": score_of(call_as(function, shape, question), shape)}
 
 
 def told(error: BaseException, spec: dict[str, Any]) -> str:  # noqa: ARG001 - the seam's
@@ -40,7 +40,7 @@ def told(error: BaseException, spec: dict[str, Any]) -> str:  # noqa: ARG001 - t
     return f"{type(error).__name__}: {error}"
 
 
-def ask(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
+def call_as(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
     """Call it as its framework would; what comes back is the score, or what holds it."""
     tests = json.dumps(given["input_output"])
     if shape == "trl":

@@ -57,7 +57,7 @@ class Function(Grader):
         try:
             try:
                 process = process or await self._start()
-                answer = await asyncio.wait_for(process.ask(shapes(problem, code)), self._timeout_s)
+                answer = await asyncio.wait_for(process.request(shapes(problem, code)), self._timeout_s)
             except (TimeoutError, EOFError, ConfigError) as error:
                 await self._end(process)
                 process = None

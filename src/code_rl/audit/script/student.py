@@ -47,7 +47,7 @@ class Student:
         process = self._process or await self.load()
         question = {"function": function, "arguments": arguments}
         try:
-            return await asyncio.wait_for(process.ask(question), self._timeout_s)
+            return await asyncio.wait_for(process.request(question), self._timeout_s)
         except TimeoutError:
             await self._end()
             raise SilentError("endless", function=function, seconds=self._timeout_s) from None
