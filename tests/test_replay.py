@@ -1,4 +1,4 @@
-"""`replay`: a recorded run credited again without model or sandbox, and checked against itself."""
+"""`replay`: a recorded run scored again without model or sandbox, and checked against itself."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from code_rl.algorithm.kl import penalise_kl
 from code_rl.backends.connect import logprobs_of
 from code_rl.concurrency import together
 from code_rl.evaluation.evaluate import evaluate_run
-from code_rl.objective import Credit, Objective
+from code_rl.objective import Objective, ScoredGroup
 from code_rl.rollouts.batches import Batch, Batches, TrainedBatch
 from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
@@ -74,14 +74,14 @@ async def examples_by_micro_batch(
     parts = run.config.num_minibatches
     for part in range(parts):
         groups = await batch.share(substep * parts + part, run.config.num_substeps * parts)
-        credited = [credit(group, run.objective) for group in groups]
-        examples = [example for each in credited for example in examples_of(each)]
-        trained.credited += credited
-        run.recorder.credited(batch.step, substep, credited, examples)
+        scored = [score_group(group, run.objective) for group in groups]
+        examples = [example for each in scored for example in examples_of(each)]
+        trained.groups += scored
+        run.recorder.trains(batch.step, substep, scored, examples)
         yield examples, part == parts - 1
 
 
-def credit(group: Group, objective: Objective) -> Credit:
+def score_group(group: Group, objective: Objective) -> ScoredGroup:
     """R, r and A of one group. Masked members are left out, never set to zero; with `overlong=mask_loss` they stay in the mean of the others.
 
     The group is skipped when all R in it are alike, so that only length would tell its members apart, or no A is left that is not 0.
@@ -97,7 +97,7 @@ def credit(group: Group, objective: Objective) -> Credit:
     advantages_G = compute_advantages(only(counted_G, rewards_G), objective.estimator)
     advantages_G = only(trained_G, advantages_G)
     skipped = should_skip(compute_advantages(only(counted_G, unshaped_G))) or should_skip(advantages_G)
-    return Credit(group, tuple(rewards_G), tuple(advantages_G), tuple(reasons_G), skipped)
+    return ScoredGroup(group, tuple(rewards_G), tuple(advantages_G), tuple(reasons_G), skipped)
 
 
 def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[float | None]:
@@ -105,12 +105,12 @@ def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[flo
     return [value if wanted else None for wanted, value in zip(wanted_G, values_G, strict=True)]
 
 
-def examples_of(credit: Credit) -> list[Example]:
+def examples_of(scored: ScoredGroup) -> list[Example]:
     """The datums of one group: one for each segment of its trajectories, none for those that are masked or of a group that is skipped."""
     return [
         Example(make_datum(*each, len(each.tokens) - len(each.logprobs), advantage), each)
-        for index, advantage in credit.trained
-        for each in segments(credit.group.trajectories[index].turns)
+        for index, advantage in scored.trained
+        for each in segments(scored.group.trajectories[index].turns)
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a run optimises, from its settings: the parts of the algorithm that can be chosen, and the credit that they give a group."""
+"""What a run optimises, from its settings: the parts of the algorithm that can be chosen, and what they make of a group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class ScoredGroup:
     """A group with its shaped rewards_G (None without a verdict), advantages_G (None where masked) and mask_reasons_G (None where not).
 
     `skipped`: nothing of it is trained on.

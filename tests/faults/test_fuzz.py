@@ -31,7 +31,7 @@ from code_rl.problems.native import format_problem, problem_to_json
 from code_rl.reward.judge import judge
 from code_rl.runs.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.runs.files import seal
-from code_rl.runs.inflight import read_slots
+from code_rl.runs.inflight import read_group_logs
 from code_rl.runs.journal import read_history, trained_line
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.resume import check_decisions
@@ -289,7 +289,7 @@ def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.
 
     def check(edits: list[tuple[float, str, bytes]]) -> None:
         path.write_bytes(edited((seal(drawn_line) + seal(judged)).encode(), edits))
-        for left in read_slots(path).values():
+        for left in read_group_logs(path).values():
             assert all(record["sequences"] == drawn_line["sequences"] for record in left.earlier_drawn)
 
     fuzz(EDITS, check, cases)

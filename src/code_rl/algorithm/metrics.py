@@ -87,18 +87,18 @@ METRICS = (
 def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
     """What one batch showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error`
     and `verdicts/checker_error`."""
-    credited, groups = trained.credited, [credit.group for credit in trained.credited]
+    groups = [scored.group for scored in trained.groups]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
-    masked = Counter(reason for credit in credited for reason in credit.mask_reasons_G if reason is not None)
+    masked = Counter(reason for scored in trained.groups for reason in scored.mask_reasons_G if reason is not None)
     tokens_trained = sum(len(example.datum.model_input.to_ints()) for example in trained.examples)
-    ages = Counter(step - credit.group.policy_step for credit in credited for _ in credit.trained)
+    ages = Counter(step - scored.group.policy_step for scored in trained.groups for _ in scored.trained)
     sampled_logprobs = [logprob for each in done for logprob in each.logprobs]
     metrics = {
-        "mean_reward": mean([reward for credit in credited for reward in credit.rewards_G if reward is not None]),
+        "mean_reward": mean([reward for scored in trained.groups for reward in scored.rewards_G if reward is not None]),
         "mean_correct": mean([float(each.verdict.correct) for each in done if not each.verdict.undecided]),
         "format_rate": mean([float(each.format_ok) for each in done]),
-        "groups_skipped": sum(credit.skipped for credit in credited),
+        "groups_skipped": sum(scored.skipped for scored in trained.groups),
         "groups_total": len(groups),
         "groups_refilled": sum(group.attempt > 0 for group in groups),
         "n_datums": len(trained.examples),

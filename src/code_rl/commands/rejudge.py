@@ -112,7 +112,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
     judged_by = sources_digest("code_rl.reward")
 
     def key_of(each: Completion) -> str | None:
-        recorded = each.credit.group.problem
+        recorded = each.scored.group.problem
         name = recorded.id
         if name not in digests:
             problem, met[name] = find(recorded), recorded
@@ -129,7 +129,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
             key = key_of(each)
             if key in asked:
                 asked.remove(key)
-                yield Program(each.credit.group.problem.id, "", each.trajectory.last.code), str(key)
+                yield Program(each.scored.group.problem.id, "", each.trajectory.last.code), str(key)
 
     tally, view = Tally(), JudgingView(len(asked))
     with VerdictLog(out, ("step", "group", "attempt", "completion", "problem_id")) as log:

@@ -130,8 +130,8 @@ def _compare(recording: Recording, steps: Iterator[ReplayedStep], changed: Seque
 
 def _row(step: ReplayedStep) -> list[str]:
     before, after = step.recorded.metrics or {}, step.metrics
-    recorded = [advantage for credit in step.recorded.groups for advantage in credit.advantages_G]
-    replayed = [advantage for credit in step.credited for advantage in credit.advantages_G]
+    recorded = [advantage for scored in step.recorded.groups for advantage in scored.advantages_G]
+    replayed = [advantage for scored in step.scored for advantage in scored.advantages_G]
     return [
         str(step.recorded.step),
         *(_arrow(before.get(key), after.get(key)) for key in ("mean_reward", "groups_skipped", "n_datums")),
@@ -162,7 +162,7 @@ def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
     for step in steps:
         counts["steps"] += 1
         counts["groups"] += len(step.recorded.groups)
-        counts["completions"] += sum(len(credit.group.trajectories) for credit in step.recorded.groups)
+        counts["completions"] += sum(len(scored.group.trajectories) for scored in step.recorded.groups)
         unanswered += step.recorded.answers is None and bool(step.metrics.get("n_datums"))
         for difference in differences(step, recording):
             found += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.concurrency import default_concurrency, together
-from code_rl.objective import Credit, Objective
+from code_rl.objective import Objective, ScoredGroup
 from code_rl.preparation.bench import make_entry
 from code_rl.preparation.ledger import Decision, Ledger, content_key
 from code_rl.preparation.overlap.deduplicate import program_shape
@@ -35,25 +35,25 @@ class Completion:
     """One completion of a run: where it is, and whether a datum was made of it."""
 
     step: int
-    credit: Credit
+    scored: ScoredGroup
     number: int
 
     @property
     def trajectory(self) -> Trajectory:
         """What was sampled."""
-        return self.credit.group.trajectories[self.number]
+        return self.scored.group.trajectories[self.number]
 
     @property
     def where(self) -> str:
         """For people."""
-        return f"step {self.step}, {self.credit.group.where}, completion {self.number}"
+        return f"step {self.step}, {self.scored.group.where}, completion {self.number}"
 
     def row(self, objective: Objective, judged: Judged | None) -> dict[str, Any]:
         """A line of `rejudge.jsonl`; `judged` is None where the problem is not among those given."""
-        group, was = self.credit.group, self.trajectory.verdict
+        group, was = self.scored.group, self.trajectory.verdict
         facts: dict[str, Any] = {"step": self.step, "group": group.place, "attempt": group.attempt}
         facts |= {"completion": self.number, "problem_id": group.problem.id}
-        facts |= {"trained": self.number in dict(self.credit.trained), "was": was.kind.value}
+        facts |= {"trained": self.number in dict(self.scored.trained), "was": was.kind.value}
         if judged is None:
             return {**facts, "verdict": None, "changed": False, "key": None}
         total = int(judged["total"])
@@ -68,8 +68,8 @@ class Completion:
 def completions(recording: Recording) -> Iterator[Completion]:
     """All of a run's, in order. Raises DataError for a record that is damaged."""
     for step in recording.steps():
-        for credit in step.groups:
-            yield from (Completion(step.step, credit, number) for number in range(len(credit.group.trajectories)))
+        for scored in step.groups:
+            yield from (Completion(step.step, scored, number) for number in range(len(scored.group.trajectories)))
 
 
 def last_sound_checkpoint(run: Path, step: int) -> str | None:
@@ -92,7 +92,7 @@ async def compare_passing(
     passing: dict[str, dict[str, tuple[str, str]]] = {}
     met: dict[str, Problem] = {}
     for each in completions(recording):
-        code, recorded = each.trajectory.last.code, each.credit.group.problem
+        code, recorded = each.trajectory.last.code, each.scored.group.problem
         if each.trajectory.verdict.correct and code is not None and (recorded.id in met or find(recorded)):
             met[recorded.id] = recorded
             shapes = passing.setdefault(recorded.id, {})

@@ -1,4 +1,4 @@
-"""One recorded step again: credit, examples and metrics under any settings of the algorithm, from what was recorded; and whether that is what was recorded.
+"""One recorded step again: rewards, advantages, examples and metrics under any settings of the algorithm, from what was recorded; and whether that is what was recorded.
 
 What a policy trained differently would have sampled cannot be known: each step is recomputed on the samples that the run drew.
 """
@@ -18,8 +18,8 @@ from code_rl.algorithm.kl import penalise_kl
 from code_rl.algorithm.metrics import step_metrics
 from code_rl.config import Config
 from code_rl.errors import ConfigError, DataError
-from code_rl.loop import credit, examples_of
-from code_rl.objective import Credit, Objective, objective_of
+from code_rl.loop import examples_of, score_group
+from code_rl.objective import Objective, ScoredGroup, objective_of
 from code_rl.rollouts.batches import TrainedBatch
 from code_rl.runs.journal import Logprobs
 from code_rl.runs.recording import UNREADABLE, RecordedStep, Recording
@@ -35,11 +35,11 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep:
-    """A step as recorded and as it would have been credited; `assumed` of its examples have no recorded answer of the trainer,
+    """A step as recorded and as it would have been scored; `assumed` of its examples have no recorded answer of the trainer,
     so that their ratio is taken as 1."""
 
     recorded: RecordedStep
-    credited: list[Credit]
+    scored: list[ScoredGroup]
     metrics: Mapping[str, Any]
     assumed: int
 
@@ -57,12 +57,12 @@ def replay_steps(recording: Recording, config: Config) -> Iterator[ReplayedStep]
 def _replayed(step: RecordedStep, recording: Recording, objective: Objective) -> ReplayedStep:
     _refuse_buffer(step, objective)
     answers = _by_member(step, recording)
-    credited = [credit(recorded.group, objective) for recorded in step.groups]
-    trained = TrainedBatch(credited)
+    scored = [score_group(recorded.group, objective) for recorded in step.groups]
+    trained = TrainedBatch(scored)
     assumed = 0
     size = recording.shape.prompts // recording.config.num_substeps
     for first in range(0, recording.shape.prompts, size):
-        part = [each for each in credited if first <= each.group.place < first + size]
+        part = [each for each in scored if first <= each.group.place < first + size]
         members = [member for each in part for member, _ in _members(each)]
         examples = [example for each in part for example in examples_of(each)]
         if objective.kl_coef and examples:
@@ -77,7 +77,7 @@ def _replayed(step: RecordedStep, recording: Recording, objective: Objective) ->
             trained.logprobs.append(_trainer_logprobs(example, known[0] if known else None))
         trained.examples += examples
     metrics = step_metrics(step.step, trained, objective) | _limits(step)
-    return ReplayedStep(step, credited, metrics, assumed)
+    return ReplayedStep(step, scored, metrics, assumed)
 
 
 def _limits(step: RecordedStep) -> dict[str, int]:
@@ -99,12 +99,12 @@ def _refuse_buffer(step: RecordedStep, objective: Objective) -> None:
             )
 
 
-def _members(credit: Credit) -> list[tuple[Member, int]]:
+def _members(scored: ScoredGroup) -> list[tuple[Member, int]]:
     """What each example of a group is of, and how many of its targets were sampled."""
-    group = credit.group
+    group = scored.group
     return [
         ((group.place, group.attempt, index, number), sum(logprob is not None for logprob in logprobs))
-        for index, _ in credit.trained
+        for index, _ in scored.trained
         for number, (_, logprobs) in enumerate(segments(group.trajectories[index].turns))
     ]
 
@@ -147,8 +147,8 @@ def _trainer_logprobs(example: Example, answered: Logprobs | None) -> Logprobs:
 
 def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
     """One sentence per difference."""
-    for recorded, credited in zip(step.recorded.groups, step.credited, strict=True):
-        yield from _credit_differences(recorded, credited)
+    for recorded, scored in zip(step.recorded.groups, step.scored, strict=True):
+        yield from _score_differences(recorded, scored)
     yield from _place_differences(step, recording)
     if step.recorded.sampled is not None:
         yield from _decision_differences(step, step.recorded.sampled)
@@ -158,12 +158,12 @@ def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
         recording.notices.append(f"step {step.recorded.step} was cut before its metrics were logged")
 
 
-def _credit_differences(recorded: Credit, credited: Credit) -> Iterator[str]:
+def _score_differences(recorded: ScoredGroup, scored: ScoredGroup) -> Iterator[str]:
     where = recorded.group.where
     for name, was, now in (
-        ("reward", recorded.rewards_G, credited.rewards_G),
-        ("advantage", recorded.advantages_G, credited.advantages_G),
-        ("masked", recorded.mask_reasons_G, credited.mask_reasons_G),
+        ("reward", recorded.rewards_G, scored.rewards_G),
+        ("advantage", recorded.advantages_G, scored.advantages_G),
+        ("masked", recorded.mask_reasons_G, scored.mask_reasons_G),
     ):
         for index, (before, after) in enumerate(zip(was, now, strict=True)):
             if before != after:
@@ -172,8 +172,8 @@ def _credit_differences(recorded: Credit, credited: Credit) -> Iterator[str]:
         if trajectory.format_ok == (trajectory.verdict.kind == "no_code"):
             block = "a" if trajectory.format_ok else "no"
             yield f"{where} completion {index}: its text has {block} fenced block, its verdict is {trajectory.verdict.kind}"
-    if recorded.skipped != credited.skipped:
-        yield f"{where}: skipped={recorded.skipped} is recorded, {credited.skipped} follows from its verdicts"
+    if recorded.skipped != scored.skipped:
+        yield f"{where}: skipped={recorded.skipped} is recorded, {scored.skipped} follows from its verdicts"
 
 
 def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:

@@ -24,7 +24,7 @@ from code_rl.backends.connect import ready
 from code_rl.budget import Tokens, unaffordable, worst_batch, worst_evaluation
 from code_rl.concurrency import SideWork, abandon, results
 from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
-from code_rl.objective import Credit
+from code_rl.objective import ScoredGroup
 from code_rl.rollouts.sample import Policy, Sampling
 from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
@@ -36,12 +36,12 @@ logger = logging.getLogger("code_rl")
 
 @dataclass(slots=True)
 class TrainedBatch:
-    """One batch after training: its groups with their advantages, the examples made from them, and what was said of those.
+    """One batch after training: its groups, the examples made from them, and what was said of those.
 
     `logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
     """
 
-    credited: list[Credit] = field(default_factory=list)
+    groups: list[ScoredGroup] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     submitted: list[Any] = field(default_factory=list)
     logprobs: list[Floats] = field(default_factory=list)

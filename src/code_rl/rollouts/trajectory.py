@@ -104,7 +104,7 @@ class Group:
     def solved_alike(self) -> bool:
         """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling` fills the place again.
 
-        Whether a group is trained on is another rule (`loop.credit`): it looks at rewards, which may tell apart what is equally wrong.
+        Whether a group is trained on is another rule (`loop.score_group`): it looks at rewards, which may tell apart what is equally wrong.
         """
         verdicts = [trajectory.verdict for trajectory in self.trajectories]
         return len({verdict.correct for verdict in verdicts if not verdict.undecided}) < 2

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from code_rl.algorithm.datums import Example
     from code_rl.console import Console
-    from code_rl.objective import Credit
+    from code_rl.objective import ScoredGroup
     from code_rl.rollouts.choice import Chosen
     from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 
@@ -111,12 +111,12 @@ class Recorder:
         facts = {"step": step, "place": group.place, "attempt": group.attempt, "problem": group.problem.id}
         self.decided("scored", **facts, policy_step=group.policy_step, verdicts=verdicts)
 
-    def credited(self, step: int, part: int, credited: Sequence[Credit], examples: Sequence[Example]) -> None:
+    def trains(self, step: int, part: int, groups: Sequence[ScoredGroup], examples: Sequence[Example]) -> None:
         """One line per group (prompt, completions, rewards, advantages, verdicts), and what of it is about to be trained on."""
-        for credit in credited:
-            self._rollouts.append(_line(step, credit))
-            _log_group(step, credit)
-        decision = training_decision(credited, examples)
+        for scored in groups:
+            self._rollouts.append(_line(step, scored))
+            _log_group(step, scored)
+        decision = training_decision(groups, examples)
         self.decided("train" if examples else "skip", step=step, substep=part, **decision)
 
     def optimizes(self, step: int, part: int, datums: int, learning_rate: float) -> None:
@@ -213,21 +213,21 @@ class Recorder:
         self._logger.close()
 
 
-def training_decision(credited: Sequence[Credit], examples: Sequence[Example]) -> dict[str, Any]:
+def training_decision(groups: Sequence[ScoredGroup], examples: Sequence[Example]) -> dict[str, Any]:
     """What the journal holds of a micro-batch: its datums in order, the groups that are skipped, the members that are masked."""
-    numbered = [((credit.group.place, credit.group.attempt), credit) for credit in credited]
+    numbered = [((scored.group.place, scored.group.attempt), scored) for scored in groups]
     decision: dict[str, Any] = {
-        "first": credited[0].group.place,
-        "skipped": [[*at] for at, credit in numbered if credit.skipped],
+        "first": groups[0].group.place,
+        "skipped": [[*at] for at, scored in numbered if scored.skipped],
         "masked": [
             [*at, number, why]
-            for at, credit in numbered
-            for number, why in enumerate(credit.mask_reasons_G)
+            for at, scored in numbered
+            for number, why in enumerate(scored.mask_reasons_G)
             if why is not None
         ],
     }
     if examples:
-        decision["members"] = [[*at, number] for at, credit in numbered for number, _ in credit.trained]
+        decision["members"] = [[*at, number] for at, scored in numbered for number, _ in scored.trained]
         decision["datums"] = len(examples)
         decision["tokens"] = sum(len(example.datum.model_input.to_ints()) for example in examples)
     return decision
@@ -249,15 +249,15 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
     return shown
 
 
-def _log_group(step: int, credit: Credit) -> None:
+def _log_group(step: int, scored: ScoredGroup) -> None:
     """The rewards of a group in `logs.log`; a WARNING for one that teaches nothing."""
     rewards = ", ".join(
         ("none" if reward is None else f"{reward:g}") + (f" (masked: {why})" if why else "")
-        for reward, why in zip(credit.rewards_G, credit.mask_reasons_G, strict=True)
+        for reward, why in zip(scored.rewards_G, scored.mask_reasons_G, strict=True)
     )
-    group = credit.group
+    group = scored.group
     logger.info("step %s %s, problem %s: rewards %s", step, group.where, group.problem.id, rewards)
-    if credit.skipped:
+    if scored.skipped:
         logger.warning("step %s %s is degenerate: no advantage differs from zero, it is skipped", step, group.where)
 
 
@@ -265,16 +265,16 @@ def _name(step: int) -> str:
     return f"{step:06d}"
 
 
-def _line(step: int, credit: Credit) -> dict[str, Any]:
-    group = credit.group
-    members = zip(group.trajectories, credit.rewards_G, credit.advantages_G, credit.mask_reasons_G, strict=True)
+def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
+    group = scored.group
+    members = zip(group.trajectories, scored.rewards_G, scored.advantages_G, scored.mask_reasons_G, strict=True)
     return {
         "step": step,
         "group": group.place,
         "attempt": group.attempt,
         "policy_step": group.policy_step,
         "max_tokens": group.max_tokens,
-        "skipped": credit.skipped,
+        "skipped": scored.skipped,
         "problem_id": group.problem.id,
         "statement": group.problem.statement,
         "public_tests": _public_tests(group.problem),
@@ -285,8 +285,8 @@ def _line(step: int, credit: Credit) -> dict[str, Any]:
 
 def _row(trajectory: Trajectory, reward: float | None, advantage: float | None, masked: str | None) -> dict[str, Any]:
     """One member: its last turn, and `turns` before it where there are any."""
-    credit = {"text": trajectory.text, "reward": reward, "advantage": advantage, "masked": masked}
-    row = credit | {name: value for name, value in _turn(trajectory.last).items() if name != "text"}
+    row: dict[str, Any] = {"text": trajectory.text, "reward": reward, "advantage": advantage, "masked": masked}
+    row |= {name: value for name, value in _turn(trajectory.last).items() if name != "text"}
     if len(trajectory.turns) > 1:
         row["prompt_tokens"] = list(trajectory.last.prompt_tokens)
         row["turns"] = [

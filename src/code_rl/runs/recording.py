@@ -11,7 +11,7 @@ from typing import Any
 
 from code_rl.config import BatchShape, Config, batch_shape
 from code_rl.errors import DataError
-from code_rl.objective import Credit
+from code_rl.objective import ScoredGroup
 from code_rl.problems.problem import Problem
 from code_rl.reward.extract import extract_code
 from code_rl.reward.verdict import Failure, Verdict, VerdictKind
@@ -46,13 +46,13 @@ Answers = tuple[list[Logprobs], list[Logprobs]]
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One step as it was recorded: its groups (their problems without tests) with the credit that the run gave.
+    """One step as it was recorded: its groups (their problems without tests) with the rewards and advantages that the run gave them.
 
     `metrics` is None when the run was cut before it logged them.
     """
 
     step: int
-    groups: list[Credit]
+    groups: list[ScoredGroup]
     metrics: Mapping[str, Any] | None
     answers: Answers | None
     sampled: Mapping[str, Any] | None
@@ -83,7 +83,7 @@ class Recording:
         }
         without, seen = sorted(metrics), -1
 
-        def recorded(step: int, groups: list[Credit]) -> RecordedStep:
+        def recorded(step: int, groups: list[ScoredGroup]) -> RecordedStep:
             return RecordedStep(step, groups, metrics.get(step), answers.get(step), sampled.get(step))
 
         for step, lines in itertools.groupby(self._groups(), key=lambda line: line[0]):
@@ -91,10 +91,10 @@ class Recording:
                 raise DataError(f"{self.log_path / ROLLOUTS}: step {step} comes after step {seen}")
             yield from (recorded(absent, []) for absent in without if seen < absent < step)
             seen = step
-            yield recorded(step, [credit for _, credit in lines])
+            yield recorded(step, [scored for _, scored in lines])
         yield from (recorded(absent, []) for absent in without if absent > seen)
 
-    def _groups(self) -> Iterator[tuple[int, Credit]]:
+    def _groups(self) -> Iterator[tuple[int, ScoredGroup]]:
         path = self.log_path / ROLLOUTS
         for number, record in self._lines(path):
             try:
@@ -142,11 +142,11 @@ def open_recording(log_path: Path) -> Recording:
     if not is_run(log_path):
         raise DataError(f"{log_path} holds no run (config.json is missing); give the directory of a run")
     if not (log_path / ROLLOUTS).is_file():
-        raise DataError(f"{log_path} holds no {ROLLOUTS}: nothing was recorded that could be judged or credited again")
+        raise DataError(f"{log_path} holds no {ROLLOUTS}: nothing was recorded that could be judged or scored again")
     return Recording(log_path, make_settings(Config, settings_of(log_path)), read_config(log_path))
 
 
-def _group(record: Mapping[str, Any]) -> tuple[int, Credit]:
+def _group(record: Mapping[str, Any]) -> tuple[int, ScoredGroup]:
     """One line: its step, and the group."""
     rows = record["completions"]
     prompt = tuple(_is(token, int) for token in record["prompt_tokens"])
@@ -159,7 +159,7 @@ def _group(record: Mapping[str, Any]) -> tuple[int, Credit]:
         place=_is(record["group"], int),
         attempt=_is(record["attempt"], int),
     )
-    return _is(record["step"], int), Credit(
+    return _is(record["step"], int), ScoredGroup(
         group,
         tuple(_number(row["reward"]) for row in rows),
         tuple(_number(row["advantage"]) for row in rows),

@@ -1,4 +1,4 @@
-"""Credit and losses: what each setting changes, that it changes nothing else, and that masked members never count as numbers."""
+"""Rewards, advantages and losses: what each setting changes, that it changes nothing else, and that masked members never count as numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from code_rl.algorithm.kl import penalise_kl
 from code_rl.algorithm.losses import get_loss
 from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
-from code_rl.loop import credit, examples_of
+from code_rl.loop import examples_of, score_group
 from code_rl.objective import Objective
 from tests.rollout_support import REWARD, group_of, objective, trajectory
 
@@ -56,7 +56,7 @@ def test_equal_rewards_stay_degenerate_whatever_the_scale(value, count, kind):
 @given(binary, st.data(), st.sampled_from(["mean", "mean_std", "leave_one_out"]))
 def test_masking_equals_the_group_without_the_masked_members(values, data, kind):
     cut = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
-    found = credit(
+    found = score_group(
         group_of(trajectory(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)),
         objective(shaping=Shaping("mask"), estimator=get_estimator(kind)),
     )
@@ -70,8 +70,8 @@ def test_masking_equals_the_group_without_the_masked_members(values, data, kind)
 def test_mask_loss_keeps_the_baseline_of_all(values, data):
     cut = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     members = [trajectory(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)]
-    whole = credit(group_of(members), objective())
-    found = credit(group_of(members), objective(shaping=Shaping("mask_loss")))
+    whole = score_group(group_of(members), objective())
+    found = score_group(group_of(members), objective(shaping=Shaping("mask_loss")))
     assert found.advantages_G == tuple(None if c else a for a, c in zip(whole.advantages_G, cut, strict=True))
 
 
@@ -83,7 +83,7 @@ def test_one_right_answer_among_three_wrong_ones_stays_a_group_with_variance_who
         trajectory(reward=1.0, truncated=True),
     ):
         for overlong in ("mask", "mask_loss"):
-            found = credit(group_of([*members, masked]), objective(shaping=Shaping(overlong)))
+            found = score_group(group_of([*members, masked]), objective(shaping=Shaping(overlong)))
             assert not found.skipped
             assert found.advantages_G[3] is None
             assert found.advantages_G[0] > 0 > found.advantages_G[1]
@@ -91,14 +91,19 @@ def test_one_right_answer_among_three_wrong_ones_stays_a_group_with_variance_who
 
 def test_a_lone_right_answer_among_cut_ones_is_kept_by_mask_loss_and_skipped_by_mask():
     members = [trajectory(reward=1.0), *(trajectory(reward=0.0, truncated=True) for _ in range(3))]
-    assert credit(group_of(members), objective(shaping=Shaping("mask_loss"))).advantages_G == (0.75, None, None, None)
-    assert credit(group_of(members), objective(shaping=Shaping("mask"))).skipped
+    assert score_group(group_of(members), objective(shaping=Shaping("mask_loss"))).advantages_G == (
+        0.75,
+        None,
+        None,
+        None,
+    )
+    assert score_group(group_of(members), objective(shaping=Shaping("mask"))).skipped
 
 
 def test_a_lost_verdict_is_masked_under_every_rule_and_in_no_baseline():
     members = [trajectory(reward=None, truncated=True), trajectory(reward=1.0), trajectory(reward=0.0)]
     for overlong in ("judged", "mask", "mask_loss", "wrong", "penalty"):
-        found = credit(group_of(members), objective(shaping=Shaping(overlong, 4)))
+        found = score_group(group_of(members), objective(shaping=Shaping(overlong, 4)))
         assert found.mask_reasons_G == ("sandbox_error", None, None)
         assert found.advantages_G == (None, 0.5, -0.5)
 
@@ -110,28 +115,28 @@ def test_wrong_takes_correctness_and_leaves_the_format_score():
         trajectory(reward=1.0),
     ]
     wrong = Objective(replace(REWARD, cut_is_wrong=True), Shaping("wrong"))
-    assert credit(group_of(members), wrong).rewards_G == (0.0, -0.1, 1.0)
-    assert credit(group_of(members), objective()).rewards_G == (1.0, -0.1, 1.0)
+    assert score_group(group_of(members), wrong).rewards_G == (0.0, -0.1, 1.0)
+    assert score_group(group_of(members), objective()).rewards_G == (1.0, -0.1, 1.0)
 
 
 @pytest.mark.parametrize(("length", "taken"), [(1, 0.0), (60, 0.0), (80, 0.25), (100, 0.5)])
 def test_soft_penalty_sinks_linearly_over_the_buffer(length, taken):
     member = trajectory(reward=1.0, length=length, truncated=length == 100)
     penalty = objective(shaping=Shaping("penalty", 40, 0.5))
-    assert credit(group_of([member], max_tokens=100), penalty).rewards_G == pytest.approx((1.0 - taken,))
+    assert score_group(group_of([member], max_tokens=100), penalty).rewards_G == pytest.approx((1.0 - taken,))
 
 
 @given(binary)
 def test_without_cut_completions_every_overlong_rule_is_the_same(values):
     group = group_of((trajectory(reward=r, length=5) for r in values), max_tokens=100)
-    plain = credit(group, objective())
+    plain = score_group(group, objective())
     for overlong in ("mask", "mask_loss", "wrong", "penalty"):
-        assert credit(group, objective(shaping=Shaping(overlong, 50))) == plain
+        assert score_group(group, objective(shaping=Shaping(overlong, 50))) == plain
 
 
 def test_examples_carry_the_logprobs_that_made_them():
     group = group_of([trajectory(reward=1.0), trajectory(reward=0.0), trajectory(reward=None)])
-    examples = examples_of(credit(group, objective()))
+    examples = examples_of(score_group(group, objective()))
     assert len(examples) == 2
     for example, member in zip(examples, group.trajectories, strict=False):
         assert example.array("logprobs")[example.sampled].tolist() == pytest.approx(member.logprobs)
@@ -143,7 +148,7 @@ def examples_with_gap(ratios, advantages) -> tuple[list[Any], list[Any]]:
     for ratio_T, reward in zip(ratios, advantages, strict=True):
         member = trajectory(reward=reward, length=len(ratio_T))
         group = group_of([member, trajectory(reward=0.5 - reward, length=1)])
-        example = examples_of(credit(group, objective()))[0]
+        example = examples_of(score_group(group, objective()))[0]
         now_T = example.array("logprobs").astype(np.float64)
         now_T[example.sampled] += np.log(ratio_T)
         examples.append(example)
@@ -196,7 +201,7 @@ def test_clip_higher_frees_rising_tokens_and_nothing_else():
 
 def test_kl_term_lowers_tokens_that_left_the_reference_and_keeps_the_mean_advantage():
     group = group_of([trajectory(reward=1.0, length=4), trajectory(reward=0.0, length=4)])
-    examples = examples_of(credit(group, objective()))
+    examples = examples_of(score_group(group, objective()))
     reference = [
         [lp - gap for lp, gap in zip(c.logprobs, (0.4, 0.0, 0.0, 0.0), strict=True)] for c in group.trajectories
     ]
@@ -211,12 +216,12 @@ def test_kl_term_lowers_tokens_that_left_the_reference_and_keeps_the_mean_advant
 
 def test_a_group_that_only_a_penalty_tells_apart_is_skipped():
     members = [trajectory(reward=0.0, length=8, truncated=True), *(trajectory(reward=0.0) for _ in range(3))]
-    found = credit(group_of(members), objective(shaping=Shaping("penalty", 4)))
+    found = score_group(group_of(members), objective(shaping=Shaping("penalty", 4)))
     assert found.rewards_G[0] == -1.0
     assert found.skipped
 
 
 def test_a_penalty_counts_in_a_group_that_has_right_and_wrong_answers():
     members = [trajectory(reward=1.0, length=8), trajectory(reward=1.0), trajectory(reward=0.0)]
-    found = credit(group_of(members), objective(shaping=Shaping(length_coef=0.5)))
+    found = score_group(group_of(members), objective(shaping=Shaping(length_coef=0.5)))
     assert found.advantages_G[0] < found.advantages_G[1]
