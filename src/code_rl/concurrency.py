@@ -127,6 +127,11 @@ class SideWork:
         else:
             self._last = self._tasks.create_task(self._after(self._last, job))
 
+    async def rest(self) -> None:
+        """Wait until nothing is queued."""
+        if self._last is not None:
+            await asyncio.wait([self._last])
+
     async def _after(self, earlier: asyncio.Task[None] | None, job: Callable[[], Awaitable[None]]) -> None:
         with cancelled_by_service():
             if earlier is not None:

@@ -290,7 +290,7 @@ def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.
     def check(edits: list[tuple[float, str, bytes]]) -> None:
         path.write_bytes(edited((seal(drawn_line) + seal(judged)).encode(), edits))
         for left in read_group_logs(path).values():
-            assert all(record["sequences"] == drawn_line["sequences"] for record in left.earlier_drawn)
+            assert all(record["sequences"] == drawn_line["sequences"] for record in left.earlier_answers)
 
     fuzz(EDITS, check, cases)
 

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -106,7 +106,6 @@ class Batches:
         self._batches: dict[int, Batch] = {}
         self._next = run.first_step
         self._side = SideWork(waits=run.config.max_steps_off_policy == 0)
-        self._evaluation: asyncio.Task[dict[str, Any]] | None = None
         self._started, self._retries = time.perf_counter(), retries_of(run.executor)
 
     async def __aenter__(self) -> Batches:
@@ -117,7 +116,6 @@ class Batches:
         try:
             await self._side.__aexit__(*raised)
         finally:
-            await abandon([] if self._evaluation is None else [self._evaluation])
             for batch in self._batches.values():
                 await abandon(batch.places)
 
@@ -159,31 +157,22 @@ class Batches:
                 run.stop.set()
         closing = policy.step == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
         due = due or (closing and run.config.eval_every >= 0)
-        await self._log(step, metrics, evaluate_run(run, policy, step, full=closing) if due else None)
-        every = run.config.save_every
-        if every and (not run.goes_on(policy.step) or policy.step % every == 0):
-            await self.save(policy.step)
-
-    async def _log(
-        self, step: int, metrics: dict[str, Any], evaluation: Coroutine[Any, Any, dict[str, Any]] | None
-    ) -> None:
-        run, name = self._run, f"evaluation {step}"
-        task = None
-        if evaluation is not None:
+        if due:
             if run.budget.capped:
-                run.budget.reserve(name, worst_evaluation(run, full=True))
-            if self._evaluation is not None:
-                await asyncio.wait([self._evaluation])
-            task = self._evaluation = asyncio.create_task(evaluation)
+                run.budget.reserve(f"evaluation {step}", worst_evaluation(run, full=True))
+            await self._side.rest()  # one evaluation at a time
 
-        async def write() -> None:
-            evaluated = await task if task is not None else {}
-            run.budget.settle(name, Tokens.of(evaluated))
+        async def log() -> None:
+            evaluated = await evaluate_run(run, policy, step, full=closing) if due else {}
+            run.budget.settle(f"evaluation {step}", Tokens.of(evaluated))
             run.recorder.log_step(step, metrics | evaluated)
 
-        await self._side.do(write)
+        await self._side.do(log)
+        every = run.config.save_every
+        if every and (not run.goes_on(policy.step) or policy.step % every == 0):
+            await self._save(policy.step)
 
-    async def save(self, step: int) -> None:
+    async def _save(self, step: int) -> None:
         """Save the weights as they are now; the checkpoint counts once all that a resumed run needs beside them is on disk."""
         run = self._run
         saving = await run.recorder.begin_checkpoint(run.backend.trainer, step)

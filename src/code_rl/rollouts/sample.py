@@ -164,18 +164,18 @@ class _Rollout:
         """Turns until the environment ends the conversation, or its turns, the tokens of the trajectory or those of the context are spent."""
         policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
         prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
+        room = left
         while True:
-            room = min(left, policy.context - len(prompt))
             turn = await self._turn((member, len(turns)), conversation, prompt, room)
             turns.append(turn)
-            if not turn.messages:
-                return Trajectory(tuple(turns))
-            left -= len(turn.tokens)
-            conversation += [{"role": "assistant", "content": turn.text}, *turn.messages]
-            prompt = policy.renderer.prompt_tokens(conversation)
-            if len(turns) == policy.environment.max_turns or min(left, policy.context - len(prompt)) < 1:
+            if turn.messages:
+                conversation += [{"role": "assistant", "content": turn.text}, *turn.messages]
+                prompt, left = policy.renderer.prompt_tokens(conversation), left - len(turn.tokens)
+                room = min(left, policy.context - len(prompt))
+                if len(turns) < policy.environment.max_turns and room > 0:
+                    continue
                 turns[-1] = replace(turn, verdict=await self.grader.judge(turn.code), messages=())
-                return Trajectory(tuple(turns))
+            return Trajectory(tuple(turns))
 
     async def _turn(self, answer: Answer, conversation: Sequence[Message], prompt: list[int], max_tokens: int) -> Turn:
         """One answer, and what the environment says of it."""
