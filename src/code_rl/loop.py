@@ -82,22 +82,19 @@ async def examples_by_micro_batch(
 
 
 def score_group(group: Group, objective: Objective) -> ScoredGroup:
-    """R, r and A of one group. Masked members are left out, never set to zero; with `overlong=mask_loss` they stay in the mean of the others.
+    """R, r and A of one group. Masked members are left out, never set to zero; with `overlong=mask_loss` those cut off stay in the mean.
 
     The group is skipped when all R in it are alike, so that only length would tell its members apart, or no A is left that is not 0.
     """
     shaping, trajectories = objective.shaping, group.trajectories
-    unshaped_G = [objective.reward.of(each) for each in trajectories]
-    rewards_G = [
-        shaping.shaped(R, each.length, group.max_tokens) for R, each in zip(unshaped_G, trajectories, strict=True)
-    ]
+    R_G = [objective.reward.of(each) for each in trajectories]
+    r_G = [shaping.shaped(R, each.length, group.max_tokens) for R, each in zip(R_G, trajectories, strict=True)]
     reasons_G = [shaping.mask_reason(each) for each in trajectories]
-    trained_G = [reason is None for reason in reasons_G]
-    counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else trained_G
-    advantages_G = compute_advantages(only(counted_G, rewards_G), objective.estimator)
-    advantages_G = only(trained_G, advantages_G)
-    skipped = should_skip(compute_advantages(only(counted_G, unshaped_G))) or should_skip(advantages_G)
-    return ScoredGroup(group, tuple(rewards_G), tuple(advantages_G), tuple(reasons_G), skipped)
+    unmasked_G = [reason is None for reason in reasons_G]
+    counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else unmasked_G
+    A_G = only(unmasked_G, compute_advantages(only(counted_G, r_G), objective.estimator))
+    skipped = should_skip(A_G) or should_skip(compute_advantages(only(counted_G, R_G)))
+    return ScoredGroup(group, tuple(r_G), tuple(A_G), tuple(reasons_G), skipped)
 
 
 def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[float | None]:

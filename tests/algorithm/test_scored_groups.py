@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from code_rl.algorithm.advantages import compute_advantages, get_estimator, should_skip
 from code_rl.algorithm.kl import penalise_kl
-from code_rl.algorithm.losses import get_loss
+from code_rl.algorithm.losses import Loss, get_loss
 from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
 from code_rl.loop import examples_of, score_group
@@ -186,6 +186,18 @@ def test_logged_loss_and_clip_fraction_follow_the_formula_in_float64(loss, confi
     assert metrics["loss"] == pytest.approx(total / 8, rel=1e-5)
     assert metrics.get("clip_fraction") == (None if low is None else clipped / 8)
     assert metrics["ratio_mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
+
+
+def test_a_clipping_loss_of_ones_own_says_which_share_of_the_tokens_it_holds_back():
+    def clipped(ops, logprobs, inputs, settings):
+        ratio = ops.exp(logprobs - inputs["logprobs"])
+        bounds = settings["clip_low_threshold"], settings["clip_high_threshold"]
+        return -ops.clip(ratio, *bounds) * inputs["advantages"]
+
+    mine = Loss("mine", clipped, {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1})
+    trained = examples_with_gap([[0.5, 1.0, 1.05, 3.0], [1.0, 1.0, 1.0, 0.95]], [1.0, 0.0])
+    assert loss_metrics(*trained, mine, {})["clip_fraction"] == 2 / 8
+    assert loss_metrics(*trained, mine, {"clip_high_threshold": 4.0})["clip_fraction"] == 1 / 8
 
 
 def test_clip_higher_frees_rising_tokens_and_nothing_else():

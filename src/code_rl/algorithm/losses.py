@@ -33,7 +33,8 @@ class Loss:
     """A loss: `formula(ops, logprobs_T, inputs, settings)` gives one number per token, where `ops` is the module numpy or torch.
 
     `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal` are zero a position does not count. `defaults`
-    are its settings, in Tinker's `loss_fn_config`; None: it must be given. A formula for a `whole` sequence is given one at a time, any other all tokens of several. `about` is for help and documents.
+    are its settings, in Tinker's `loss_fn_config`; None: it must be given. A formula for a `whole` sequence is given one at a time, any other all
+    tokens of several. `about` is for help and documents.
     """
 
     name: str
