@@ -226,3 +226,29 @@ def test_an_error_of_the_loop_keeps_its_cause_and_work_on_the_side_is_finished_o
     with pytest.raises(CheckpointError) as raised:
         asyncio.run(loop(CheckpointError("broken")))
     assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_a_rest_waits_for_all_that_is_queued_and_does_not_raise_for_it():
+    done: list[str] = []
+
+    async def slow() -> None:
+        await asyncio.sleep(0.01)
+        done.append("slow")
+
+    async def fails() -> None:
+        raise CheckpointError("broken")
+
+    async def loop() -> None:
+        async with SideWork(waits=False) as side:
+            await side.rest()
+            await side.do(slow)
+            await side.do(slow)
+            await side.rest()
+            done.append("rested")
+            await side.do(fails)
+            await side.rest()
+            await asyncio.sleep(3600)
+
+    with pytest.raises(CheckpointError, match="broken"):
+        asyncio.run(loop())
+    assert done == ["slow", "slow", "rested"]
