@@ -64,7 +64,7 @@ class TrainedBatch:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's rollouts, under way: `places` give a group each, after those that it replaced. `scored` is when the last of them did.
+    """One step's rollouts, under way: `places` give a group each, after those that it replaced. `judged` is when the last of them did.
 
     `metrics` is what was known of them when they began.
     """
@@ -73,7 +73,7 @@ class Batch:
     places: Sequence[asyncio.Task[list[Group]]]
     metrics: Mapping[str, int]
     started: float = field(default_factory=time.perf_counter)
-    scored: float = 0.0
+    judged: float = 0.0
 
     async def share(self, number: int, shares: int) -> list[Group]:
         """Wait for one of so many equal shares of the places; its groups in order, whichever is judged first."""
@@ -86,9 +86,9 @@ class Batch:
         sample = max(group.sample_s for place in self.places for group in place.result())
         return {
             "time/sample": sample,
-            "time/score": max(self.scored - self.started - sample, 0.0),
-            "time/train": ended - max(self.scored, asked_for),
-            "time/wait": max(self.scored - asked_for, 0.0),
+            "time/score": max(self.judged - self.started - sample, 0.0),
+            "time/train": ended - max(self.judged, asked_for),
+            "time/wait": max(self.judged - asked_for, 0.0),
             "time/step": ended - asked_for,
         }
 
@@ -218,5 +218,5 @@ class Batches:
             recorder.judged(at[0], groups[-1])
             if not group.solved_alike:
                 break
-        self._batches[at[0]].scored = time.perf_counter()
+        self._batches[at[0]].judged = time.perf_counter()
         return groups
