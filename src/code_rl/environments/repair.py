@@ -51,10 +51,8 @@ def feedback(problem: ProblemView, verdict: Verdict) -> str:
     if verdict.failure is None:
         return f"{NO_PROGRAM}\n"
     test = problem.public_tests[verdict.failure.test]
-    (given, expected), what = (
-        shown_test(test, problem.fn_name, SHOWN),
-        "Input" if isinstance(test, StdinTest) else "Call",
-    )
+    given, expected = shown_test(test, problem.fn_name, SHOWN)
+    what = "Input" if isinstance(test, StdinTest) else "Call"
     return (
         f"The program fails a test: {verdict.failure.message}\n\n{what}:\n{given}\n\nExpected:\n{expected}\n\n{AGAIN}\n"
     )

@@ -46,18 +46,19 @@ class Choices:
         return max(chosen.prompt_tokens for n in range(self._most + 1) for chosen in self.batch(step, n))
 
     def _at(self, step: int, place: int, attempt: int) -> Chosen:
+        """The problem of a place: at first (`attempt` 0), or when it is filled again for that time."""
         if attempt == 0:
             problem, seed = decide(self._order, self._seed, step, self._prompts, place)
         else:
             (problem,) = self._refills.batch((step * self._prompts + place) * self._most + attempt - 1, 1)
             seed = derive_seed(self._seed, "refill", step, place, attempt)
         length, instead_of = self._length(problem), None
-        for attempt in range(MAX_TRIES):
+        for number in range(MAX_TRIES):
             if length < self._limit:
                 return Chosen(problem, length, seed, instead_of)
             instead_of = instead_of or problem.id
             problems = self._order.problems
-            problem = problems[derive_seed(seed, "instead", attempt) % len(problems)]
+            problem = problems[derive_seed(seed, "instead", number) % len(problems)]
             length = self._length(problem)
         raise DataError(
             f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the model's context leaves beside an answer "
