@@ -10,20 +10,21 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from code_rl.preparation.verification.trials import accepts, reseeded
-from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.problems.values import ValueCodecError, dumps, loads
+from code_rl.preparation.verification.trials import accepts, elsewhere, is_unsteady
+from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest, TestCase
+from code_rl.problems.values import TAG, ValueCodecError, dumps, loads
+from code_rl.reward.plain import parse_value
 from code_rl.reward.submission import program_job
 from code_rl.sandbox.executor import Executor, Limits, Status
 
 MOST_TESTS = 64
 RUNS = 3
 UNSTEADY_RUNS = 10
+LENIENT = Compare("lcb")
+"""The rule that reads every ordered collection as a list."""
 
 
-async def diagnose(
-    problem: Problem, code: str, executor: Executor, cpu_limit_s: float, *, unsteady: bool
-) -> tuple[str, str] | None:
+async def diagnose(problem: Problem, code: str, executor: Executor, cpu_limit_s: float) -> tuple[str, str] | None:
     """(reason, detail) for a reference that does not pass, or None when the answers do not tell more than the verdict.
 
     Raises SandboxError when the executor fails.
@@ -32,12 +33,14 @@ async def diagnose(
         return None
     tests = problem.tests[:MOST_TESTS]
     runs = [await _outcomes(problem, code, tests, executor, cpu_limit_s)]
-    for seed in range((UNSTEADY_RUNS if unsteady else RUNS) - 1):
-        again = reseeded(problem, seed) if unsteady else problem
-        runs.append(await _outcomes(again, code, tests, executor, cpu_limit_s))
+    for number in range(1, UNSTEADY_RUNS if is_unsteady(code) else RUNS):
+        runs.append(await _outcomes(elsewhere(problem, code, number), code, tests, executor, cpu_limit_s))
         if runs[-1] != runs[0]:
             changed = [index for index, (one, other) in enumerate(zip(runs[0], runs[-1], strict=False)) if one != other]
-            return "flaky", f"test {changed[0] if changed else 0} gives another answer another time"
+            return (
+                "flaky",
+                f"test {changed[0] if changed else 0} gives another answer in another process or at another time",
+            )
     failing = [
         (test, answer)
         for test, (answer, _) in zip(tests, runs[0], strict=False)
@@ -73,6 +76,12 @@ def _read_answers(
     for wrap, how in _EXPECTED_WRAPS:
         if _agree_when(problem, failing, answers, wrap):
             return "broken_wrapping", f"the expected output is {how}"
+    if problem.calls and _agree_when(problem, failing, answers, lambda test: test.expected, LENIENT):
+        kinds = " and ".join(sorted({_kind_of(answer) for answer in answers}))
+        return (
+            "other_type",
+            f"{len(failing)} of {total} tests: the reference returns what is expected as another type ({kinds})",
+        )
     if all(_equal_in_any_order(test, answer) for test, answer in zip(failing, answers, strict=True)):
         return "many_valid_answers", f"{len(failing)} of {total} tests expect the same items in another order"
     if len(failing) >= 2 and _is_permutation(problem, failing, answers):
@@ -80,16 +89,27 @@ def _read_answers(
     return None
 
 
+def _kind_of(answer: bytes) -> str:
+    """The type of an encoded value: a generator is an iterator."""
+    form = parse_value(answer)
+    return str(form[TAG]) if isinstance(form, dict) and TAG in form else type(form).__name__
+
+
 def _agree_when(
-    problem: Problem, tests: Sequence[TestCase], answers: Sequence[bytes], wrap: Callable[[TestCase], Any]
+    problem: Problem,
+    tests: Sequence[TestCase],
+    answers: Sequence[bytes],
+    wrap: Callable[[TestCase], Any],
+    compare: Compare | None = None,
 ) -> bool:
+    """Whether every answer is right where each test expects what `wrap` makes of it, under the problem's rule or `compare`."""
     for test, answer in zip(tests, answers, strict=True):
         try:
             expected = wrap(test)
         except _NotWrappedError:
             return False
         other: TestCase = dataclasses.replace(test, expected=expected)
-        if not accepts(other, answer, problem.compare):
+        if not accepts(other, answer, compare or problem.compare):
             return False
     return True
 

@@ -24,7 +24,7 @@ from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verification.inputs import conditioned, mutated, mutated_texts
-from code_rl.preparation.verification.trials import accepts, reseeded
+from code_rl.preparation.verification.trials import accepts, elsewhere
 from code_rl.preparation.verification.verify import mutants_of, wrong_solutions
 from code_rl.problems.native import test_to_json
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
@@ -149,7 +149,7 @@ async def reference_tests(
     answers = await _answers(problem, inputs, reference, executor)
     tests = [answered(problem, test, execution) for test, execution in zip(inputs, answers, strict=False)]
     sound = [test for test in tests if test is not None]
-    for again in (problem, reseeded(problem, 1)):
+    for again in (problem, elsewhere(problem, reference)):
         unsteady = await failed(again, sound, reference, executor, slow=True)
         sound = [test for index, test in enumerate(sound) if index not in unsteady]
     return sound, len(inputs)
