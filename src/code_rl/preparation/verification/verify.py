@@ -227,10 +227,10 @@ def wrong_solutions(problem: Problem) -> list[str]:
     return [str(code) for code in wrong[:MOST_WRONG_SOLUTIONS]] if isinstance(wrong, list) else []
 
 
-def mutants_of(code: str, config: PrepareConfig, problem: Problem) -> list[str]:
-    """The mutants of a problem's reference that these settings ask for."""
+def mutants_of(code: str, config: PrepareConfig, problem: Problem, factor: int = 1) -> list[str]:
+    """The mutants of a problem's reference that these settings ask for, or `factor` times as many, which begin with those."""
     try:
-        return mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
+        return mutants(code, factor * config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
     except (SyntaxError, ValueError, RecursionError):
         return []
 
