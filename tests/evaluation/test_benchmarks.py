@@ -20,7 +20,7 @@ from code_rl.evaluation.samples import Sample, verdict_row
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.fetch import Pinned, fetch
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.settle import AT_ONCE
+from code_rl.problems.resolve import AT_ONCE
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from tests.boxes import shared_box
 from tests.corpus.rooms import data_file

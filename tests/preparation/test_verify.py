@@ -18,7 +18,7 @@ from code_rl.preparation.verification.trials import mutants
 from code_rl.preparation.verification.verify import Verifier, run_verify
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.problems.settle import with_expected
+from code_rl.problems.resolve import with_expected
 from code_rl.problems.sources.records import Draft
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict

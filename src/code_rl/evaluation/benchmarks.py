@@ -31,7 +31,7 @@ from code_rl.problems.load import TAGS, labels, load_problems
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem, ProblemView
 from code_rl.problems.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
-from code_rl.problems.settle import settle_all
+from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources import humaneval, livecodebench, mbpp
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.problems.sources.shapes import ReadRow, read_as
@@ -184,7 +184,7 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     read = partial(kind.read, paths, choice)
     store = await cached_store(
         f"{name.replace('+', 'plus')}-{digest}",
-        lambda skip: settle_all(itertools.islice(read(), skip, None), executor),
+        lambda skip: resolve_all(itertools.islice(read(), skip, None), executor),
         labels,
         __name__,
     )

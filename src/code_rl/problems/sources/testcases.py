@@ -10,7 +10,7 @@
 Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result as JSON text) are exact. The other call shapes
 hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and a result that is a list of one item for that
 item; `with_tests_of` gives every `Reading`: a way to take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
-decided here: `problems.settle` runs the row's own solutions.
+decided here: `problems.resolve` runs the row's own solutions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from code_rl.problems import syntax
 from code_rl.problems.files import parse_json, short
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
-from code_rl.problems.sources.records import Reading, RowError, Unsettled, from_json
+from code_rl.problems.sources.records import Ambiguous, Reading, RowError, from_json
 from code_rl.problems.values import ValueCodecError, decode, dumps, loads
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -204,7 +204,7 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     return [_to_row(test, fn_name) for test in tests]
 
 
-def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Unsettled:
+def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Ambiguous:
     """`draft` (no tests yet) with the tests of `raw`. Raises RowError for a shape that is not known.
 
     `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to find out.
@@ -213,7 +213,7 @@ def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls:
     if found.fn_name is None or found.exact or text_calls:
         return with_calls(draft, found.fn_name, found.typed())
     tiers = call_tiers(found.inputs, found.outputs)
-    return Unsettled(dataclasses.replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
+    return Ambiguous(dataclasses.replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
 
 
 def solutions(value: Any) -> tuple[str, ...]:
