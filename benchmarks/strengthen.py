@@ -26,8 +26,8 @@ from code_rl.preparation.verification.trials import attempt
 from code_rl.preparation.verification.verify import calibrated_limit, mutants_of, wrong_solutions
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.load import load_problems
+from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
-from code_rl.problems.store import Store
 from code_rl.reward.judge import judge
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.executor import Executor

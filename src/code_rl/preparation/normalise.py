@@ -13,10 +13,10 @@ from code_rl.preparation.ledger import content_key
 from code_rl.preparation.verification.trials import Listener
 from code_rl.problems.dataset import Dataset, Role, open_dataset
 from code_rl.problems.files import sources_digest
+from code_rl.problems.on_disk import READERS
 from code_rl.problems.problem import Problem
 from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources.records import Draft, Item, Skipped
-from code_rl.problems.store import READERS
 
 
 def open_source(dataset: str, role: Role = "train") -> Dataset:
