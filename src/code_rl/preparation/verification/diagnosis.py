@@ -130,8 +130,9 @@ def _expected_unwrapped(test: TestCase) -> TestCase:
 
 
 def _expected_wrapped(test: TestCase) -> TestCase:
-    call = typed(test, CallTest | SequenceTest)
-    return dataclasses.replace(call, expected=[call.expected])
+    call: CallTest | SequenceTest = typed(test, CallTest | SequenceTest)
+    wrapped: Any = [call.expected]
+    return dataclasses.replace(call, expected=wrapped)
 
 
 def _expected_from_text(test: TestCase) -> TestCase:
@@ -140,11 +141,12 @@ def _expected_from_text(test: TestCase) -> TestCase:
 
 
 def _expected_unescaped(test: TestCase) -> TestCase:
-    return dataclasses.replace(test, expected=_unescaped(typed(test, StdinTest).expected))
+    given: StdinTest = typed(test, StdinTest)
+    return dataclasses.replace(given, expected=_unescaped(given.expected))
 
 
 def _input_unescaped(test: TestCase) -> TestCase:
-    given = typed(test, StdinTest)
+    given: StdinTest = typed(test, StdinTest)
     return dataclasses.replace(given, input=_unescaped(given.input), expected=_plain(given.expected))
 
 
@@ -157,16 +159,18 @@ def _exchanged(test: TestCase) -> TestCase:
 
 
 def _arguments_unwrapped(test: TestCase) -> TestCase:
-    return dataclasses.replace(test, args=tuple(typed(only_item(_positional(test)), list | tuple)))
+    call = _by_position(test)
+    return dataclasses.replace(call, args=tuple(typed(only_item([*call.args]), list | tuple)))
 
 
 def _arguments_wrapped(test: TestCase) -> TestCase:
-    return dataclasses.replace(test, args=(_positional(test),))
+    call = _by_position(test)
+    return dataclasses.replace(call, args=([*call.args],))
 
 
-def _positional(test: TestCase) -> list[Any]:
+def _by_position(test: TestCase) -> CallTest:
     if isinstance(test, CallTest) and not test.kwargs:
-        return list(test.args)
+        return test
     raise DoesNotFitError
 
 

@@ -91,10 +91,10 @@ async def _decide(problem: Problem, survivor: Survivor, config: PrepareConfig, e
     made, killed = survivor.card.get("mutants", 0), survivor.card.get("mutants_killed", 0) + counted
     if made and killed / made < config.min_strength:
         return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed, {counted} of them by new tests")  # fmt: skip
-    about = {"inputs": agreed.tried, "disputed": agreed.disputed, "tests": len(kept)}
-    why = agreed.why or ("" if kept else NOTHING)
-    about |= {**({"why": why} if why else {}), "caught": of_known, "mutants_caught": len(caught) - of_known}
-    card = {"strengthened": about}
+    about: dict[str, Any] = {"inputs": agreed.tried, "disputed": agreed.disputed, "tests": len(kept)}
+    about |= {} if kept else {"why": agreed.why or NOTHING}
+    about |= {"caught": of_known, "mutants_caught": len(caught) - of_known}
+    card: dict[str, Any] = {"strengthened": about}
     card |= {"mutants_killed": killed, "strength": round(killed / made, 3)} if made else {}
     if not kept:
         return Decision(keep=True, card=card)
