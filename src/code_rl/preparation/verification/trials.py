@@ -93,7 +93,7 @@ def _elsewhere(number):
     os.getpid = lambda: pid + number
     makers = [list, dict, set, float, object]
     makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda n=n: bytes(n) for n in range(0, 500, 16)]
-    os._held = [[make() for _ in range(200 + 13 * number)] for make in makers]
+    os._held = [[make() for _ in range(60 + 7 * number)] for make in makers]
 """
 _LATER = """
 def _later(seconds):
