@@ -20,13 +20,14 @@ from code_rl.commands.judge import read_programs
 from code_rl.concurrency import together
 from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.verification.strengthen import LEAST_OTHERS, agreed_tests, chosen, failed
+from code_rl.preparation.verification.independence import independent
+from code_rl.preparation.verification.strengthen import LEAST_OTHERS, MUTANTS_FACTOR, agreed_tests, chosen, failed
 from code_rl.preparation.verification.trials import attempt
 from code_rl.preparation.verification.verify import calibrated_limit, mutants_of, wrong_solutions
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.load import load_problems
+from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
-from code_rl.problems.store import Store
 from code_rl.reward.judge import judge
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.executor import Executor
@@ -100,12 +101,17 @@ async def look(
     for code in await passing(problem, given, config.passing, executor):
         honest = code not in known_wrong and (await judge(strong, code, executor)).correct
         (right if honest else wrong).append(code)
-    voters = [problem.solutions[0], *right[:LEAST_OTHERS]]
+    voters = independent([problem.solutions[0], *right])[: LEAST_OTHERS + 1]
+    held_out = [code for code in right if code not in voters]
     agreed = await agreed_tests(problem, voters, executor, f"0/{problem.id}", config.new_inputs)
     settings = PrepareConfig(dataset="", out="", mutants=config.mutants)
-    mutants = mutants_of(problem.solutions[0], settings, problem)
-    failing = [await failed(problem, agreed.tests, code, executor) for code in mutants]
-    kept = chosen(agreed.tests, [], failing, config.new_tests)
+    mutants = mutants_of(problem.solutions[0], settings, problem, MUTANTS_FACTOR) if agreed.tests else []
+    failing = [
+        await failed(problem, agreed.tests, code, executor)
+        for code in mutants
+        if (await judge(problem, code, executor)).correct
+    ]
+    kept = chosen([failing], config.new_tests)
     found = Counter(
         {
             "problems": 1,
@@ -116,15 +122,9 @@ async def look(
     )
     if not agreed.tests:
         return found
-    for code, fails in zip(mutants, failing, strict=True):
-        if fails and (await judge(problem, code, executor)).correct:
-            found.update(
-                {
-                    "mutants that passed and fail an agreed input": 1,
-                    "mutants caught by the tests kept": bool(fails & set(kept)),
-                }
-            )
-    for what, codes in (("wrong", wrong), ("held-out right", right[LEAST_OTHERS:])):
+    found["mutants that passed and fail an agreed input"] = sum(map(bool, failing))
+    found["mutants caught by the tests kept"] = sum(bool(fails & set(kept)) for fails in failing)
+    for what, codes in (("wrong", wrong), ("held-out right", held_out)):
         for code in codes:
             fails = await failed(problem, agreed.tests, code, executor)
             found.update(

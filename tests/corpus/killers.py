@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from code_rl.preparation.verification.trials import mutants
 from code_rl.problems.problem import Problem
-from code_rl.problems.settle import with_expected
+from code_rl.problems.resolve import with_expected
 from code_rl.problems.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.problems.sources.records import Draft
 from code_rl.reward.judge import judge

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from code_rl.problems.problem import Problem
-from code_rl.problems.settle import with_expected
+from code_rl.problems.resolve import with_expected
 from code_rl.problems.sources.records import Draft, Row, Skipped
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind

@@ -16,10 +16,11 @@ import pytest
 from code_rl.errors import ConfigError, DataError, SandboxError
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
 from code_rl.evaluation.runner import judge_both
+from code_rl.evaluation.samples import Sample, verdict_row
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.fetch import Pinned, fetch
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.settle import AT_ONCE
+from code_rl.problems.resolve import AT_ONCE
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from tests.boxes import shared_box
 from tests.corpus.rooms import data_file
@@ -230,7 +231,7 @@ STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
         (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, n + (n == 3 and len(seen) < 2))", "wrong_answer", "passed"),
         ("def pairs(n, rows=[]):\n    rows += [[i, i] for i in range(n)]\n    return rows\n", "passed", "wrong_answer"),
         (METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n", "passed", "runtime_error"),
-        (METHOD + STATE + "lambda self, n: seen.append(bytes(1 << 29)) or plain(self, n)", "passed", "passed"),
+        (METHOD + STATE + "lambda self, n: seen.append(b'x' * (1 << 29)) or plain(self, n)", "passed", "passed"),
         ("def pairs(n):\n    while True:\n        pass\n", "time_limit", "time_limit"),
         ("import threading\n" + METHOD + STATE + "lambda self, n: [threading.Thread(target=threading.Event().wait).start() for _ in range(60)] and plain(self, n)", "passed", "passed"),
         (METHOD + STATE + "lambda self, n: seen.extend(open('/dev/null') for _ in range(200)) or plain(self, n)", "passed", "passed"),
@@ -246,7 +247,11 @@ def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_make
         async with EmbeddedSandbox(concurrency=1) as sandbox:
             return await judge_both(problem, program, sandbox, cpu_limit_s=None)
 
-    assert [verdict.kind.value for verdict in asyncio.run(verdicts())] == [own, official]
+    first, second = asyncio.run(verdicts())
+    assert [first.kind.value, second.kind.value] == [own, official]
+    row = verdict_row(Sample("p", "sampled", 0), first, second, True)
+    cut = "1 << 29" in program or "while True" in program
+    assert row.get("lcb-official_calls") == ("apart" if cut else None)
 
 
 def test_a_sandbox_that_fails_all_calls_in_one_process_is_its_error_and_no_other_rule_s_verdict():

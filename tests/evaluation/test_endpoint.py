@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from email.utils import formatdate
 
 import pytest
 from aiohttp import web
@@ -139,6 +140,31 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
 def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on():
     with pytest.raises(BackendError, match="run the same command again"):
         ask(lambda body, attempt: web.Response(status=503), patience=0.3)
+
+
+@pytest.mark.parametrize("wait", [lambda: "3600", lambda: formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])  # fmt: skip
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_asks_for_more_than_patience_ends_the_evaluation_at_once_and_names_the_setting(wait, status):
+    began = time.monotonic()
+    with pytest.raises(
+        BackendError, match=r"36\d\d.* s .*patience=20; .*run the same command again|35\d\d.*patience=20; .*again"
+    ):
+        ask(lambda body, attempt: web.Response(status=status, headers={"Retry-After": wait()}), patience=20.0)
+    assert time.monotonic() - began < 15
+
+
+def test_a_long_wait_that_the_server_asks_for_is_kept_whole_and_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.05)
+    asked = []
+
+    def busy(body, attempt):
+        asked.append(time.monotonic())
+        return web.Response(status=429, headers={"Retry-After": "0.6"}) if len(asked) <= 3 else RIGHT
+
+    samples, _ = ask(busy, (0, 1, 2))
+    assert len(samples) == 3
+    assert asked[3] - asked[0] >= 0.6
+    assert [record.name for record in caplog.records] == ["code_rl.outages"]
 
 
 def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_where_others_are_answered():

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from code_rl.problems.problem import Problem
-from code_rl.problems.settle import settle
+from code_rl.problems.resolve import resolve
 from code_rl.reward.judge import judge
 from tests.boxes import shared_box
 
@@ -22,11 +22,11 @@ class Court:
     def run(self, coroutine):
         return self._runner.run(coroutine)
 
-    def settle(self, item):
-        return self.run(settle(item, self.executor))
+    def resolve(self, item):
+        return self.run(resolve(item, self.executor))
 
     def verdicts(self, item, *programs):
-        problem = self.settle(item)
+        problem = self.resolve(item)
         assert isinstance(problem, Problem), problem
         return [self.run(judge(problem, program, self.executor)).kind.value for program in programs]
 

@@ -23,10 +23,10 @@ from code_rl.problems.fetch import select_files
 from code_rl.problems.files import sources_digest, stream_rows
 from code_rl.problems.load import find_data, load_problems, load_test_splits
 from code_rl.problems.native import format_problem, write_problems
+from code_rl.problems.on_disk import READERS
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import build_prompt, build_question
 from code_rl.problems.sources.records import Skipped, item_id
-from code_rl.problems.store import READERS
 from tests.loading.raw_rows import SAMPLES, SUM, taco
 
 

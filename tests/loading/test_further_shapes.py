@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled, item_id
+from code_rl.problems.sources.records import Ambiguous, Draft, Origin, Skipped, item_id
 from code_rl.problems.sources.shapes import read_row, shape_of
 from tests.kinds import each_is
 
@@ -89,7 +89,7 @@ def test_evoeval_inputs_are_texts_between_brackets_and_the_reference_gives_their
     }
     item = read(row)
     assert isinstance(item, Draft)
-    problem = court.settle(item)
+    problem = court.resolve(item)
     assert [(test.args, test.expected) for test in problem.tests] == [(([1, 2], 3), 6), (((), 0.5), 0.5), ((), 0)]
     wrong = "def total(values=(), start=0):\n    return start"
     assert court.verdicts(problem, problem.solutions[0], wrong) == ["passed", "wrong_answer"]
@@ -150,7 +150,7 @@ def test_verl_ground_truth_is_tests_in_any_shape_and_the_user_s_last_words_the_s
     assert problem.tests == (StdinTest("1\n", "2\n"), StdinTest("4\n", "8\n"))
     calls = [{"type": "function_call", "fn_name": "f", "input": [1], "output": [2]}]
     truth = {"ground_truth": json.dumps(calls)}
-    assert isinstance(read({**VERL, "reward_model": truth}), Unsettled)
+    assert isinstance(read({**VERL, "reward_model": truth}), Ambiguous)
 
 
 def test_verl_rows_of_several_sets_that_count_from_nothing_each_keep_ids_of_their_own():

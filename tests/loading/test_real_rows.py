@@ -62,7 +62,7 @@ RIGHT = [
     ("rllm/code_contests.json", 140, SQUARES_AND_CUBES),
 ]
 READ = {
-    "apps_coderl/apps.jsonl": {"Problem": 3, "Unsettled": 2},
+    "apps_coderl/apps.jsonl": {"Problem": 3, "Ambiguous": 2},
     "nemo_gym/code_gen_example.jsonl": {"Problem": 5},
     "sandboxfusion/code_eval_code_contests.jsonl": {"Problem": 20},
     "sandboxfusion/code_eval_live_code_bench_v1.jsonl": {"Problem": 3},
@@ -119,7 +119,7 @@ def test_a_right_program_passes_and_an_empty_one_fails(court, name, index, progr
     ],
 )
 def test_the_row_s_own_solutions_pass_and_a_function_that_returns_an_empty_list_fails(court, name, index):
-    problem = court.settle(row(name, index))
+    problem = court.resolve(row(name, index))
     wrong = NOTHING if problem.fn_name is None else NOTHING_METHOD.format(problem.fn_name)
     *verdicts, last = court.verdicts(problem, *problem.solutions, wrong)
     broken = verdicts.count("compile_error")
@@ -129,7 +129,7 @@ def test_the_row_s_own_solutions_pass_and_a_function_that_returns_an_empty_list_
 
 
 def test_the_two_wrappings_of_apps_are_told_apart(court):
-    wrapped, bare = court.settle(row("apps_coderl/apps.jsonl", 4)), court.settle(row("apps_coderl/apps.jsonl", 3))
+    wrapped, bare = court.resolve(row("apps_coderl/apps.jsonl", 4)), court.resolve(row("apps_coderl/apps.jsonl", 3))
     assert wrapped.meta["reading"].startswith("argument list/result in a list")
     assert wrapped.tests[0].expected is False
     assert bare.meta["reading"].startswith("argument list/result (")

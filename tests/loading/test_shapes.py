@@ -10,7 +10,7 @@ import pytest
 
 from code_rl.environments.wording import get_wording
 from code_rl.problems.prompts import build_prompt
-from code_rl.problems.sources.records import Origin, Skipped, Unsettled
+from code_rl.problems.sources.records import Ambiguous, Origin, Skipped
 from code_rl.problems.sources.shapes import read_row, shape_of
 from tests.loading.raw_rows import (
     CALLS,
@@ -47,17 +47,17 @@ def test_columns_that_are_none_count_as_absent(sample):
 
 def test_call_rows_keep_types_that_text_would_lose(court):
     code = "def kinds(x):\n    return [type(x).__name__, x]"
-    problem = court.settle(read(taco([[True], [1.5], [None], ["1"]], [["bool", True], ["float", 1.5], ["NoneType", None], ["str", "1"]], code, "kinds")))  # fmt: skip
+    problem = court.resolve(read(taco([[True], [1.5], [None], ["1"]], [["bool", True], ["float", 1.5], ["NoneType", None], ["str", "1"]], code, "kinds")))  # fmt: skip
     assert [test.args for test in problem.tests] == [(True,), (1.5,), (None,), ("1",)]
 
 
 def test_the_second_solution_decides_where_the_first_is_broken(court):
     row = taco(CALLS, [[[2, 3]], [[5]]]) | {"solutions": json.dumps(["def top(xs, k): retrun", TOP])}
-    assert court.settle(read(row)).meta["reading"].startswith("argument list/result in a list")
+    assert court.resolve(read(row)).meta["reading"].startswith("argument list/result in a list")
 
 
 def test_a_row_whose_solution_fits_no_reading_is_left_out(court):
-    found = court.settle(read(taco(CALLS, [["no"], ["way"]])))
+    found = court.resolve(read(taco(CALLS, [["no"], ["way"]])))
     assert isinstance(found, Skipped)
     assert found.reason == "no_reading_fits"
     assert "argument list/result" in found.detail
@@ -65,18 +65,18 @@ def test_a_row_whose_solution_fits_no_reading_is_left_out(court):
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(CALLS, [[9], [8]]), ([{"x": 1}], [1]), ([7], [1]), (["7"], ["1"])])
 def test_a_wrapping_that_nothing_decides_is_left_out(court, inputs, outputs):
-    found = court.settle(read(taco(inputs, outputs) | {"solutions": None}))
+    found = court.resolve(read(taco(inputs, outputs) | {"solutions": None}))
     assert isinstance(found, Skipped)
     assert found.reason == "wrapping_unresolved"
 
 
 def test_a_documented_row_that_can_be_read_in_one_way_needs_no_solution(court):
-    problem = court.settle(read(taco(CALLS, [9, 8]) | {"solutions": None}))
+    problem = court.resolve(read(taco(CALLS, [9, 8]) | {"solutions": None}))
     assert [test.expected for test in problem.tests] == [9, 8]
 
 
 def test_two_readings_that_both_pass_are_not_chosen_between(court):
-    found = court.settle(read(taco([[{"1": 2}]], [1], "def size(d):\n    return len(d)", "size")))
+    found = court.resolve(read(taco([[{"1": 2}]], [1], "def size(d):\n    return len(d)", "size")))
     assert isinstance(found, Skipped)
     assert found.reason == "wrapping_ambiguous"
     assert "integer keys" in found.detail
@@ -84,15 +84,15 @@ def test_two_readings_that_both_pass_are_not_chosen_between(court):
 
 def test_a_documented_reading_that_passes_comes_before_any_other(court):
     anything = "def f(*args):\n    return args[0] if len(args) == 1 else list(args)"
-    problem = court.settle(read(taco([[["a"]]], [["a"]], anything, "f")))
+    problem = court.resolve(read(taco([[["a"]]], [["a"]], anything, "f")))
     assert problem.tests[0].args == (["a"],)
 
 
 def test_a_call_without_starter_code_shows_the_function_to_write(court):
-    problem = court.settle(read(taco(CALLS, [[[2, 3]], [[5]]])))
+    problem = court.resolve(read(taco(CALLS, [[[2, 3]], [[5]]])))
     assert "def top(xs, k):" in build_prompt(problem.view())
     assert "stdin" not in build_prompt(problem.view())
-    method = court.settle(read(apps(CALLS, [[2, 3], [5]], METHOD)))
+    method = court.resolve(read(apps(CALLS, [[2, 3], [5]], METHOD)))
     assert method.starter_code.startswith("class Solution:\n    def top(self, xs: List[int], k: int)")
 
 
@@ -103,7 +103,7 @@ def test_starter_code_may_annotate_with_names_that_it_does_not_import(court):
 
 def test_fences_around_solutions_are_not_code():
     item = read(prime_call([[2, 3]]))
-    assert isinstance(item, Unsettled)
+    assert isinstance(item, Ambiguous)
     assert item.problem.solutions == (TOP + "\n",) or item.problem.solutions == (TOP,)
 
 

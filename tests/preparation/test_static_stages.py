@@ -22,7 +22,7 @@ from code_rl.preparation.overlap.deduplicate import Deduplicator, in_series
 from code_rl.preparation.overlap.text import canonical, grams, jaccard, numbers, pattern, shared, words
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.sources.records import Unsettled
+from code_rl.problems.sources.records import Ambiguous
 from tests.corpus.rooms import data_file
 
 CONFIG = PrepareConfig(dataset="builtin", out="nowhere")
@@ -357,7 +357,7 @@ def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], 
 def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
     problems = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")
     prompts = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
-    texts = [item.problem if isinstance(item, Unsettled) else item for item in open_source(str(problems)).items()]
+    texts = [item.problem if isinstance(item, Ambiguous) else item for item in open_source(str(problems)).items()]
     entries = [entry(item) for item in texts if isinstance(item, Problem)]
     found = Decontaminator([one for _ in range(times) for one in read_exams(str(prompts))], entries, 0.5)
     assert (sum(found.find(one) is not None for one in entries), len(entries)) == (116, 228)

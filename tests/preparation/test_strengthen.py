@@ -15,7 +15,17 @@ import pytest
 
 from code_rl.cli import main
 from code_rl.preparation.verification.inputs import conditioned, mutated, mutated_texts
-from code_rl.preparation.verification.strengthen import CONDITIONED, DOUBTED, FEW, MANY, Agreed, agreed_tests, failed
+from code_rl.preparation.verification.strengthen import (
+    CONDITIONED,
+    DOUBTED,
+    FEW,
+    MANY,
+    NOTHING,
+    Agreed,
+    agreed_tests,
+    failed,
+)
+from code_rl.preparation.verification.trials import mutants
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
 from tests.corpus.reading import read_problems
@@ -41,11 +51,20 @@ ABOVE = Problem(
     fn_name="f",
     solutions=(
         "def f(v, k):\n    return [x for x in v if x > k]\n",
-        "def f(v, k):\n    r = []\n    for x in v:\n        if x > k:\n            r.append(x)\n    return r\n",
-        "def f(v, k):\n    return list(filter(lambda x: x > k, v))\n",
+        "from itertools import compress\ndef f(v, k):\n    return list(compress(v, [x - k > 0 for x in v]))\n",
+        "def f(v, k):\n    if not v:\n        return []\n    return [v[0]] + f(v[1:], k) if v[0] > k else f(v[1:], k)\n",
     ),
     meta={"wrong_solutions": ["def f(v, k):\n    return sorted(x for x in v if x > k)\n"]},
 )  # fmt: skip
+
+
+ONE_IDEA = (
+    ABOVE.solutions[0],
+    "def f(numbers, bound):\n    found = []\n    for number in numbers:\n        if bound < number:\n            found.append(number)\n    return found\n",
+    "def f(v, k):\n    return list(filter(lambda x: not x <= k, v))\n",
+    "def f(v, k):\n    r = []\n    i = 0\n    while i < len(v):\n        if v[i] <= k:\n            i += 1\n            continue\n        r += [v[i]]\n        i += 1\n    return r\n",
+    "class Solution:\n    def f(self, v, k):\n        out: list[int] = []\n        for i in range(len(v)):\n            if v[i] > k:\n                out.append(v[i])\n        return out\n",
+)
 
 
 def agreed(problem: Problem, *solutions: str, count: int = 32) -> Agreed:
@@ -190,12 +209,14 @@ def test_a_reference_that_answers_differently_another_time_gives_no_test(unstead
     [
         (MAX, (LOOP, SCAN), FEW),
         (MAX, (LOOP, LOOP.replace("v", "w"), LOOP.replace("n =", "m =")), FEW),
+        (ABOVE, (*ONE_IDEA,), FEW),
+        (ABOVE, (*ABOVE.solutions[:2], *ONE_IDEA), FEW),
         (MAX, (LOOP, SCAN, "print(0)\n"), FEW),
         (MAX, (), FEW),
         (dataclasses.replace(MAX, compare=Compare("checker", checker="pass")), MAX.solutions, MANY),
         (dataclasses.replace(MAX, interactor="pass"), MAX.solutions, MANY),
     ],
-    ids=["two", "one shape", "one that fails", "none", "checker", "interactive"],
+    ids=["two", "one shape", "one idea", "two ideas", "one that fails", "none", "checker", "interactive"],
 )
 def test_without_two_more_independent_solutions_nothing_is_guessed(
     problem: Problem, solutions: tuple[str, ...], why: str
@@ -213,7 +234,7 @@ def test_sequences_of_calls_and_tolerances_get_tests_too() -> None:
     codes = (
         "class Box:\n    def __init__(self):\n        self.n = 0\n    def put(self, n):\n        self.n += n\n    def total(self):\n        return self.n\n",
         "class Box:\n    def __init__(self):\n        self.v = []\n    def put(self, n):\n        self.v.append(n)\n    def total(self):\n        return sum(self.v)\n",
-        "class Box(list):\n    put = list.append\n    def total(self):\n        return sum(self)\n",
+        "from functools import reduce\nclass Box(list):\n    put = list.append\n    def total(self):\n        return reduce(int.__add__, self)\n",
     )
     problem = Problem("box", "A box that sums.", tests, compare=Compare("float", abs_tol=1e-6), solutions=codes)
     found = agreed(problem)
@@ -297,14 +318,34 @@ def test_prepare_adds_hidden_tests_and_says_what_they_catch(tmp_path: Path, caps
     assert "\n  strengthen\n" in capsys.readouterr().out
     assert main(["prepare", *words, "strengthen=true", "new_tests=4"]) == 0
     said = next(stage for stage in json.loads((tmp_path / "out" / "report.json").read_text())["stages"] if stage["stage"] == "strengthen")  # fmt: skip
-    assert "8 tests added to 2 problems, which catch 2 known wrong solutions" in said["note"]
+    assert (
+        "tests added to 2 problems, none that no program fails which passed before: 2 known wrong solutions"
+        in said["note"]
+    )
     assert "too few solutions: 1" in said["note"]
     assert said["note"].replace(" ", "") in capsys.readouterr().out.replace("\n", "").replace(" ", "")
     by_id = {problem.id: problem for problem in read_problems(tmp_path / "out" / "train.jsonl")}
     assert {name: len(problem.tests) for name, problem in by_id.items()} == {"max": 9, "above": 8, "few": 5}
     assert by_id["max"].tests[:5] == MAX.tests
     assert not any(test.public for test in by_id["max"].tests[5:])
+    for problem in (by_id["max"], by_id["above"]):
+        wrong = [*problem.meta["wrong_solutions"], *mutants(problem.solutions[0], 24, f"0/{problem.id}")]
+        own = len(MAX.tests if problem.id == "max" else ABOVE.tests)
+        caught = [
+            fails(problem, problem.tests[own:], code) for code in wrong if not fails(problem, problem.tests[:own], code)
+        ]
+        assert set().union(*caught) == set(range(len(problem.tests) - own))
     assert by_id["few"].meta["prepare"]["strengthened"]["why"] == FEW
+
+
+def test_tests_that_catch_nothing_are_not_added(tmp_path: Path) -> None:
+    write_problems(tmp_path / "strong.jsonl", [dataclasses.replace(MAX, meta={})])
+    words = [f"dataset={tmp_path / 'strong.jsonl'}", f"out={tmp_path / 'out'}", "strengthen=true", "mutants=0"]
+    assert main(["prepare", *words]) == 0
+    (problem,) = read_problems(tmp_path / "out" / "train.jsonl")
+    assert problem.tests == MAX.tests
+    assert problem.meta["prepare"]["strengthened"]["why"] == NOTHING
+    assert f"{NOTHING}: 1" in (tmp_path / "out" / "report.json").read_text()
 
 
 def test_the_tests_that_catch_come_through_a_cap(tmp_path: Path) -> None:

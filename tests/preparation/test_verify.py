@@ -18,6 +18,8 @@ from code_rl.preparation.verification.trials import mutants
 from code_rl.preparation.verification.verify import Verifier, run_verify
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
+from code_rl.problems.resolve import with_expected
+from code_rl.problems.sources.records import Draft
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status
@@ -321,3 +323,64 @@ class Counting(OnDemand):
 def test_problems_without_a_reference_may_be_kept() -> None:
     decision = verify(with_solution(SUM), unverified="keep")[0]
     assert (decision.keep, decision.card) == (True, {"verified": False})
+
+
+WHEN = "from datetime import {}\ndef f(n):\n    return {}\n"
+DRIFTING = {
+    "address": "class A:\n    pass\ndef f(n):\n    return f'{A()} {n}'\n",
+    "one address": "def f(n):\n    return repr(object())\n",
+    "order of addresses": "class A:\n    def __init__(self, n):\n        self.n = n\ndef f(n):\n    return [a.n for a in {A(i) for i in range(n, n + 30)}]\n",
+    "process": "from os import getpid\ndef f(n):\n    return getpid() + n\n",
+    "second": "import time\ndef f(n):\n    return int(time.time()) // 100 + n\n",
+    "year": WHEN.format("date", "date.today().year + n"),
+    "day": WHEN.format("datetime", "str(datetime.now().date()) + str(n)"),
+    "hour": "import time\ndef f(n):\n    return time.strftime('%H') + str(n)\n",
+    "random": "from random import random\ndef f(n):\n    return random() + n\n",
+}
+STEADY = {
+    "dates": "import copy\nfrom datetime import datetime, timedelta, date\ndef f(n):\n    d = copy.deepcopy(datetime.strptime('2020-02-28', '%Y-%m-%d')) + timedelta(days=n)\n    assert isinstance(d, datetime) and type(d) is datetime and isinstance(d, date) and datetime.now() > d\n    return [str(d), repr(d), (d - datetime(2020, 1, 1)).days]\n",
+    "seeded": "import random, time\ndef f(n):\n    random.seed(n)\n    start = time.time()\n    return [random.random(), int(time.time() - start)]\n",
+    "identity": "import os\ndef f(n):\n    seen = {id(seen): n for seen in [[n]]}\n    return [*seen.values(), os.getpid() == os.getpid(), hash((n, 2))]\n",
+}
+
+
+@pytest.mark.parametrize("name", [*DRIFTING, *STEADY])
+def test_a_reference_that_answers_otherwise_in_another_process_or_on_another_day_is_flaky_cut_or_not(name: str) -> None:
+    reference = {**DRIFTING, **STEADY}[name]
+    draft = Draft(dataclasses.replace(DERIVED, solutions=(reference,)), tuple((n,) for n in range(1, 9)), reference)
+
+    async def run() -> list[Decision | None]:
+        found, config = [], PrepareConfig(dataset="d", out="o", mutants=0)
+        async with room("auto") as executor:
+            problem = await with_expected(draft, executor)
+            assert isinstance(problem, Problem)
+            for seconds in (0.01, 0.4):
+                found.append(
+                    await Verifier(config, executor).verify(make_entry(problem, 0, derived_s=seconds)[0], problem)
+                )
+        async with room("none") as executor:  # as after a cut: other processes
+            found.append(await Verifier(config, executor).verify(make_entry(problem, 0, derived_s=0.01)[0], problem))
+        return found
+
+    reasons = ["" if decision is None else decision.reason for decision in asyncio.run(run())]
+    assert reasons == ["flaky" if name in DRIFTING else ""] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("yield a + b\n    yield a", "iterator"),
+        ("return map(int, [a + b, a])", "iterator"),
+        ("return (a + b, a)", "tuple"),
+    ],
+)
+def test_a_reference_that_gives_an_iterator_for_a_list_has_no_other_order(body: str, kind: str) -> None:
+    problem = with_solution(PAIR, f"def f(a, b):\n    {body}\n", compare=Compare("python"))
+    decision = verify(problem, mutants=0)[0]
+    assert decision.reason == "other_type"
+    assert kind in decision.detail
+    spaced = tuple(dataclasses.replace(test, expected=f" {test.expected}") for test in SUMS)
+    printed = dataclasses.replace(SUM, tests=spaced, compare=Compare("exact"))
+    assert verify(printed, mutants=0)[0].reason == "mismatched_tests"
+    other = verify(with_solution(problem, "def f(a, b):\n    yield a\n    yield a + b\n"), mutants=0)[0]
+    assert other.reason == "many_valid_answers"

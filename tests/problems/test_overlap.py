@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from code_rl.problems.on_disk import Store
 from code_rl.problems.order import Selected, trained_on
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.problems.store import Store
 
 
 def problem(name, statement):

@@ -24,8 +24,8 @@ from code_rl.errors import ConfigError, DataError
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.files import read_rows, sources_digest
 from code_rl.problems.load import load_problems
+from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
-from code_rl.problems.store import Store
 from code_rl.reward.extract import extract_code
 from code_rl.reward.judge import judge
 from code_rl.reward.verdict import Verdict, VerdictKind

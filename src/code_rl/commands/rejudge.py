@@ -23,8 +23,8 @@ from code_rl.preparation.bench import make_entry
 from code_rl.preparation.ledger import content_key
 from code_rl.problems.files import sources_digest
 from code_rl.problems.load import find_data, load_train_problems
+from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
-from code_rl.problems.store import Store
 from code_rl.progress import JudgingView
 from code_rl.replaying.rejudge import Completion, Find, compare_passing, completions, last_sound_checkpoint
 from code_rl.reports.diagnostics import DISAGREEMENTS

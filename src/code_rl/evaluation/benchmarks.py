@@ -28,15 +28,15 @@ from code_rl.problems.dataset import MANIFEST, Dataset, digest_of, open_dataset,
 from code_rl.problems.fetch import fetch, fetch_file, public_file
 from code_rl.problems.files import describe_files, file_sha256, is_data_file, stream_rows
 from code_rl.problems.load import TAGS, labels, load_problems
+from code_rl.problems.on_disk import Store, cached_store
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem, ProblemView
 from code_rl.problems.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
-from code_rl.problems.settle import settle_all
+from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources import humaneval, livecodebench, mbpp
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.problems.sources.shapes import ReadRow, read_as
 from code_rl.problems.sources.testcases import read_tests
-from code_rl.problems.store import Store, cached_store
 from code_rl.renderers.base import Message
 from code_rl.sandbox.executor import Executor
 
@@ -184,7 +184,7 @@ async def load_benchmark(name: str, data: str | None, choice: Choice, executor: 
     read = partial(kind.read, paths, choice)
     store = await cached_store(
         f"{name.replace('+', 'plus')}-{digest}",
-        lambda skip: settle_all(itertools.islice(read(), skip, None), executor),
+        lambda skip: resolve_all(itertools.islice(read(), skip, None), executor),
         labels,
         __name__,
     )

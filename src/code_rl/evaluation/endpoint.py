@@ -1,18 +1,21 @@
 """An OpenAI Chat Completions endpoint: vLLM, SGLang, TGI, TensorRT-LLM, `transformers serve`, a hosted API.
 
 One request per sample. What may pass (no connection, time-outs, 408, 409, 425, 429, 5xx, answers that are no answer) is tried again with growing
-pauses, until nothing has been answered for `patience_s`; what cannot pass (a wrong address, key or model) stops the evaluation at once; a request that
+pauses, until nothing has been answered for `patience`, or the server asks for more; what cannot pass (a wrong address, key or model) stops the evaluation at once; a request that
 the server refuses for itself (400, 413, 422), or leaves without an answer twice, is one missing sample.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -22,6 +25,8 @@ from code_rl.evaluation.ask import Asked, AskError, Question
 from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.rollouts.sample import derive_seed
+
+logger = logging.getLogger("code_rl.outages")
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -41,7 +46,7 @@ class Endpoint(Asked):
 
     def __init__(self, config: EvalConfig) -> None:
         self._config, self._url = config, chat_url(str(config.endpoint))
-        self._answered = time.monotonic()
+        self._answered = self._told = time.monotonic()
         self._timeout = aiohttp.ClientTimeout(total=config.request_timeout, sock_connect=CONNECT_TIMEOUT_S)
         self._extra = read_extra(config.extra_body, narrowed(config))
         self._headers = _headers(config.api_key_env)
@@ -100,6 +105,11 @@ class Endpoint(Asked):
                 slow, broken = slow + error.slow, broken + error.broken
                 trouble_since = now if trouble_since is None else trouble_since
                 wait = max(error.retry_after, pause * (0.5 + self._rng.random()))
+                if error.retry_after > patience:
+                    raise BackendError(
+                        f"{self._url} asks to be left alone for {error.retry_after:g} s ({error}), longer than patience={patience:g}; "
+                        "every sample so far is kept: run the same command again then, or with a larger patience"
+                    ) from error
                 silent = now + wait - max(trouble_since, self._answered)
                 if slow == SLOW_TRIES and now - self._answered <= patience + SLOW_TRIES * timeout:
                     raise AskError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
@@ -109,9 +119,12 @@ class Endpoint(Asked):
                     ) from error
                 if silent > patience or slow == SLOW_TRIES:
                     raise BackendError(
-                        f"{self._url} did not answer for {patience:g} s ({error}); "
+                        f"{self._url} did not answer for {patience:g} s ({error}; patience=); "
                         "every sample so far is kept: run the same command again to go on"
                     ) from error
+                if wait > LONGEST_PAUSE_S and now + wait > self._told:
+                    self._told = now + 2 * wait
+                    logger.warning("%s asks to be left alone for %g s (%s); waiting", self._url, wait, error)
                 await asyncio.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -149,16 +162,21 @@ def _check_status(status: int, retry_after: str | None, text: str, url: str, mod
         return
     shown = " ".join(text[:SHOWN].split())
     if status in PASSING or status >= 500:
-        try:
-            wait = min(float(retry_after or 0.0), LONGEST_PAUSE_S)
-        except ValueError:
-            wait = 0.0
-        raise _PassingError(f"HTTP {status}: {shown}", wait, broken=status == 500)
+        raise _PassingError(f"HTTP {status}: {shown}", _seconds(retry_after), broken=status == 500)
     if status in FOR_ITSELF:
         raise AskError(f"http_{status}", shown)
     if status in (401, 403):
         raise ConfigError(f"endpoint={url} refuses the key (HTTP {status}): {shown}; name its variable in api_key_env=")
     raise ConfigError(f"endpoint={url} with model={model} answers HTTP {status}: {shown}")
+
+
+def _seconds(retry_after: str | None) -> float:
+    """A `Retry-After` in seconds from now, said as a number or as a date; 0 for anything else."""
+    text = retry_after or ""
+    with contextlib.suppress(ValueError, OverflowError):
+        wait = float(text) if text[:1].isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
+        return max(0.0, wait)
+    return 0.0
 
 
 def _read_answer(text: str) -> dict[str, Any]:

@@ -130,6 +130,7 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
         "lcb": values[0],
         "lcb-official": values[1],
         "sandbox_error": sum(one.kind is VerdictKind.SANDBOX_ERROR for each in official.values() for one in each),
+        "calls_apart": sum(each[1] == mode for each in found.apart),
         "differ": len(differ),
         "only_lcb_accepts": sum(row["lcb"] == "passed" for row in differ),
         "only_official_accepts": sum(row["lcb-official"] == "passed" for row in differ),

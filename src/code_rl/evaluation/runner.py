@@ -13,7 +13,19 @@ from functools import partial
 from code_rl.concurrency import default_concurrency, together
 from code_rl.evaluation.ask import Asked, AskError, Entry, Question
 from code_rl.evaluation.figures import Outcome
-from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, Key, Mode, Row, Sample, verdict_row
+from code_rl.evaluation.samples import (
+    APART,
+    GREEDY,
+    OFFICIAL,
+    OFFICIAL_CALLS,
+    SAMPLED,
+    Folder,
+    Key,
+    Mode,
+    Row,
+    Sample,
+    verdict_row,
+)
 from code_rl.problems.problem import Compare, Problem
 from code_rl.renderers.base import Message
 from code_rl.reward.judge import judge
@@ -23,7 +35,6 @@ from code_rl.rollouts.sample import GroupGrader, derive_seed
 from code_rl.runs.inflight import GroupLog
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 
-OFFICIAL = "lcb-official"
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
 """Where a limit cut a program, calls are judged apart: the limits are ours, and each call's own."""
 
@@ -58,7 +69,10 @@ class Recorded(OnDemand):
 async def judge_both(
     problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
 ) -> tuple[Verdict, Verdict]:
-    """The verdict under the problem's own rule, and LiveCodeBench's own decision: on the same outputs, or on those of all calls in one process."""
+    """The verdict under the problem's own rule, and LiveCodeBench's own decision: on the same outputs, or on those of all calls in one process.
+
+    Its rule is `APART` where a limit cut one of the two, or where calls cannot be made in one process.
+    """
     if problem.interactor is not None:
         own = await judge(problem, code, executor, cpu_limit_s=cpu_limit_s)
         return own, own
@@ -75,7 +89,9 @@ async def judge_both(
         if verdict.kind not in CUT:
             return own, verdict
     recorded.rewind()
-    return own, await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)
+    verdict = await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)
+    apart = problem.calls and verdict.kind not in (VerdictKind.NO_CODE, VerdictKind.COMPILE_ERROR)
+    return own, replace(verdict, rule=APART) if apart else verdict
 
 
 OnVerdict = Callable[[Verdict], None]
@@ -116,13 +132,15 @@ class Plan:
 
 @dataclass(slots=True)
 class Found:
-    """What an evaluation has come to: one outcome per judged sample, LiveCodeBench's own kinds beside, and what is missing, by reason.
+    """What an evaluation has come to: one outcome per judged sample, LiveCodeBench's own kinds beside (`apart`: of calls not made in one process), and what is
+    missing, by reason.
 
     `wall_s` is of this run alone; `cpu_s` sums over all verdicts.
     """
 
     outcomes: dict[Key, Outcome] = field(default_factory=dict)
     official: dict[Key, VerdictKind] = field(default_factory=dict)
+    apart: set[Key] = field(default_factory=set)
     missing: dict[Key, str] = field(default_factory=dict)
     resumed: int = 0
     wall_s: float = 0.0
@@ -282,3 +300,5 @@ class Evaluation:
         )
         if row.get(OFFICIAL) is not None:
             self._found.official[key] = VerdictKind(row[OFFICIAL])
+        if OFFICIAL_CALLS in row:
+            self._found.apart.add(key)

@@ -145,6 +145,9 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
 
 SAMPLES = "samples.jsonl"
 VERDICTS = "verdicts.jsonl"
+OFFICIAL, OFFICIAL_CALLS = "lcb-official", "lcb-official_calls"
+APART = f"{OFFICIAL}, each call apart"
+"""The rule of a verdict on calls that were not made in one process, as LiveCodeBench makes them."""
 STATE = "state"
 """Where an embedded back end keeps its state while several benchmarks are evaluated."""
 
@@ -178,7 +181,7 @@ class Folder:
         for path in (samples, verdicts):
             drop_torn_line(path)
         none = VerdictKind.SANDBOX_ERROR
-        rows = {_key(row): row for row in read_lines(verdicts) if none not in (row["verdict"], row.get("lcb-official"))}
+        rows = {_key(row): row for row in read_lines(verdicts) if none not in (row["verdict"], row.get(OFFICIAL))}
         have: set[Key] = set()
         for row in read_lines(samples):
             try:
@@ -220,5 +223,7 @@ def verdict_row(sample: Sample, own: Verdict, official: Verdict | None, format_o
         "rule": own.rule,
     }
     if official is not None:
-        row["lcb-official"] = official.kind.value
+        row[OFFICIAL] = official.kind.value
+        if official.rule == APART:
+            row[OFFICIAL_CALLS] = "apart"
     return row

@@ -65,6 +65,10 @@ class EvalView(View):
                 f"compare rules: Pass@1 {_percent(rules['lcb'])} under lcb, {_percent(rules['lcb-official'])} as LiveCodeBench decides; they differ on "
                 f"{rules['differ']} samples ({rules['only_lcb_accepts']} accepted by lcb alone, {rules['only_official_accepts']} by LiveCodeBench alone)"
             )
+            if rules["calls_apart"]:
+                self.say(
+                    f"lcb-official judged the calls of {rules['calls_apart']} samples apart: a limit cut their run of all calls in one process, or they cannot be made so"
+                )
             if rules["sandbox_error"]:
                 self.say(
                     f"{rules['sandbox_error']} samples have no lcb-official verdict (sandbox_error); the same command judges them again"

@@ -13,10 +13,10 @@ from code_rl.preparation.ledger import content_key
 from code_rl.preparation.verification.trials import Listener
 from code_rl.problems.dataset import Dataset, Role, open_dataset
 from code_rl.problems.files import sources_digest
+from code_rl.problems.on_disk import READERS
 from code_rl.problems.problem import Problem
-from code_rl.problems.settle import settle_all
+from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources.records import Draft, Item, Skipped
-from code_rl.problems.store import READERS
 
 
 def open_source(dataset: str, role: Role = "train") -> Dataset:
@@ -44,7 +44,7 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
     heard = Listener(bench.executor, derived)
     if not store.complete:
         rows = _watched(bench.dataset.items(store.rows), supplied, derived)
-        async with aclosing(settle_all(rows, heard)) as items:  # type: ignore[type-var]
+        async with aclosing(resolve_all(rows, heard)) as items:  # type: ignore[type-var]
             async for item in items:
                 if isinstance(item, Problem) and store.has(item.id):
                     item = Skipped(item.id, "repeated_id", "the id came before")

@@ -1,7 +1,7 @@
 """One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), `package.module:object`, or several with commas.
 
 A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time. It yields whatever the readers make of
-each row: a `Problem`, a `Draft` or an `Unsettled` (to be finished by `settle.settle`), or a `Skipped` with a reason.
+each row: a `Problem`, a `Draft` or an `Ambiguous` (to be finished by `resolve.resolve`), or a `Skipped` with a reason.
 """
 
 from __future__ import annotations

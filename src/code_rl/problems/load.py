@@ -14,12 +14,12 @@ from code_rl.environments import Environment
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_splits
+from code_rl.problems.on_disk import Store, cached_store
 from code_rl.problems.order import Selected, subsample
 from code_rl.problems.problem import Problem, StdinTest, TestCase
-from code_rl.problems.settle import settle_all
+from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.sources.shapes import NATIVE
-from code_rl.problems.store import Store, cached_store
 from code_rl.renderers import Renderer
 from code_rl.sandbox.executor import Executor
 
@@ -99,7 +99,7 @@ async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) 
 
     Raises DataError for a malformed native file, and for a data set that holds no problem at all.
     """
-    store = await cached_store(dataset.fingerprint()[:32], partial(_settled, dataset, executor, say), labels)
+    store = await cached_store(dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels)
     left = ", ".join(f"{count} {reason}" for reason, count in store.left_out().items())
     if left:
         say(f"{dataset}: {len(store)} problems; left out: {left} (each in {store.folder}/index.jsonl)")
@@ -108,12 +108,12 @@ async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) 
     return store
 
 
-async def _settled(dataset: Dataset, executor: Executor, say: Say, skip: int) -> AsyncIterator[Problem | Skipped]:
+async def _resolved(dataset: Dataset, executor: Executor, say: Say, skip: int) -> AsyncIterator[Problem | Skipped]:
     """What the rows give. Our own format is for its writer to get right: a malformed or repeated row is an error there, not a row to leave out."""
     say(f"reading {dataset} (the first time; then kept)")
     native = {*dataset.shapes()} == {NATIVE}
     seen: dict[str, int] = {}
-    async with aclosing(settle_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
+    async with aclosing(resolve_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
         async for item in items:
             if native:
                 if isinstance(item, Skipped):

@@ -37,7 +37,7 @@ from code_rl.preparation.overlap.text import (
 from code_rl.problems.dataset import MANIFEST
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources.records import Draft, Origin, Skipped, Unsettled
+from code_rl.problems.sources.records import Ambiguous, Draft, Origin, Skipped
 from code_rl.problems.sources.shapes import read_row
 
 STATEMENT_FIELDS = (  # the longest counts: others may hold a title or "n/a"
@@ -126,7 +126,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _exam_of(set_name: str, item: Problem | Draft | Unsettled) -> Exam:
+def _exam_of(set_name: str, item: Problem | Draft | Ambiguous) -> Exam:
     problem = item if isinstance(item, Problem) else item.problem
     functions = (problem.fn_name,) if problem.fn_name else ()
     text = "\n".join(filter(None, (problem.statement, problem.starter_code)))

@@ -6,24 +6,25 @@ Only inputs enter the sandbox, as always; expected outputs are compared here.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from code_rl.preparation.verification.trials import accepts, reseeded
-from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.problems.values import ValueCodecError, dumps, loads
+from code_rl.preparation.verification.trials import accepts, elsewhere, is_unsteady
+from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.problems.sources.testcases import DoesNotFitError, only_item, parsed, typed
+from code_rl.problems.values import TAG, ValueCodecError, dumps, loads
+from code_rl.reward.plain import parse_value
 from code_rl.reward.submission import program_job
 from code_rl.sandbox.executor import Executor, Limits, Status
 
 MOST_TESTS = 64
 RUNS = 3
 UNSTEADY_RUNS = 10
+LENIENT = Compare("lcb")
+"""The rule that reads every ordered collection as a list."""
 
 
-async def diagnose(
-    problem: Problem, code: str, executor: Executor, cpu_limit_s: float, *, unsteady: bool
-) -> tuple[str, str] | None:
+async def diagnose(problem: Problem, code: str, executor: Executor, cpu_limit_s: float) -> tuple[str, str] | None:
     """(reason, detail) for a reference that does not pass, or None when the answers do not tell more than the verdict.
 
     Raises SandboxError when the executor fails.
@@ -32,12 +33,14 @@ async def diagnose(
         return None
     tests = problem.tests[:MOST_TESTS]
     runs = [await _outcomes(problem, code, tests, executor, cpu_limit_s)]
-    for seed in range((UNSTEADY_RUNS if unsteady else RUNS) - 1):
-        again = reseeded(problem, seed) if unsteady else problem
-        runs.append(await _outcomes(again, code, tests, executor, cpu_limit_s))
+    for number in range(1, UNSTEADY_RUNS if is_unsteady(code) else RUNS):
+        runs.append(await _outcomes(elsewhere(problem, code, number), code, tests, executor, cpu_limit_s))
         if runs[-1] != runs[0]:
             changed = [index for index, (one, other) in enumerate(zip(runs[0], runs[-1], strict=False)) if one != other]
-            return "flaky", f"test {changed[0] if changed else 0} gives another answer another time"
+            return (
+                "flaky",
+                f"test {changed[0] if changed else 0} gives another answer in another process or at another time",
+            )
     failing = [
         (test, answer)
         for test, (answer, _) in zip(tests, runs[0], strict=False)
@@ -50,7 +53,7 @@ async def diagnose(
         found = _read_answers(problem, [test for test, _ in failing], given, len(tests))
         if found is not None:
             return found
-    found = await _rewritten(problem, code, tests, executor, cpu_limit_s)
+    found = await _passes_rewritten(problem, code, tests, executor, cpu_limit_s)
     if found is None and len(failing) == len(tests) >= 2 and given:
         return "mismatched_tests", f"the reference answers, but none of {len(tests)} tests expects its answer"
     return found
@@ -70,151 +73,144 @@ def _read_answers(
     problem: Problem, failing: Sequence[TestCase], answers: Sequence[bytes], total: int
 ) -> tuple[str, str] | None:
     """What wrong answers tell, all failing tests having given one."""
-    for wrap, how in _EXPECTED_WRAPS:
-        if _agree_when(problem, failing, answers, wrap):
+    for rewrite, how in _OTHER_EXPECTED:
+        if _all_right(_rewritten(failing, rewrite), answers, problem.compare):
             return "broken_wrapping", f"the expected output is {how}"
+    some = f"{len(failing)} of {total} tests"
+    if problem.calls and _all_right(failing, answers, LENIENT):
+        kinds = " and ".join(sorted({_kind_of(answer) for answer in answers}))
+        return "other_type", f"{some}: the reference returns what is expected as another type ({kinds})"
     if all(_equal_in_any_order(test, answer) for test, answer in zip(failing, answers, strict=True)):
-        return "many_valid_answers", f"{len(failing)} of {total} tests expect the same items in another order"
+        return "many_valid_answers", f"{some} expect the same items in another order"
     if len(failing) >= 2 and _is_permutation(problem, failing, answers):
-        return "swapped_tests", f"the expected outputs of {len(failing)} of {total} tests are exchanged among them"
+        return "swapped_tests", f"the expected outputs of {some} are exchanged among them"
     return None
 
 
-def _agree_when(
-    problem: Problem, tests: Sequence[TestCase], answers: Sequence[bytes], wrap: Callable[[TestCase], Any]
-) -> bool:
-    for test, answer in zip(tests, answers, strict=True):
-        try:
-            expected = wrap(test)
-        except _NotWrappedError:
-            return False
-        other: TestCase = dataclasses.replace(test, expected=expected)
-        if not accepts(other, answer, problem.compare):
-            return False
-    return True
+def _kind_of(answer: bytes) -> str:
+    """The type of an encoded value: a generator is an iterator."""
+    form = parse_value(answer)
+    return str(form[TAG]) if isinstance(form, dict) and TAG in form else type(form).__name__
 
 
-class _NotWrappedError(Exception):
-    """The value cannot be wrapped or unwrapped in this way."""
+Rewrite = Callable[[TestCase], TestCase]
+"""A test as it was perhaps meant. Raises DoesNotFitError for one that cannot be read so."""
 
 
-def _expected_unwrapped(test: TestCase) -> Any:
-    match test, _from_json(test.expected) if isinstance(test, StdinTest) else test.expected:
-        case (CallTest(), [value]) | (_, [str(value)]):
-            return value
-    raise _NotWrappedError
-
-
-def _expected_wrapped(test: TestCase) -> Any:
-    if isinstance(test, StdinTest):
-        raise _NotWrappedError
-    return [test.expected]
-
-
-def _expected_from_text(test: TestCase) -> Any:
-    value = _from_json(test.expected)
-    if isinstance(test, StdinTest) and not isinstance(value, str):
-        raise _NotWrappedError
-    return value
-
-
-def _expected_unescaped(test: TestCase) -> Any:
-    if not isinstance(test, StdinTest) or "\\n" not in test.expected:
-        raise _NotWrappedError
-    return _plain(test.expected)
-
-
-_EXPECTED_WRAPS: tuple[tuple[Callable[[TestCase], Any], str], ...] = (
-    (_expected_unwrapped, "wrapped in a list"),
-    (_expected_wrapped, "missing a list around it"),
-    (_expected_from_text, "the JSON text of the value"),
-    (_expected_unescaped, "written with its line ends as \\n"),
-)
-
-
-def _from_json(text: Any) -> Any:
+def _rewritten(tests: Sequence[TestCase], rewrite: Rewrite) -> list[TestCase]:
+    """All of the tests as they were perhaps meant; none where one cannot be read so."""
     try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        raise _NotWrappedError from None
+        return [rewrite(test) for test in tests]
+    except DoesNotFitError:
+        return []
 
 
-async def _rewritten(
+def _all_right(tests: Sequence[TestCase], answers: Sequence[bytes], compare: Compare) -> bool:
+    pairs = zip(tests, answers, strict=False)
+    return len(tests) == len(answers) > 0 and all(accepts(test, answer, compare) for test, answer in pairs)
+
+
+async def _passes_rewritten(
     problem: Problem, code: str, tests: Sequence[TestCase], executor: Executor, cpu_limit_s: float
 ) -> tuple[str, str] | None:
     """What is wrong with all tests, where the reference passes every one once it is written in another of the usual ways."""
-    for variant, reason, detail in _variants(tests):
-        outcomes = await _outcomes(problem, code, variant, executor, cpu_limit_s)
-        given = [answer for answer, _ in outcomes if answer is not None]
-        if len(given) != len(variant):
+    for rewrite, reason, detail in _OTHER_INPUTS:
+        if not (meant := _rewritten(tests, rewrite)):
             continue
-        if all(accepts(test, answer, problem.compare) for test, answer in zip(variant, given, strict=True)):
-            return reason, detail
-        if any(_agree_when(problem, variant, given, wrap) for wrap, _ in _EXPECTED_WRAPS):
+        outcomes = await _outcomes(problem, code, meant, executor, cpu_limit_s)
+        given = [answer for answer, _ in outcomes if answer is not None]
+        if any(_all_right(each, given, problem.compare) for each in (meant, *(_rewritten(meant, r) for r, _ in _OTHER_EXPECTED))):  # fmt: skip
             return reason, detail
     return None
 
 
-def _variants(tests: Sequence[TestCase]) -> Iterator[tuple[list[TestCase], str, str]]:
-    wrapped = "the reference passes when inputs are wrapped one level more or less"
-    for rewrite, reason, detail in (
-        (_arguments_unwrapped, "broken_wrapping", wrapped),
-        (_arguments_wrapped, "broken_wrapping", wrapped),
-        (_input_from_text, "broken_wrapping", wrapped),
-        (_unescaped, "broken_wrapping", "line ends of the inputs are written as \\n"),
-        (_exchanged, "swapped_tests", "inputs and expected outputs are exchanged"),
-    ):
-        try:
-            yield [rewrite(test) for test in tests], reason, detail
-        except _NotWrappedError:
-            continue
+def _expected_unwrapped(test: TestCase) -> TestCase:
+    value = only_item(parsed(test.expected) if isinstance(test, StdinTest) else [*typed(test.expected, list | tuple)])
+    return dataclasses.replace(test, expected=value if isinstance(test, CallTest) else typed(value, str))
 
 
-def _unescaped(test: TestCase) -> TestCase:
-    """Line ends that are written as two characters."""
-    if not isinstance(test, StdinTest) or "\\n" not in test.input:
-        raise _NotWrappedError
-    return dataclasses.replace(test, input=_plain(test.input), expected=_plain(test.expected))
+def _expected_wrapped(test: TestCase) -> TestCase:
+    call: CallTest | SequenceTest = typed(test, CallTest | SequenceTest)
+    wrapped: Any = [call.expected]
+    return dataclasses.replace(call, expected=wrapped)
 
 
-def _plain(text: str) -> str:
-    for written, meant in (("\\r\\n", "\n"), ("\\n", "\n"), ("\\t", "\t"), ('\\"', '"')):
-        text = text.replace(written, meant)
-    return text
+def _expected_from_text(test: TestCase) -> TestCase:
+    value = parsed(test.expected)
+    return dataclasses.replace(test, expected=typed(value, str) if isinstance(test, StdinTest) else value)
+
+
+def _expected_unescaped(test: TestCase) -> TestCase:
+    given: StdinTest = typed(test, StdinTest)
+    return dataclasses.replace(given, expected=_unescaped(given.expected))
+
+
+def _input_unescaped(test: TestCase) -> TestCase:
+    given: StdinTest = typed(test, StdinTest)
+    return dataclasses.replace(given, input=_unescaped(given.input), expected=_plain(given.expected))
 
 
 def _exchanged(test: TestCase) -> TestCase:
     if isinstance(test, StdinTest):
         return dataclasses.replace(test, input=test.expected, expected=test.input)
     if not isinstance(test, CallTest) or len(test.args) != 1 or test.kwargs or test.raises is not None:
-        raise _NotWrappedError
+        raise DoesNotFitError
     return dataclasses.replace(test, args=(test.expected,), expected=test.args[0])
 
 
 def _arguments_unwrapped(test: TestCase) -> TestCase:
-    match test:
-        case CallTest(args=[list() | tuple() as only]) if not test.kwargs:
-            return dataclasses.replace(test, args=tuple(only))
-    raise _NotWrappedError
+    call = _by_position(test)
+    return dataclasses.replace(call, args=tuple(typed(only_item([*call.args]), list | tuple)))
 
 
 def _arguments_wrapped(test: TestCase) -> TestCase:
+    call = _by_position(test)
+    return dataclasses.replace(call, args=([*call.args],))
+
+
+def _by_position(test: TestCase) -> CallTest:
     if isinstance(test, CallTest) and not test.kwargs:
-        return dataclasses.replace(test, args=(list(test.args),))
-    raise _NotWrappedError
+        return test
+    raise DoesNotFitError
 
 
 def _input_from_text(test: TestCase) -> TestCase:
     """A JSON text where its value was meant: a string of a string, a list of lines, arguments as text."""
     if isinstance(test, CallTest) and test.args:
-        return dataclasses.replace(test, args=tuple(map(_from_json, test.args)))
-    if isinstance(test, StdinTest):
-        value = _from_json(test.input)
-        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-            value = "\n".join(value)
-        if isinstance(value, str):
-            return dataclasses.replace(test, input=value)
-    raise _NotWrappedError
+        return dataclasses.replace(test, args=tuple(map(parsed, test.args)))
+    value = parsed(typed(test, StdinTest).input)
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        value = "\n".join(value)
+    return dataclasses.replace(test, input=typed(value, str))
+
+
+def _unescaped(text: str) -> str:
+    if "\\n" not in text:
+        raise DoesNotFitError
+    return _plain(text)
+
+
+def _plain(text: str) -> str:
+    """With line ends that are written as two characters as such."""
+    for written, meant in (("\\r\\n", "\n"), ("\\n", "\n"), ("\\t", "\t"), ('\\"', '"')):
+        text = text.replace(written, meant)
+    return text
+
+
+_OTHER_EXPECTED: tuple[tuple[Rewrite, str], ...] = (
+    (_expected_unwrapped, "wrapped in a list"),
+    (_expected_wrapped, "missing a list around it"),
+    (_expected_from_text, "the JSON text of the value"),
+    (_expected_unescaped, "written with its line ends as \\n"),
+)
+_WRAPPED = "the reference passes when inputs are wrapped one level more or less"
+_OTHER_INPUTS: tuple[tuple[Rewrite, str, str], ...] = (
+    (_arguments_unwrapped, "broken_wrapping", _WRAPPED),
+    (_arguments_wrapped, "broken_wrapping", _WRAPPED),
+    (_input_from_text, "broken_wrapping", _WRAPPED),
+    (_input_unescaped, "broken_wrapping", "line ends of the inputs are written as \\n"),
+    (_exchanged, "swapped_tests", "inputs and expected outputs are exchanged"),
+)
 
 
 def _equal_in_any_order(test: TestCase, answer: bytes) -> bool:

@@ -2,8 +2,8 @@
 
 Agreement of solutions does not prove an input valid: they may have one idea, and answer alike where the statement promises otherwise. So no input is made where
 the statement or the inputs' form tell of conditions that no change keeps; and where one new input is answered differently, or not at all, by the reference or one
-of at least two other solutions, each of another shape and passing the problem's own tests, no other new input is believed either. Which of the tests stay is
-for wrong programs to say.
+of the other solutions that pass the problem's own tests, at least two of them with ideas of their own, no other new input is believed either. Which of the tests stay is
+for wrong programs to say: a test stays where one fails it that passed before.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from code_rl.concurrency import default_concurrency
 from code_rl.errors import SandboxError
 from code_rl.preparation.bench import Bench, Survivor, measure
-from code_rl.preparation.cap import spread
 from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.verification.independence import independent
 from code_rl.preparation.verification.inputs import conditioned, mutated, mutated_texts
-from code_rl.preparation.verification.trials import accepts, reseeded
+from code_rl.preparation.verification.trials import accepts, elsewhere
 from code_rl.preparation.verification.verify import mutants_of, wrong_solutions
 from code_rl.problems.native import test_to_json
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
@@ -35,12 +35,14 @@ from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Execution, Executor, Status, closing
 
 LEAST_OTHERS = 2
-"""Solutions beside the reference that must agree with it."""
+"""Solutions beside the reference, each with an idea of its own (`independence`), that must agree with it."""
 MAX_SAMPLES, MAX_SAMPLE_CHARS = 48, 4_000
 MAX_ANSWER_BYTES = 1 << 16
 MAX_TIMEOUTS = 3
 FEW, NO_INPUTS, MANY = "too few solutions", "no new inputs", "many valid answers"
-CONDITIONED, DOUBTED = "conditions on the input", "solutions disagree"
+CONDITIONED, DOUBTED, NOTHING = "conditions on the input", "solutions disagree", "no wrong program newly caught"
+MUTANTS_FACTOR = 4
+"""So many times the mutants of verify say which tests stay: most of those fail the problem's own tests, and are no evidence here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Agreed:
 
 async def run_strengthen(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor: a problem that a known wrong solution passes even then, or whose tests stay weak, goes."""
-    modules = ("verification", "overlap.deduplicate", "cap", "code_rl.reward")
+    modules = ("verification", "overlap.deduplicate", "code_rl.reward")
 
     def about(survivor: Survivor) -> Sequence[object]:
         return survivor.entry.digest, survivor.card.get("reference"), survivor.notes
@@ -73,38 +75,32 @@ async def _decide(problem: Problem, survivor: Survivor, config: PrepareConfig, e
     proved = solutions if survivor.card.get("verified") else []
     agreed = await agreed_tests(problem, proved, executor, f"{config.seed}/{problem.id}", config.new_inputs)
     known = wrong_solutions(problem)
-    programs = [*known, *(mutants_of(solutions[0], config, problem) if agreed.tests else [])]
-    failing = [await failed(problem, agreed.tests, code, executor) for code in programs]
-    passed: dict[int, set[int]] = {}
+    programs = [*known, *(mutants_of(solutions[0], config, problem, MUTANTS_FACTOR) if agreed.tests else [])]
+    failing: dict[int, set[int]] = {}
     for number, code in enumerate(programs):
-        if (number < len(known) or failing[number]) and await _passes(problem, code, executor):
-            passed[number] = failing[number]
-    rows = [[each for number, each in passed.items() if (number < len(known)) is first] for first in (True, False)]
-    kept = chosen(agreed.tests, rows, failing, config.new_tests)
-    caught = [number for number, each in passed.items() if each & set(kept)]
-    missed = [number for number in passed if number < len(known) and number not in caught]
+        if await _passes(problem, code, executor):
+            failing[number] = await failed(problem, agreed.tests, code, executor)
+    rows = [[each for number, each in failing.items() if (number < len(known)) is first] for first in (True, False)]
+    kept = chosen(rows, config.new_tests)
+    caught = [number for number, each in failing.items() if each & set(kept)]
+    missed = [number for number in failing if number < len(known) and number not in caught]
     if missed:
         return drop("wrong_solution_passes", f"wrong solution {missed[0]} passes all {len(problem.tests)} tests and {len(kept)} new ones")  # fmt: skip
-    of_mutants = sum(number >= len(known) for number in caught)
-    made, killed = survivor.card.get("mutants", 0), survivor.card.get("mutants_killed", 0) + of_mutants
+    of_known = sum(number < len(known) for number in caught)
+    counted = sum(len(known) <= number < len(known) + config.mutants for number in caught)  # those of verify
+    made, killed = survivor.card.get("mutants", 0), survivor.card.get("mutants_killed", 0) + counted
     if made and killed / made < config.min_strength:
-        return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed, {of_mutants} of them by new tests")  # fmt: skip
-    about = {"inputs": agreed.tried, "disputed": agreed.disputed, "tests": len(kept)}
-    card = {
-        "strengthened": {
-            **about,
-            **({"why": agreed.why} if agreed.why else {}),
-            "caught": len(caught) - of_mutants,
-            "mutants_caught": of_mutants,
-        }
-    }
+        return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed, {counted} of them by new tests")  # fmt: skip
+    about: dict[str, Any] = {"inputs": agreed.tried, "disputed": agreed.disputed, "tests": len(kept)}
+    about |= {} if kept else {"why": agreed.why or NOTHING}
+    about |= {"caught": of_known, "mutants_caught": len(caught) - of_known}
+    card: dict[str, Any] = {"strengthened": about}
     card |= {"mutants_killed": killed, "strength": round(killed / made, 3)} if made else {}
     if not kept:
         return Decision(keep=True, card=card)
     tests = [agreed.tests[index] for index in kept]
-    kills = {str(len(problem.tests) + place): sum(index in each for each in failing) for place, index in enumerate(kept)}  # fmt: skip
+    kills = {str(len(problem.tests) + place): sum(index in each for each in failing.values()) for place, index in enumerate(kept)}  # fmt: skip
     notes = {"added": [test_to_json(test) for test in tests], "added_sizes": [measure(test, hashed=False)[0] for test in tests]}  # fmt: skip
-    kills = {index: count for index, count in kills.items() if count}
     return Decision(keep=True, card=card, notes={**notes, "kills": {**survivor.notes.get("kills", {}), **kills}})
 
 
@@ -127,10 +123,9 @@ async def agreed_tests(problem: Problem, solutions: Sequence[str], executor: Exe
     for code in solutions:
         by_shape.setdefault(program_shape(code) or code, code)
     reference, *others = by_shape.values() or [""]
-    if len(others) < LEAST_OTHERS:
-        return Agreed(why=FEW)
-    others = [code for code in others if await _passes(problem, code, executor)]
-    if len(others) < LEAST_OTHERS:
+    if len(independent((reference, *others))) > LEAST_OTHERS:  # before any is run
+        others = [code for code in others if await _passes(problem, code, executor)]
+    if len(independent((reference, *others))) <= LEAST_OTHERS:
         return Agreed(why=FEW)
     sound, tried = await reference_tests(problem, reference, executor, seed, count)
     disputed: set[int] = set()
@@ -149,7 +144,7 @@ async def reference_tests(
     answers = await _answers(problem, inputs, reference, executor)
     tests = [answered(problem, test, execution) for test, execution in zip(inputs, answers, strict=False)]
     sound = [test for test in tests if test is not None]
-    for again in (problem, reseeded(problem, 1)):
+    for again in (problem, elsewhere(problem, reference)):
         unsteady = await failed(again, sound, reference, executor, slow=True)
         sound = [test for index, test in enumerate(sound) if index not in unsteady]
     return sound, len(inputs)
@@ -248,18 +243,15 @@ def _slow(problem: Problem, execution: Execution) -> bool:
     return execution.cpu_s > problem.time_limit_s / 2
 
 
-def chosen(
-    tests: Sequence[TestCase], caught: Sequence[Sequence[set[int]]], failing: Sequence[set[int]], most: int
-) -> list[int]:
-    """Up to `most` tests: those that between them catch most of `caught`, row by row, then those that most programs fail, then a spread by size."""
+def chosen(caught: Sequence[Sequence[set[int]]], most: int) -> list[int]:
+    """Up to `most` tests, each of which some program of `caught` fails: those that between them catch most, row by row, then those that most fail."""
     picked: list[int] = []
-    kills = Counter(index for each in failing for index in each)
+    kills = Counter(index for row in caught for each in row for index in each)
     for row in caught:
-        while len(picked) < most and any(left := [each for each in row if not each & set(picked)]):
+        while len(picked) < most and any(left := [each for each in row if each and not each & set(picked)]):
             counts = Counter(index for each in left for index in each)
             picked.append(min(counts, key=lambda index: (-counts[index], -kills[index], index)))
-    rest = spread(sorted(range(len(tests)), key=lambda index: (measure(tests[index], hashed=False)[0], index)))
-    rest = sorted(rest, key=lambda index: -kills[index])
+    rest = sorted(kills, key=lambda index: (-kills[index], index))
     return sorted(list(dict.fromkeys([*picked, *rest]))[:most])
 
 
@@ -270,7 +262,7 @@ def strengthened(decisions: Sequence[Decision]) -> str:
     why = Counter(card["why"] for card in cards if "why" in card)
     caught, of_mutants = (sum(card.get(name, 0) for card in cards) for name in ("caught", "mutants_caught"))
     parts = [
-        f"{sum(got)} tests added to {len(got)} problems, which catch {caught} known wrong solutions and {of_mutants} mutants that passed",
+        f"{sum(got)} tests added to {len(got)} problems, none that no program fails which passed before: {caught} known wrong solutions and {of_mutants} mutants are caught",
         *(f"{reason}: {count}" for reason, count in why.most_common()),
     ]
     return "; ".join(parts)

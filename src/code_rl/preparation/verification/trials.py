@@ -85,15 +85,53 @@ async def attempt_at_once(
     return await attempt(problem, code, executor, cpu_limit_s)
 
 
-def reseeded(problem: Problem, seed: int) -> Problem:
-    """The problem with another seed of `random` before each run: the sandbox starts every program from the same one."""
+_ELSEWHERE = """
+def _elsewhere(number):
+    import os, random
+    random.seed(number)
+    pid = os.getpid()
+    os.getpid = lambda: pid + number
+    makers = [list, dict, set, float, object]
+    makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda n=n: bytes(n) for n in range(0, 500, 16)]
+    os._held = [[make() for _ in range(60 + 7 * number)] for make in makers]
+"""
+_LATER = """
+def _later(seconds):
+    import datetime, time
+    clock, clock_ns, strftime = time.time, time.time_ns, time.strftime
+    time.time, time.time_ns = lambda: clock() + seconds, lambda: clock_ns() + seconds * 10**9
+    for name in ("localtime", "gmtime", "ctime"):
+        setattr(time, name, lambda at=None, f=getattr(time, name): f(time.time() if at is None else at))
+    time.strftime = lambda form, at=None: strftime(form, time.localtime() if at is None else at)
+
+    class Later(datetime.datetime):
+        __slots__ = ()
+        now = classmethod(lambda cls, tz=None: cls.fromtimestamp(time.time(), tz))
+        today = classmethod(lambda cls: cls.now())
+        utcnow = classmethod(lambda cls: cls.utcfromtimestamp(time.time()))
+
+    Later.__name__, Later.__qualname__, Later.__module__ = "datetime.datetime", "datetime", "datetime"
+    datetime.datetime = Later
+"""
+_AWAY_S = 400 * 86_400 + 5 * 3_600 + 7 * 60 + 11
+"""Another year, month, day, weekday, hour, minute and second."""
+
+
+def elsewhere(problem: Problem, code: str, number: int = 1) -> Problem:
+    """The problem, run for the `number`th time as if by another process on another day: seed of `random`, process id, places in memory, clock.
+
+    The sandbox starts every program from the same seed and with the same memory, and a process started again may have another of each: what answers
+    differently there has no one answer. The clock is moved only for a program that names it. The order of a set of strings stays: its seed is the interpreter's.
+    """
     before = str(problem.meta.get("preamble") or "")
-    lines = f"import random as _random\n_random.seed({seed})\ndel _random\n"
-    return dataclasses.replace(problem, meta={**problem.meta, "preamble": f"{before}\n{lines}"})
+    moved = f"{before}\n{_ELSEWHERE}\n_elsewhere({number})\ndel _elsewhere\n"
+    if "time" in code:
+        moved += f"{_LATER}\n_later({number * _AWAY_S})\ndel _later\n"
+    return dataclasses.replace(problem, meta={**problem.meta, "preamble": moved})
 
 
 def is_unsteady(code: str) -> bool:
-    """True when a program uses randomness, the clock or threads: it may answer differently another time."""
+    """True when a program uses randomness, the clock or threads: it may answer differently only now and then."""
     return _UNSTEADY.search(code) is not None
 
 

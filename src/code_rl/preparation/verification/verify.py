@@ -24,9 +24,9 @@ from code_rl.preparation.verification.trials import (
     Trial,
     attempt,
     attempt_at_once,
+    elsewhere,
     is_unsteady,
     mutants,
-    reseeded,
     trivial_pass,
 )
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
@@ -78,7 +78,11 @@ class Verifier:
             return drop("needs_checker", "many valid answers: the expected outputs alone do not decide")
         trivial = trivial_pass(problem)
         if trivial is not None:
-            return drop(*trivial)
+            # Values that a reference gave may be alike only because one process gave them, on one day.
+            moved = (
+                None if entry.derived_s is None else await self._again(problem, problem.solutions[0], entry.derived_s)
+            )
+            return drop(*trivial) if moved is None or not _differs(moved) else _flaky(moved.verdict)
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return drop("no_reference", "no reference solution: nothing shows that the tests are right")
@@ -87,12 +91,17 @@ class Verifier:
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
-            # The run that gave the expected values was a run on each call apart, with the time of each.
-            quick = number == 1 and entry.derived_s is not None and entry.derived_s <= min(STEP_S, limit)
-            trial = await (attempt_at_once if quick else attempt)(problem, code, self.executor, limit)
+            moved = None
+            if number == 1 and entry.derived_s is not None:
+                moved = await self._again(problem, code, entry.derived_s, limit)
+                if moved.verdict.correct:
+                    return await self._proved(problem, code, moved, number, done=1)
+            trial = await attempt(problem, code, self.executor, limit)
             kind = trial.verdict.kind
             if kind is VerdictKind.PASSED:
-                return await self._proved(entry, problem, code, trial, number)
+                if moved is not None and _differs(moved):
+                    return _flaky(moved.verdict)
+                return await self._proved(problem, code, trial, number)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, trial, limit))
@@ -101,6 +110,12 @@ class Verifier:
         # Of several that all fail: what says something of this machine first, else what the first one showed.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
+
+    async def _again(self, problem: Problem, code: str, derived_s: float, limit: float | None = None) -> Trial:
+        """A reference on the values that it gave, elsewhere. That was a run on each call apart, with the time of each: where all were quick, this is one process."""
+        limit = limit or problem.time_limit_s
+        run = attempt_at_once if derived_s <= min(STEP_S, limit) else attempt
+        return await run(elsewhere(problem, code), code, self.executor, limit)
 
     async def _failure(self, problem: Problem, code: str, trial: Trial, limit: float) -> Decision:
         """Why a reference fails."""
@@ -114,22 +129,20 @@ class Verifier:
             if again.failure and (library := missing_library(again.failure.message)):
                 return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
         if verdict.kind not in (VerdictKind.TIME_LIMIT, VerdictKind.COMPILE_ERROR):
-            found = await diagnose(problem, code, self.executor, limit, unsteady=is_unsteady(code))
+            found = await diagnose(problem, code, self.executor, limit)
             if found is not None:
                 return drop(*found)
         at = f"test {verdict.passed} of {verdict.total}"
         return drop(f"reference_{verdict.kind.value}", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(self, entry: Entry, problem: Problem, code: str, trial: Trial, number: int) -> Decision:
-        """A reference passed once: the rest of the proof."""
+    async def _proved(self, problem: Problem, code: str, trial: Trial, number: int, *, done: int = 0) -> Decision:
+        """A reference passed once: the rest of the proof. So many of its `repeats` are `done`."""
         slowest = trial.slowest_s
         stated = problem.time_limit_s
         if slowest > stated and stated != DEFAULT_TIME_LIMIT_S and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1):
             return drop("impossible_time_limit", f"the limit is {stated:g} s of CPU time, the reference needs more")
         patience = max(stated, 4 * rung(slowest))
-        decision = await self._repeated(
-            problem, code, trial, patience, done=int(entry.derived_s is not None and number == 1)
-        )
+        decision = await self._repeated(problem, code, trial, patience, done=done)
         if decision is None and not self.config.strengthen:  # which makes them fail first
             decision = await self._wrong_ones(problem, patience)
         if decision is not None:
@@ -154,16 +167,15 @@ class Verifier:
         )
 
     async def _repeated(self, problem: Problem, code: str, trial: Trial, limit: float, *, done: int) -> Decision | None:
-        """Run a passing reference again, less the run that gave the expected values if it was that one; one failure makes it flaky."""
-        again_and_again = [problem] * max(0, self.config.repeats - done)
-        if self.config.repeats and is_unsteady(code):
-            again_and_again += [reseeded(problem, seed) for seed in range(UNSTEADY_REPEATS)]
-        for again in again_and_again:
-            verdict = (await attempt_at_once(again, code, self.executor, limit, sum(trial.seconds))).verdict
+        """Run a passing reference again, elsewhere each time; one failure makes it flaky."""
+        more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
+        for number in range(1 + done, 1 + self.config.repeats + more):
+            moved = elsewhere(problem, code, number)
+            verdict = (await attempt_at_once(moved, code, self.executor, limit, sum(trial.seconds))).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
             if not verdict.correct:
-                return drop("flaky", f"the reference passes once and fails another time ({verdict.kind.value})")
+                return _flaky(verdict)
         return None
 
     async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
@@ -215,12 +227,23 @@ def wrong_solutions(problem: Problem) -> list[str]:
     return [str(code) for code in wrong[:MOST_WRONG_SOLUTIONS]] if isinstance(wrong, list) else []
 
 
-def mutants_of(code: str, config: PrepareConfig, problem: Problem) -> list[str]:
-    """The mutants of a problem's reference that these settings ask for."""
+def mutants_of(code: str, config: PrepareConfig, problem: Problem, factor: int = 1) -> list[str]:
+    """The mutants of a problem's reference that these settings ask for, or `factor` times as many, which begin with those."""
     try:
-        return mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
+        return mutants(code, factor * config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
     except (SyntaxError, ValueError, RecursionError):
         return []
+
+
+def _differs(moved: Trial) -> bool:
+    """Whether a run elsewhere of a reference that passes here shows that it has no one answer. Running out of time shows nothing."""
+    return not moved.verdict.undecided and moved.verdict.kind not in (VerdictKind.PASSED, VerdictKind.TIME_LIMIT)
+
+
+def _flaky(verdict: Verdict) -> Decision:
+    return drop(
+        "flaky", f"the reference passes once and fails in another process or at another time ({verdict.kind.value})"
+    )
 
 
 def _no_verdict(verdict: Verdict) -> Decision:

@@ -54,7 +54,7 @@ class Primitive:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NumberSource:
     """Where the elements come from. `code` reads them into `{a}`; empty for the function source, whose argument they are."""
 
     statement: str
@@ -69,22 +69,22 @@ def _table(*rows: Primitive) -> dict[str, Primitive]:
 
 
 SOURCES = {
-    "list": Source(
+    "list": NumberSource(
         "The first line contains n. The second line contains n integers.",
         "n = int(input())\n{a} = list(map(int, input().split()))",
     ),
-    "lines": Source(
+    "lines": NumberSource(
         "The first line contains n. Each of the next n lines contains one integer.",
         "n = int(input())\n{a} = [int(input()) for _ in range(n)]",
     ),
-    "range": Source(
+    "range": NumberSource(
         "You are given two integers p and q on one line. Consider the integers from p to q inclusive.",
         "p, q = map(int, input().split())\n{a} = range(p, q + 1)",
     ),
-    "digits": Source(
+    "digits": NumberSource(
         "You are given a positive integer. Consider its digits from left to right.", "{a} = [int(c) for c in input()]"
     ),
-    "func": Source("You are given a list of integers nums.", ""),
+    "func": NumberSource("You are given a list of integers nums.", ""),
 }
 
 FILTERS = _table(

@@ -1,4 +1,4 @@
-"""Readers of public data sets, a file a family of shapes: each turns a raw row into a `Problem`, a `Draft`, an `Unsettled` or a `Skipped`.
+"""Readers of public data sets, a file a family of shapes: each turns a raw row into a `Problem`, a `Draft`, an `Ambiguous` or a `Skipped`.
 
 `shapes` tells which reader a row is for; a reader of your own is one function and its line there.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import decode_private_tests
-from code_rl.problems.sources.records import Origin, Row, RowError, Unsettled, field, filled, from_json, make_problem
+from code_rl.problems.sources.records import Ambiguous, Origin, Row, RowError, field, filled, from_json, make_problem
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
 
 PYTHON3 = (3, "PYTHON3")
@@ -26,12 +26,12 @@ _NEMO_END = "# Your code here\n```\n\n"
 _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "picture_num")
 
 
-def read_deepcoder(row: Row, origin: Origin) -> Problem | Unsettled:
+def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
     return with_tests_of(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
 
 
-def read_apps(row: Row, origin: Origin) -> Problem | Unsettled:
+def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     """`question`, `input_output`, perhaps `solutions`, `starter_code`: APPS, TACO, TACO-verified."""
     stated = from_json(row.get("metadata") or {}, "metadata", dict)
     meta = {name: value for name in _TACO_META if (value := row.get(name, stated.get(name))) not in (None, "", "[]")}
@@ -70,7 +70,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     return make_problem(origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta)
 
 
-def read_nemo_gym(row: Row, origin: Origin) -> Problem | Unsettled:
+def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
     """NeMo Gym: a chat request, and unit tests as TACO has them. The instructions before the statement are left out."""
     request = field(row, "responses_create_params", dict).get("input")
     if not isinstance(request, list) or not request or not isinstance(request[-1], Mapping):
@@ -92,7 +92,7 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     return make_problem(origin, labels.get("name"), filled(row, "content"), typed, compare=CODE_CONTESTS, meta=labels)
 
 
-def read_packed_tests(row: Row, origin: Origin) -> Problem | Unsettled:
+def read_packed_tests(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Sandbox Fusion's LiveCodeBench: the whole prompt in `content`, packed tests in `test`."""
     labels = from_json(row.get("labels") or {}, "labels", dict)
     content = filled(row, "content")

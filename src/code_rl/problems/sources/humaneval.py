@@ -1,7 +1,7 @@
 """HumanEval, HumanEval+ (full, mini, and the self-contained OriginFmt) and EvoEval: raw row to problem; and BigCodeBench.
 
 HumanEval: literal asserts of `check(candidate)`. HumanEval+ and EvoEval: inputs, with expected values from the canonical solution
-(`settle.with_expected`). OriginFmt rows already hold their results as literals.
+(`resolve.with_expected`). OriginFmt rows already hold their results as literals.
 The prompt's imports and helper functions become the preamble, so that an answer may rely on them as a completion would.
 
 BigCodeBench's tests are methods of a `unittest.TestCase`. A method counts as data when it calls the function with literals and asserts equality, truth

@@ -1,6 +1,6 @@
 """What every reader of a public data set shares: the result types, and row access that names what is missing.
 
-A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted reference has yet to give), an `Unsettled`
+A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted reference has yet to give), an `Ambiguous`
 (tests that can be read in several ways, until a reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code.
 Nothing is guessed and nothing is dropped in silence.
 """
@@ -45,7 +45,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A problem without tests yet: `settle.with_expected` runs `reference` on `calls` to learn the expected values.
+    """A problem without tests yet: `resolve.with_expected` runs `reference` on `calls` to learn the expected values.
 
     `problem.tests` is empty. The first `public` calls become public tests. `abs_tol` is the set's own tolerance (0: none).
     """
@@ -72,8 +72,8 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
-    """A problem whose call tests can be read in several ways: `settle.settle` runs its solutions to learn which is meant.
+class Ambiguous:
+    """A problem whose call tests can be read in several ways: `resolve.resolve` runs its solutions to learn which is meant.
 
     `problem.tests` is empty. `tiers` are tried in order: first the readings that the set documents, then those that occur all the same.
     """
@@ -82,7 +82,7 @@ class Unsettled:
     tiers: tuple[tuple[Reading, ...], ...]
 
 
-Item = Problem | Draft | Unsettled | Skipped
+Item = Problem | Draft | Ambiguous | Skipped
 """What becomes of one row."""
 
 

@@ -1,6 +1,6 @@
 """Which reader a raw row is for, told by its columns alone: no name of a data set is needed, and none is trusted.
 
-A shape of your own is one file with a function from a row and its origin to a `Problem` (or `Draft`, or `Unsettled`), and its line here. A row that fits
+A shape of your own is one file with a function from a row and its origin to a `Problem` (or `Draft`, or `Ambiguous`), and its line here. A row that fits
 no shape is a `Skipped` with reason `unknown_shape` that names its columns; one that lacks a single field of our own format is taken for it, so that its
 reader names the field.
 """

@@ -10,7 +10,7 @@
 Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result as JSON text) are exact. The other call shapes
 hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and a result that is a list of one item for that
 item; `with_tests_of` gives every `Reading`: a way to take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
-decided here: `problems.settle` runs the row's own solutions.
+decided here: `problems.resolve` runs the row's own solutions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 from code_rl.problems import syntax
 from code_rl.problems.files import parse_json, short
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
-from code_rl.problems.sources.records import Reading, RowError, Unsettled, from_json
+from code_rl.problems.sources.records import Ambiguous, Reading, RowError, from_json
 from code_rl.problems.values import ValueCodecError, decode, dumps, loads
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class _DoesNotFitError(Exception):
+class DoesNotFitError(Exception):
     """The value cannot be read this way."""
 
 
@@ -56,7 +56,7 @@ def _fitting(ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]) -> list[
     for name, way in ways.items():
         try:
             values = [way(value) for value in raw]
-        except _DoesNotFitError:
+        except DoesNotFitError:
             continue
         if not any(_same(values, earlier) for _, earlier in found):
             found.append((name, values))
@@ -77,40 +77,43 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _line_each(value: Any) -> Arguments:
-    return tuple(_parsed(line) for line in _typed(value, str).split("\n") if line.strip()), {}
+    return tuple(parsed(line) for line in typed(value, str).split("\n") if line.strip()), {}
 
 
 def _json_items(value: Any) -> Arguments:
     """A list of JSON texts, one an argument, or a list of one text with one argument a line."""
-    items = _typed(value, list)
-    return _line_each(items[0]) if len(items) == 1 else (tuple(map(_parsed, items)), {})
+    items = typed(value, list)
+    return _line_each(items[0]) if len(items) == 1 else (tuple(map(parsed, items)), {})
 
 
 def _named(value: Any) -> Arguments:
-    names = _typed(value, dict)
+    names = typed(value, dict)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
-        raise _DoesNotFitError
+        raise DoesNotFitError
     return (), dict(names)
 
 
-def _only_item(value: Any) -> Any:
-    items = _typed(value, list)
+def only_item(value: Any) -> Any:
+    """The item of a list of one. Raises DoesNotFitError for anything else."""
+    items = typed(value, list)
     if len(items) != 1:
-        raise _DoesNotFitError
+        raise DoesNotFitError
     return items[0]
 
 
-def _typed(value: Any, kind: type[Any]) -> Any:
+def typed(value: Any, kind: Any) -> Any:
+    """A value of this type, or of one of several (`list | tuple`). Raises DoesNotFitError for any other."""
     if not isinstance(value, kind):
-        raise _DoesNotFitError
+        raise DoesNotFitError
     return value
 
 
-def _parsed(text: Any) -> Any:
+def parsed(text: Any) -> Any:
+    """The value of a JSON text. Raises DoesNotFitError for anything else."""
     try:
-        return parse_json(_typed(text, str))
+        return parse_json(typed(text, str))
     except ValueError:
-        raise _DoesNotFitError from None
+        raise DoesNotFitError from None
 
 
 def _with_integer_keys(value: Any) -> Any:
@@ -126,26 +129,26 @@ def _with_integer_keys(value: Any) -> Any:
 
 
 _DOCUMENTED: dict[str, Callable[[Any], Arguments]] = {
-    "argument list": lambda value: (tuple(_typed(value, list)), {}),
+    "argument list": lambda value: (tuple(typed(value, list)), {}),
     "argument a line": _line_each,
-    "argument list, integer keys": lambda value: (tuple(map(_with_integer_keys, _typed(value, list))), {}),
+    "argument list, integer keys": lambda value: (tuple(map(_with_integer_keys, typed(value, list))), {}),
 }
 DOCUMENTED = frozenset(_DOCUMENTED)
 """The names of the ways of taking arguments that some set documents."""
 
 _SEEN: dict[str, Callable[[Any], Arguments]] = {
-    "argument list in a list": lambda value: (tuple(_typed(_only_item(value), list)), {}),
+    "argument list in a list": lambda value: (tuple(typed(only_item(value), list)), {}),
     "argument list as JSON texts": _json_items,
     "arguments by name": _named,
     "one argument": lambda value: ((value,), {}),
 }
 _RESULTS: dict[str, Callable[[Any], Any]] = {
     "result": lambda value: value,
-    "result in a list": _only_item,
-    "result as JSON text": _parsed,
-    "result as JSON text in a list": lambda value: _parsed(_only_item(value)),
+    "result in a list": only_item,
+    "result as JSON text": parsed,
+    "result as JSON text in a list": lambda value: parsed(only_item(value)),
     "result, integer keys": _with_integer_keys,
-    "result in a list, integer keys": lambda value: _with_integer_keys(_only_item(value)),
+    "result in a list, integer keys": lambda value: _with_integer_keys(only_item(value)),
 }
 
 STDIN_TYPES = ("stdin", "stdin_stdout")
@@ -201,7 +204,7 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     return [_to_row(test, fn_name) for test in tests]
 
 
-def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Unsettled:
+def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Ambiguous:
     """`draft` (no tests yet) with the tests of `raw`. Raises RowError for a shape that is not known.
 
     `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to find out.
@@ -210,7 +213,7 @@ def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls:
     if found.fn_name is None or found.exact or text_calls:
         return with_calls(draft, found.fn_name, found.typed())
     tiers = call_tiers(found.inputs, found.outputs)
-    return Unsettled(dataclasses.replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
+    return Ambiguous(dataclasses.replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
 
 
 def solutions(value: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The last step of reading: what only a run can tell. A row's own solutions go through the sandbox and the judge's comparison.
 
-A `Draft` gets its expected values from its reference. An `Unsettled` gets the one reading of its tests under which a solution of its own
+A `Draft` gets its expected values from its reference. An `Ambiguous` gets the one reading of its tests under which a solution of its own
 passes them all; a row that no reading fits, or that two readings fit, becomes a `Skipped`: nothing is guessed.
 """
 
@@ -17,7 +17,7 @@ from code_rl.errors import SandboxError
 from code_rl.problems import values
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.asserts import expected_rule
-from code_rl.problems.sources.records import Draft, Item, Reading, Skipped, Unsettled, item_id
+from code_rl.problems.sources.records import Ambiguous, Draft, Item, Reading, Skipped, item_id
 from code_rl.problems.sources.testcases import DOCUMENTED
 from code_rl.reward.compare import compare_returned
 from code_rl.reward.submission import program_job
@@ -37,20 +37,20 @@ _MOST_LEFT_OUT = 0.05
 """Of a problem's calls; a reference beyond its limits on more of them has failed."""
 
 
-async def settle(item: Item, executor: Executor) -> Problem | Skipped:
+async def resolve(item: Item, executor: Executor) -> Problem | Skipped:
     """The finished problem, or why there is none. Raises SandboxError, naming the row, when the executor fails."""
     try:
         if isinstance(item, Draft):
             return await with_expected(item, executor)
-        if isinstance(item, Unsettled):
-            return await _settle_reading(item, executor)
+        if isinstance(item, Ambiguous):
+            return await _resolve_reading(item, executor)
         return item
     except SandboxError as error:
         raise SandboxError(f"row {item_id(item)}: {error}") from error
 
 
-async def settle_all(items: Iterable[Item], executor: Executor) -> AsyncIterator[Problem | Skipped]:
-    """`settle` for a stream, in its order, with up to `AT_ONCE` rows in flight and bounded memory: a large row waits alone."""
+async def resolve_all(items: Iterable[Item], executor: Executor) -> AsyncIterator[Problem | Skipped]:
+    """`resolve` for a stream, in its order, with up to `AT_ONCE` rows in flight and bounded memory: a large row waits alone."""
     waiting: deque[tuple[asyncio.Task[Problem | Skipped], int]] = deque()
     held = 0
     try:
@@ -63,7 +63,7 @@ async def settle_all(items: Iterable[Item], executor: Executor) -> AsyncIterator
                 task, weight = waiting.popleft()
                 held -= weight
                 yield await task
-            waiting.append((asyncio.create_task(settle(item, executor)), size))
+            waiting.append((asyncio.create_task(resolve(item, executor)), size))
             held += size
         while waiting:
             yield await waiting.popleft()[0]
@@ -98,7 +98,7 @@ async def with_expected(draft: Draft, executor: Executor, limits: Limits = REFER
     return dataclasses.replace(problem, tests=tuple(tests), compare=compare, meta={**problem.meta, **left_out})
 
 
-async def _settle_reading(item: Unsettled, executor: Executor) -> Problem | Skipped:
+async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Skipped:
     problem, references = item.problem, item.problem.solutions[:MAX_REFERENCES]
     if not references:  # only a row that can be read in a single way needs no run
         documented = item.tiers[0]
