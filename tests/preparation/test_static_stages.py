@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, entry_to_json, make_entry
 from code_rl.preparation.filter import filter_entry, needs_picture
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.overlap.decontaminate import Decontaminator, Exam, read_exams
+from code_rl.preparation.overlap.decontaminate import Decontaminator, EvaluationProblem, evaluation_problems
 from code_rl.preparation.overlap.deduplicate import Deduplicator, in_series
 from code_rl.preparation.overlap.text import canonical, grams, jaccard, numbers, pattern, shared, words
 from code_rl.preparation.settings import PrepareConfig
@@ -271,14 +272,14 @@ def test_solutions_of_one_shape_make_a_duplicate_of_a_retold_statement() -> None
     assert kept(one, dataclasses.replace(two, solutions=("print(1)",))) == ["a", "b"]
 
 
-def overlap(made: Problem, exam: Exam, *others: Problem) -> str:
+def overlap(made: Problem, exam: EvaluationProblem, *others: Problem) -> str:
     entries = [entry(one) for one in (made, *others)]
     found = Decontaminator([exam], entries, 0.5).find(entries[0])
     return "" if found is None else found.why
 
 
-def exam(text: str, names: tuple[str, ...] = (), functions: tuple[str, ...] = ()) -> Exam:
-    return Exam("exams", "e", text, names, functions)
+def exam(text: str, names: tuple[str, ...] = (), functions: tuple[str, ...] = ()) -> EvaluationProblem:
+    return EvaluationProblem("exams", "e", text, names, functions)
 
 
 def test_an_evaluation_problem_told_in_a_frame_is_found() -> None:
@@ -326,7 +327,7 @@ EDITS = ("lighthouse", "minutes", "walking", "starts", "burning", "forever", "la
 @pytest.mark.parametrize("times", [1, 3, 6, 20])
 def test_naming_a_set_again_changes_nothing(times: int) -> None:
     entries = [entry(problem("leak", f"Good morning! {LEAK}")), entry(problem("clean", TASK.format(most=100)))]
-    named = [Exam(f"release {number}", "e", LEAK, (), ()) for number in range(times)]
+    named = [EvaluationProblem(f"release {number}", "e", LEAK, (), ()) for number in range(times)]
     found = Decontaminator(named, entries, 0.5)
     assert [found.find(one) is not None for one in entries] == [True, False]
 
@@ -359,7 +360,7 @@ def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> N
     prompts = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
     texts = [item.problem if isinstance(item, Unsettled) else item for item in open_source(str(problems)).items()]
     entries = [entry(item) for item in texts if isinstance(item, Problem)]
-    found = Decontaminator([one for _ in range(times) for one in read_exams(str(prompts))], entries, 0.5)
+    found = Decontaminator([one for _ in range(times) for one in evaluation_problems(str(prompts))], entries, 0.5)
     assert (sum(found.find(one) is not None for one in entries), len(entries)) == (116, 228)
 
 
@@ -407,6 +408,36 @@ def test_a_copy_that_is_found_alone_is_found_among_many(edit: Callable[[str, int
     found = Decontaminator([exam(LEAK)], copies, 0.5)
     assert [found.find(one) is not None for one in copies] == alone
     assert sum(alone) >= 12
+
+
+def scattered_edits(text: str, share: float, seed: int) -> str:
+    """`text` with a share of its words replaced, left out, or followed by another."""
+    rng, spare = random.Random(seed), TASK.split()
+    edits: tuple[Callable[[str], str], ...] = (lambda _: rng.choice(spare), lambda _: "", lambda word: f"{word} {rng.choice(spare)}")  # fmt: skip
+    return " ".join(rng.choice(edits)(word) if rng.random() < share else word for word in text.split(" "))
+
+
+@pytest.mark.parametrize("copies", [7, 24])
+@pytest.mark.parametrize("share", [0.03, 0.05])
+def test_copies_with_scattered_edits_do_not_hide_each_other(share: float, copies: int) -> None:
+    missed = 0
+    for seed in range(20):
+        own = [entry(problem(f"p{copy}", scattered_edits(LEAK, share, 100 * seed + copy))) for copy in range(copies)]
+        found = Decontaminator([exam(LEAK)], own, 0.5)
+        missed += sum(found.find(one) is None for one in own)
+    assert missed <= 0.01 * 20 * copies
+
+
+def test_another_task_in_a_long_frame_is_no_copy_with_scattered_edits() -> None:
+    story, asked = LEAK.split("Tell for how long she can keep at least k lamps burning at the same time, ")
+    tasks = [f"{story}{task}, {asked}" for task in (
+        "Say which of the lamps goes out before any other one does", "Count the pairs of neighbours that are never dark together",
+        "Find how many steps she takes until half of them are out", "Name every lamp whose light she sees from where she stands",
+        "Report the mean of all times between two refills she makes", "Add up what each visit costs her over the whole long night",
+        "Choose the order of visits that wastes the fewest possible refills")]  # fmt: skip
+    own = [entry(problem(f"o{number}", task)) for number, task in enumerate(tasks)]
+    found = Decontaminator([exam(LEAK)], own, 0.5)
+    assert [found.find(one) for one in own] == [None] * len(own)
 
 
 def test_an_instruction_before_every_problem_hides_no_leak() -> None:
@@ -470,14 +501,14 @@ def test_an_evaluation_row_of_any_shape_is_read(row: dict[str, object], tmp_path
     folder = tmp_path / "set" / "below"
     folder.mkdir(parents=True)
     (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    assert [one.text.strip() for one in read_exams(str(tmp_path / "set"))] == [LEAK.strip()]
+    assert [one.text.strip() for one in evaluation_problems(str(tmp_path / "set"))] == [LEAK.strip()]
 
 
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": LEAK}) + "\n" + json.dumps({"prompt": "n/a", "id": 7}) + "\n")
     with pytest.raises(DataError, match=r"1 of 2 rows have no statement \(rows.jsonl, row 2\)"):
-        list(read_exams(str(rows)))
+        list(evaluation_problems(str(rows)))
 
 
 OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
