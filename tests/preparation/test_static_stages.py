@@ -90,6 +90,13 @@ PICTURE = "![](https://example.org/4f2a.png)"
         f"![logo](https://example.org/logo.png)\n{TASK}",
         f"{PICTURE}\n\n{TASK}",
         f"{TASK}<h3>Example 1</h3>{PICTURE}<pre>Input: 3</pre>",
+        f"{TASK}\nFigure 1 shows an example of fields.",
+        f"{TASK}\nFor example, three fields may lie so.\n\n.. image:: fields.png\n\nPrint the answer.",
+        f"{TASK}\nNote\n\nFig. 1 shows the fields.",
+        "Print the area of each figure. Figure 1 is a square of side a, figure 2 a circle of radius r; both numbers are in the input.",
+        "Fig trees bear n figs each. Fig. 1 on the list is the ripest. Print how many figs are picked from the trees.",
+        "Count the pictures: names that end in .png or in .jpg, such as board.png and (a.jpg). One name is on each line of the input.",
+        "You are given a drawing as a grid of # and . characters. Print how many strokes the drawing has.",
     ],
 )
 def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
@@ -107,6 +114,35 @@ def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
         "The fractal of order n looks like this: https://example.org/4f2a.png . Print the number of its squares.",
         "Alice drew a picture shown in the following picture of n by m pixels. Print how many of them are black.",
         "The board looks as shown in the figure below. Print how many rooks can stand on it so that none attacks another.",
+        *(
+            f"The board is this one:\n\n{picture}\n\nPrint how many rooks can stand on it so that none attacks another."
+            for picture in (
+                ".. image:: board.png",
+                ".. figure:: board.png\n   :width: 200",
+                "![[board.png]]",
+                "[[File:board.png|thumb]]",
+                "[img]http://x/1[/img]",
+                "![board][1]\n\n[1]: http://x/1",
+                "<svg width='9'><path d='M 0 0 L 9 9'/></svg>",
+                "!board.png!",
+                "{{ board.png }}",
+                "<object data='b.svg'></object>",
+                "\\epsfbox{board.eps}",
+                "(image)",
+                "[Board image]",
+            )
+        ),
+        *(
+            f"{told} Print the length of the shortest way from room a to room b, whose numbers are in the input."
+            for told in (
+                "Figure 1 shows the rooms and the doors.",
+                "Fig. 1 shows the rooms and the doors.",
+                "The rooms are connected as in Fig. 2.",
+                "The doors of each room (see fig. 1) have numbers.",
+                "The doors of each room (Figure 1) have numbers.",
+                "Rooms are as shown in the drawing.",
+            )
+        ),
     ],
 )
 def test_a_picture_that_holds_the_task_is_a_reason(text: str) -> None:
@@ -124,6 +160,10 @@ def test_a_picture_that_holds_the_task_is_a_reason(text: str) -> None:
         "problem_17.pdf (statement in English and in Russian)",
         "The statement of this problem is not available.",
         "This problem's text is unavailable at the moment.",
+        "Problem A: Rooks\n.. image:: statement.png",
+        ".. figure:: statement.png\n   :alt: The statement of the problem",
+        "# A. Rooks\n\n![[statement-of-the-problem.png]]",
+        "<svg width='900' height='600'><path d='M 0 0 L 10 10'/></svg>",
     ],
 )
 def test_a_statement_that_is_a_link_or_not_there_is_no_statement(text: str) -> None:
@@ -213,6 +253,20 @@ def test_a_copy_with_a_number_added_is_a_duplicate(addition: str) -> None:
     text = TASK.format(most=100)
     assert kept(problem("a", text), problem("b", text + addition)) == ["a"]
     assert kept(problem("b", text + addition), problem("a", text)) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    ["Time Limit: 2sec", "TL 2s", "Limits: 1 s, 256 MiB", "time-limit 2000ms", "256 megabytes of memory", "Time limit (seconds): 2", "time_limit: 2.0",
+     "Time Limit: 2 second(s)", "Time Limit: 2000/1000 MS (Java/Others)    Memory Limit: 65536/32768 K (Java/Others)", "Memory: 256MB", "2s, 256MB",
+     "(Time: 1 sec. Memory: 16 Mb)", "CPU time limit: 1 second", "Time limit is 2 seconds.", "Limits\n2 seconds, 256 megabytes", "Memory limit: 1 GB",
+     "Execution time limit is 1 second\nRuntime memory usage limit is 128 megabytes", "Time limit: 2 seconds (extended to 4 seconds for Python)"],
+)  # fmt: skip
+def test_a_line_of_limits_is_no_part_of_a_task(limits: str) -> None:
+    text = TASK.format(most=100)
+    for copy in (f"{text}\n{limits}\n", f"{limits}\n\n{text}"):
+        assert kept(problem("a", text), problem("b", copy, OTHER_TESTS)) == ["a"]
+        assert kept(problem("a", f"Time limit: 9 seconds\n{text}"), problem("b", copy, OTHER_TESTS)) == ["a"]
 
 
 def test_a_limit_of_time_is_no_word_of_substance() -> None:
@@ -526,6 +580,10 @@ OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
         ("Print evens before odds.", "Print odds before evens."),
         ("He is paid after question 3 of it.", "He is paid after question 7 of it."),
         ("Each has a time limit of 5 seconds.", "Each has a time limit of 9 seconds."),
+        ("\nA disk has 256 megabytes of memory.", "\nA disk has 512 megabytes of memory."),
+        ("\nMemory: 256 cells.", "\nMemory: 512 cells."),
+        ("The light is on for 2s, then off.", "The light is on for 3s, then off."),
+        ("\n2 <= k <= 5", "\n2 <= k <= 7"),
     ],
 )
 def test_a_sign_or_a_small_word_makes_another_problem(one: str, other: str) -> None:
