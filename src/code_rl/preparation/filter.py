@@ -92,19 +92,16 @@ async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnIte
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
     """Drop a problem that needs a picture, or a partner to talk to that it does not bring, or that is too short, too long, too large or too little tested."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
-    if length < config.min_statement_chars:
-        return drop("too_short", f"statement of {length} characters")
-    if length > config.max_statement_chars:
-        return drop("too_long", f"statement of {length} characters")
+    if not config.min_statement_chars <= length <= config.max_statement_chars:
+        reason = "too_short" if length < config.min_statement_chars else "too_long"
+        return drop(reason, f"statement of {length} characters")
     if is_elsewhere(problem_text(entry.statement, entry.starter_code)):
         return drop("no_statement", "the source has no text for this problem, or only a link to it")
     if entry.tests < config.min_tests:
         return drop("few_tests", f"{entry.tests} tests, {config.min_tests} wanted")
-    size = sum(entry.sizes)
-    if size > config.max_row_mb * 1e6:
+    if (size := sum(entry.sizes)) > config.max_row_mb * 1e6:
         return drop("oversized", f"{size / 1e6:.1f} MB of tests")
-    found = needs_picture(entry.statement)
-    if found:
+    if found := needs_picture(entry.statement):
         return drop("image", found)
     interactive = _INTERACTIVE.search(entry.statement) if _mentions(entry.statement, _TALK) else None
     if interactive and entry.rule != INTERACTOR:

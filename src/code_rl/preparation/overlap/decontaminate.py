@@ -1,4 +1,4 @@
-"""The evaluation sets to decontaminate against: statements, ids and function names of rows of any shape.
+"""Stage `decontaminate`: problems that overlap with evaluation sets, of which statements, ids and function names are read from rows of any shape.
 
 An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields first, and by the readers of
 known shapes where those name no text.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -181,22 +181,21 @@ class Decontaminator:
     def __init__(self, exams: Iterable[EvaluationProblem], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
         self._exams = list({exam.text: exam for exam in reversed(list(exams))}.values())
-        texts = [_document(exam.text) for exam in self._exams]
         own = [_document(problem_text(entry.statement, entry.starter_code)) for entry in entries]
-        weigh = _rarity([*texts, *own])
-        self._texts = [weigh(text) for text in texts]
-        self._own = {entry.digest: weigh(text) for entry, text in zip(entries, own, strict=True)}
-        every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.grams for text in texts)])
-        owner = np.repeat(np.arange(len(texts)), [len(text.grams) for text in texts])
+        weighed = _weighed([*(_document(exam.text) for exam in self._exams), *own])
+        self._texts = weighed[: len(self._exams)]
+        self._own = {entry.digest: text for entry, text in zip(entries, weighed[len(self._exams) :], strict=True)}
+        every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.telling for text in self._texts)])
+        owner = np.repeat(np.arange(len(self._texts)), [len(text.telling) for text in self._texts])
         order = np.argsort(every, kind="stable")
         self._every, self._owner = every[order], owner[order]
         self._named: dict[str, list[int]] = defaultdict(list)
         short: dict[int, dict[int, int]] = defaultdict(dict)
-        for number, (exam, text) in enumerate(zip(self._exams, texts, strict=True)):
+        for number, (exam, text) in enumerate(zip(self._exams, self._texts, strict=True)):
             for name in _names(exam.names, exam.functions):
                 self._named[name].append(number)
             size = len(text.tokens)
-            if size and not len(text.grams):
+            if size and not len(text.telling):
                 short[size].setdefault(int(runs(text.tokens, size)[0]), number)
         self._short = {size: (np.array(sorted(known), np.uint64), known) for size, known in short.items()}
 
@@ -226,7 +225,7 @@ class Decontaminator:
         starts, ends = (np.searchsorted(self._every, own.grams, side=side) for side in ("left", "right"))
         found = np.flatnonzero(starts < ends)
         owners = [self._owner[start:end] for start, end in zip(starts[found], ends[found], strict=True)]
-        weights = np.repeat(own.weights[own.places[found]], ends[found] - starts[found])
+        weights = np.repeat(own.weights[found], ends[found] - starts[found])
         total_E = np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *owners]), weights, len(self._exams))
         return [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
 
@@ -261,19 +260,18 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
 def _decide(pair: Pair | None) -> Decision:
     if pair is None:
         return KEEP
-    detail = f"{pair.exam} of {pair.set}: {pair.why}, {100 * pair.containment:.0f}% of what tells"
-    return drop("contaminated", detail, pair=asdict(pair))
+    share = f"{100 * pair.containment:.0f}% of what tells"
+    return drop("contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", pair=asdict(pair))
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text's `tokens`, hashed; the `grams` of it that tell, in order, sorted, and with their numbers, and the `places` where they begin; what each token weighs."""
+    """A text's `tokens`, hashed, with one sign for all numbers; its 13-grams in order, with that sign (`grams`) and with the numbers (`exact`); those that tell, sorted; what each token weighs."""
 
     tokens: Hashes
     grams: Hashes
-    sorted: Hashes
     exact: Hashes
-    places: npt.NDArray[np.int64]
+    telling: Hashes
     weights: npt.NDArray[np.float64]
 
 
@@ -282,44 +280,48 @@ def _document(text: str) -> Document:
     exact = runs(token_hashes(tokens), GRAM)
     tokens = without_numbers(tokens)
     hashes = token_hashes(tokens)
-    every = runs(hashes, GRAM)
+    grams = runs(hashes, GRAM)
     named = np.cumsum([0, *(token not in (PLACEHOLDER, "#") for token in tokens)])
-    places = np.flatnonzero(named[GRAM:] - named[:-GRAM] >= LEAST_WORDS) if len(every) else np.empty(0, dtype=np.int64)
-    return Document(hashes, every[places], np.unique(every[places]), exact[places], places, np.zeros(len(tokens)))
+    telling = np.unique(grams[named[GRAM:] - named[:-GRAM] >= LEAST_WORDS]) if len(grams) else grams
+    return Document(hashes, grams, exact, telling, np.zeros(len(tokens)))
 
 
-def _rarity(texts: Sequence[Document]) -> Callable[[Document], Document]:
-    """Weighs the tokens of one of `texts`: against one over the squared number of the other problems that the commonest 13-gram around it is in.
+def _around(values: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """For each token the largest of the `values`, one for each run of `size` tokens in order, of the runs that hold it."""
+    largest: npt.NDArray[Any] = np.lib.stride_tricks.sliding_window_view(np.pad(values, size - 1), size).max(axis=1)
+    return largest
+
+
+def _weighed(texts: Sequence[Document]) -> list[Document]:
+    """Weighs each token: against one over the squared number of the other problems that the commonest 13-gram around it is in.
 
     Copies of a leak that are each edited elsewhere make all of it common alike, and a frame of many problems makes the frame common alone.
     """
     tellings: dict[int, list[Hashes]] = defaultdict(list)
     for problem, text in zip(distinct([text.tokens for text in texts]), texts, strict=True):
-        tellings[problem].append(text.sorted)
-    values, counts = np.unique(
-        np.concatenate([np.empty(0, np.uint64), *(np.unique(np.concatenate(one)) for one in tellings.values())]),
-        return_counts=True,
-    )
+        tellings[problem].append(text.telling)
+    every = [np.unique(np.concatenate(one)) for one in tellings.values()]
+    values, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *every]), return_counts=True)
 
     def weigh(text: Document) -> Document:
-        commonest = np.zeros(len(text.tokens))
-        if len(text.grams):
-            count_T = np.zeros(len(text.tokens) - GRAM + 1)
-            count_T[text.places] = counts[np.searchsorted(values, text.grams)]
-            for step in range(GRAM):
-                around = commonest[step : step + len(count_T)]
-                np.maximum(around, count_T, out=around)
-        return replace(text, weights=np.where(commonest > 0, 1 / np.maximum(1, commonest - 1) ** 2, 0.0))
+        if not len(text.telling):
+            return text
+        told = among(text.grams, text.telling)
+        count_T = np.zeros(len(text.grams))
+        count_T[told] = counts[np.searchsorted(values, text.grams[told])]
+        most_T = _around(count_T, GRAM)
+        return replace(text, weights=np.where(most_T > 0, 1 / np.maximum(1, most_T - 1) ** 2, 0.0))
 
-    return weigh
+    return list(map(weigh, texts))
 
 
 def _covered(one: Document, other: Document) -> float:
     """The share of what tells in `one` that lies in 13-grams of `other`; with the very numbers, unless nearly all of it does."""
-    total = one.weights.sum()
-    share = 0.0
-    for found in (among(one.grams, other.sorted), among(one.exact, np.sort(other.exact))):
-        share = float(one.weights[_held(len(one.tokens), one.places[found], GRAM)].sum() / total) if total else 0.0
+    found = among(one.grams, other.telling)
+    if not found.any():
+        return 0.0
+    for held in (found, found & among(one.exact, np.sort(other.exact))):
+        share = float(one.weights[_around(held, GRAM)].sum() / one.weights.sum())
         if share >= WHOLE:
             break
     return share
@@ -330,17 +332,9 @@ def _scattered(one: Document, other: Document) -> float:
     size = len(one.tokens)
     if size < LEAST_SCATTERED:
         return 0.0
-    lacks = ~_held(size, np.flatnonzero(among(runs(one.tokens, SHORT), np.unique(runs(other.tokens, SHORT)))), SHORT)
+    lacks = ~_around(among(runs(one.tokens, SHORT), np.unique(runs(other.tokens, SHORT))), SHORT)
     gaps = np.diff(np.flatnonzero(np.diff(lacks.astype(np.int8), prepend=0, append=0)))[::2]
     return float(1 - gaps.sum() / size) if (gaps**2).sum() <= MOST_SCATTERED * size else 0.0
-
-
-def _held(size: int, places: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
-    """For each of `size` tokens whether a run of `length` that begins at one of `places` holds it."""
-    held = np.zeros(size, dtype=np.bool_)
-    for step in range(length):
-        held[places + step] = True
-    return held
 
 
 def _common_words(left: str, right: str) -> float:

@@ -40,11 +40,7 @@ _MARKUP = (
     ("&\u00a0", re.compile(r"&nbsp;|\u00a0"), " "),
     ("\\×·⋅", re.compile(r"\\(?:times|cdot)(?![a-z])|×|·|⋅"), "*"),
     ("\\…", re.compile(r"\\(?:ldots|dots|cdots)(?![a-z])|…"), "..."),
-    (
-        "\\",
-        re.compile(r"\\(?:left|right|text|mathrm|mathtt|mathbf|textbf|textit|texttt|operatorname|mathit)(?![a-z])"),
-        " ",
-    ),
+    ("\\", re.compile(r"\\(?:left|right|text(?:bf|it|tt)?|math(?:rm|tt|bf|it)|operatorname)(?![a-z])"), " "),
     ("\\", re.compile(r"\\[,;:! ]"), ""),
     ("{}$`*", re.compile(r"[{}$`]|\*\*(?=\D)"), " "),
 )
@@ -209,10 +205,8 @@ def numbers(statement: str) -> Numbers:
         for place, token in enumerate(tokens):
             if kinds[place] == "#":
                 found[()][token] += 1
-                for context in (
-                    ("before", *kinds[max(0, place - 2) : place]),
-                    (*kinds[place + 1 : place + 3], "behind"),
-                ):
+                before, behind = kinds[max(0, place - 2) : place], kinds[place + 1 : place + 3]
+                for context in (("before", *before), (*behind, "behind")):
                     if len(context) == 3 and context.count("#") < 2:
                         found.setdefault(context, Counter())[token] += 1
     return found
