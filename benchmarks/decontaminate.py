@@ -4,6 +4,8 @@
 
 - The rows of LeetCodeDataset v0.3.1-test that overlap with the prompts of LiveCodeBench v5, which are named once, three and six times; and named beside five
   copies that are each edited: another line before the text, and one word in fifty left out.
+- Edited copies: 40 of LiveCodeBench's prompts and 40 of HumanEval's, in 1, 7 and 24 copies each, of which 2, 3, 5 and 8% of the words are replaced by words of
+  the set, left out or followed by one: how many of the copies are kept.
 - HumanEval told as prose, a docstring on one line, the function's name in it as it is and another: how many of the problems are found in HumanEval. One without
   a docstring is left out.
 - Every second problem of LeetCodeDataset v0.2.0-train against the others: what is found is found wrongly, but for problems that are told twice. Each pair is
@@ -28,13 +30,16 @@ import chz
 from code_rl.cli import run_script
 from code_rl.preparation.bench import make_entry
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.overlap.decontaminate import Decontaminator, Exam, Pair, read_exams
+from code_rl.preparation.overlap.decontaminate import Decontaminator, EvaluationProblem, Pair, evaluation_problems
 from code_rl.problems.files import data_folder, stream_rows
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.sources.records import Skipped
 
 TIMES = (1, 3, 6)
 LEFT_OUT = 0.02
+LEAKED = 40
+COPIES = (1, 7, 24)
+EDITED = (0.02, 0.03, 0.05, 0.08)
 
 
 @chz.chz
@@ -52,7 +57,7 @@ def problems_of(file: Path) -> list[Problem]:
     return [item if isinstance(item, Problem) else item.problem for item in items if not isinstance(item, Skipped)]
 
 
-def overlapping(problems: Sequence[Problem], exams: Sequence[Exam], containment: float) -> list[Pair]:
+def overlapping(problems: Sequence[Problem], exams: Sequence[EvaluationProblem], containment: float) -> list[Pair]:
     """The problems that overlap with one of `exams`. Their tests have no part in it."""
     some = StdinTest("", "0")
     entries = [make_entry(dataclasses.replace(one, tests=(some,)), place)[0] for place, one in enumerate(problems)]
@@ -60,13 +65,35 @@ def overlapping(problems: Sequence[Problem], exams: Sequence[Exam], containment:
     return [pair for entry in entries if (pair := found.find(entry)) is not None]
 
 
-def edited(exam: Exam, copy: int, seed: int) -> Exam:
+def edited(exam: EvaluationProblem, copy: int, seed: int) -> EvaluationProblem:
     """A copy of an evaluation problem with a line of its own in front, and without some of its words."""
     rng = random.Random(f"{seed}/{copy}/{exam.id}")
     kept = (part for part in re.split(r"(\s+)", exam.text) if part.isspace() or rng.random() >= LEFT_OUT)
     return dataclasses.replace(
         exam, text=f"Copy {'abcdefgh'[copy]}, made on day {rng.randint(1, 365)}.\n{''.join(kept)}"
     )
+
+
+def scattered_edits(text: str, share: float, spare: Sequence[str], rng: random.Random) -> str:
+    """`text` with a share of its words replaced by one of `spare`, left out, or followed by one."""
+    parts = re.split(r"(\s+)", text)
+    for place, word in enumerate(parts):
+        if word.strip() and rng.random() < share:
+            parts[place] = rng.choice((rng.choice(spare), "", f"{word} {rng.choice(spare)}"))
+    return "".join(parts)
+
+
+def kept_copies(exams: Sequence[EvaluationProblem], copies: int, share: float, config: DecontaminateBenchmark) -> str:
+    """How many of so many edited copies of each of LEAKED problems of `exams` are not found."""
+    rng = random.Random(f"{config.seed}/{copies}/{share}")
+    spare = sorted({word for exam in exams for word in exam.text.split()})
+    leaked = [exam for exam in rng.sample(exams, LEAKED) for _ in range(copies)]
+    made = [
+        Problem(f"{exam.id} {place}", scattered_edits(exam.text, share, spare, rng), (StdinTest("", "0"),))
+        for place, exam in enumerate(leaked)
+    ]
+    kept = len(made) - len(overlapping(made, exams, config.containment))
+    return f"{100 * share:.0f}%: {kept} of {len(made)} ({100 * kept / len(made):.1f}%)"
 
 
 def as_prose(row: dict[str, str], name: str) -> Problem | None:
@@ -80,10 +107,10 @@ def as_prose(row: dict[str, str], name: str) -> Problem | None:
 
 
 def run(config: DecontaminateBenchmark) -> int:
-    """All three."""
+    """All of them."""
     data, started = Path(config.data), time.monotonic()
     problems = problems_of(data / "leetcode" / "LeetCodeDataset-v0.3.1-test.jsonl.gz")
-    exams = list(read_exams(str(data / "qwq_lcb_prompts")))
+    exams = list(evaluation_problems(str(data / "qwq_lcb_prompts")))
     for times in TIMES:
         found = overlapping(problems, exams * times, config.containment)
         print(
@@ -93,10 +120,14 @@ def run(config: DecontaminateBenchmark) -> int:
     found = overlapping(problems, [*exams, *copies], config.containment)
     print(f"the same beside {max(TIMES) - 1} edited copies of each: {len(found)} of {len(problems)}", flush=True)
     own = data / "humaneval" / "HumanEval.jsonl.gz"
+    for name, some in (("LiveCodeBench", exams), ("HumanEval", list(evaluation_problems(str(own))))):
+        for count in COPIES:
+            row = ", ".join(kept_copies(some, count, share, config) for share in EDITED)
+            print(f"kept of {count} edited copies of each of {LEAKED} problems of {name}: {row}", flush=True)
     for name in ("", "solve"):
         rows = map(dict, stream_rows(own))
         told = [prose for row in rows if (prose := as_prose(row, name or row["entry_point"])) is not None]
-        found = overlapping(told, list(read_exams(str(own))), config.containment)
+        found = overlapping(told, list(evaluation_problems(str(own))), config.containment)
         right = sum(pair.id == f"prose-{pair.exam}" for pair in found)
         missed = ", ".join(sorted({one.id for one in told} - {pair.id for pair in found}))
         print(
@@ -107,7 +138,7 @@ def run(config: DecontaminateBenchmark) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as even:
         even.writelines(json.dumps(row) + "\n" for row in itertools.islice(stream_rows(file), 0, None, 2))
         even.flush()
-        found = overlapping(train, list(read_exams(even.name)), config.containment)
+        found = overlapping(train, list(evaluation_problems(even.name)), config.containment)
     print(f"LeetCode v0.2.0 train, odd against even: {len(found)} of {len(train)}")
     for pair in found:
         print(f"    {pair.id} ~ {pair.exam}: {pair.why}, {pair.containment:.2f}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, entry_to_json, make_entry
 from code_rl.preparation.filter import filter_entry, needs_picture
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.overlap.decontaminate import Decontaminator, Exam, read_exams
+from code_rl.preparation.overlap.decontaminate import Decontaminator, EvaluationProblem, evaluation_problems
 from code_rl.preparation.overlap.deduplicate import Deduplicator, in_series
 from code_rl.preparation.overlap.text import canonical, grams, jaccard, numbers, pattern, shared, words
 from code_rl.preparation.settings import PrepareConfig
@@ -89,6 +90,13 @@ PICTURE = "![](https://example.org/4f2a.png)"
         f"![logo](https://example.org/logo.png)\n{TASK}",
         f"{PICTURE}\n\n{TASK}",
         f"{TASK}<h3>Example 1</h3>{PICTURE}<pre>Input: 3</pre>",
+        f"{TASK}\nFigure 1 shows an example of fields.",
+        f"{TASK}\nFor example, three fields may lie so.\n\n.. image:: fields.png\n\nPrint the answer.",
+        f"{TASK}\nNote\n\nFig. 1 shows the fields.",
+        "Print the area of each figure. Figure 1 is a square of side a, figure 2 a circle of radius r; both numbers are in the input.",
+        "Fig trees bear n figs each. Fig. 1 on the list is the ripest. Print how many figs are picked from the trees.",
+        "Count the pictures: names that end in .png or in .jpg, such as board.png and (a.jpg). One name is on each line of the input.",
+        "You are given a drawing as a grid of # and . characters. Print how many strokes the drawing has.",
     ],
 )
 def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
@@ -106,6 +114,35 @@ def test_a_picture_that_only_shows_an_example_is_no_reason(text: str) -> None:
         "The fractal of order n looks like this: https://example.org/4f2a.png . Print the number of its squares.",
         "Alice drew a picture shown in the following picture of n by m pixels. Print how many of them are black.",
         "The board looks as shown in the figure below. Print how many rooks can stand on it so that none attacks another.",
+        *(
+            f"The board is this one:\n\n{picture}\n\nPrint how many rooks can stand on it so that none attacks another."
+            for picture in (
+                ".. image:: board.png",
+                ".. figure:: board.png\n   :width: 200",
+                "![[board.png]]",
+                "[[File:board.png|thumb]]",
+                "[img]http://x/1[/img]",
+                "![board][1]\n\n[1]: http://x/1",
+                "<svg width='9'><path d='M 0 0 L 9 9'/></svg>",
+                "!board.png!",
+                "{{ board.png }}",
+                "<object data='b.svg'></object>",
+                "\\epsfbox{board.eps}",
+                "(image)",
+                "[Board image]",
+            )
+        ),
+        *(
+            f"{told} Print the length of the shortest way from room a to room b, whose numbers are in the input."
+            for told in (
+                "Figure 1 shows the rooms and the doors.",
+                "Fig. 1 shows the rooms and the doors.",
+                "The rooms are connected as in Fig. 2.",
+                "The doors of each room (see fig. 1) have numbers.",
+                "The doors of each room (Figure 1) have numbers.",
+                "Rooms are as shown in the drawing.",
+            )
+        ),
     ],
 )
 def test_a_picture_that_holds_the_task_is_a_reason(text: str) -> None:
@@ -123,6 +160,10 @@ def test_a_picture_that_holds_the_task_is_a_reason(text: str) -> None:
         "problem_17.pdf (statement in English and in Russian)",
         "The statement of this problem is not available.",
         "This problem's text is unavailable at the moment.",
+        "Problem A: Rooks\n.. image:: statement.png",
+        ".. figure:: statement.png\n   :alt: The statement of the problem",
+        "# A. Rooks\n\n![[statement-of-the-problem.png]]",
+        "<svg width='900' height='600'><path d='M 0 0 L 10 10'/></svg>",
     ],
 )
 def test_a_statement_that_is_a_link_or_not_there_is_no_statement(text: str) -> None:
@@ -214,6 +255,20 @@ def test_a_copy_with_a_number_added_is_a_duplicate(addition: str) -> None:
     assert kept(problem("b", text + addition), problem("a", text)) == ["b"]
 
 
+@pytest.mark.parametrize(
+    "limits",
+    ["Time Limit: 2sec", "TL 2s", "Limits: 1 s, 256 MiB", "time-limit 2000ms", "256 megabytes of memory", "Time limit (seconds): 2", "time_limit: 2.0",
+     "Time Limit: 2 second(s)", "Time Limit: 2000/1000 MS (Java/Others)    Memory Limit: 65536/32768 K (Java/Others)", "Memory: 256MB", "2s, 256MB",
+     "(Time: 1 sec. Memory: 16 Mb)", "CPU time limit: 1 second", "Time limit is 2 seconds.", "Limits\n2 seconds, 256 megabytes", "Memory limit: 1 GB",
+     "Execution time limit is 1 second\nRuntime memory usage limit is 128 megabytes", "Time limit: 2 seconds (extended to 4 seconds for Python)"],
+)  # fmt: skip
+def test_a_line_of_limits_is_no_part_of_a_task(limits: str) -> None:
+    text = TASK.format(most=100)
+    for copy in (f"{text}\n{limits}\n", f"{limits}\n\n{text}"):
+        assert kept(problem("a", text), problem("b", copy, OTHER_TESTS)) == ["a"]
+        assert kept(problem("a", f"Time limit: 9 seconds\n{text}"), problem("b", copy, OTHER_TESTS)) == ["a"]
+
+
 def test_a_limit_of_time_is_no_word_of_substance() -> None:
     text = TASK.format(most=100)
     other = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
@@ -271,14 +326,14 @@ def test_solutions_of_one_shape_make_a_duplicate_of_a_retold_statement() -> None
     assert kept(one, dataclasses.replace(two, solutions=("print(1)",))) == ["a", "b"]
 
 
-def overlap(made: Problem, exam: Exam, *others: Problem) -> str:
+def overlap(made: Problem, exam: EvaluationProblem, *others: Problem) -> str:
     entries = [entry(one) for one in (made, *others)]
     found = Decontaminator([exam], entries, 0.5).find(entries[0])
     return "" if found is None else found.why
 
 
-def exam(text: str, names: tuple[str, ...] = (), functions: tuple[str, ...] = ()) -> Exam:
-    return Exam("exams", "e", text, names, functions)
+def exam(text: str, names: tuple[str, ...] = (), functions: tuple[str, ...] = ()) -> EvaluationProblem:
+    return EvaluationProblem("exams", "e", text, names, functions)
 
 
 def test_an_evaluation_problem_told_in_a_frame_is_found() -> None:
@@ -326,7 +381,7 @@ EDITS = ("lighthouse", "minutes", "walking", "starts", "burning", "forever", "la
 @pytest.mark.parametrize("times", [1, 3, 6, 20])
 def test_naming_a_set_again_changes_nothing(times: int) -> None:
     entries = [entry(problem("leak", f"Good morning! {LEAK}")), entry(problem("clean", TASK.format(most=100)))]
-    named = [Exam(f"release {number}", "e", LEAK, (), ()) for number in range(times)]
+    named = [EvaluationProblem(f"release {number}", "e", LEAK, (), ()) for number in range(times)]
     found = Decontaminator(named, entries, 0.5)
     assert [found.find(one) is not None for one in entries] == [True, False]
 
@@ -359,7 +414,7 @@ def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> N
     prompts = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
     texts = [item.problem if isinstance(item, Ambiguous) else item for item in open_source(str(problems)).items()]
     entries = [entry(item) for item in texts if isinstance(item, Problem)]
-    found = Decontaminator([one for _ in range(times) for one in read_exams(str(prompts))], entries, 0.5)
+    found = Decontaminator([one for _ in range(times) for one in evaluation_problems(str(prompts))], entries, 0.5)
     assert (sum(found.find(one) is not None for one in entries), len(entries)) == (116, 228)
 
 
@@ -407,6 +462,36 @@ def test_a_copy_that_is_found_alone_is_found_among_many(edit: Callable[[str, int
     found = Decontaminator([exam(LEAK)], copies, 0.5)
     assert [found.find(one) is not None for one in copies] == alone
     assert sum(alone) >= 12
+
+
+def scattered_edits(text: str, share: float, seed: int) -> str:
+    """`text` with a share of its words replaced, left out, or followed by another."""
+    rng, spare = random.Random(seed), TASK.split()
+    edits: tuple[Callable[[str], str], ...] = (lambda _: rng.choice(spare), lambda _: "", lambda word: f"{word} {rng.choice(spare)}")  # fmt: skip
+    return " ".join(rng.choice(edits)(word) if rng.random() < share else word for word in text.split(" "))
+
+
+@pytest.mark.parametrize("copies", [7, 24])
+@pytest.mark.parametrize("share", [0.03, 0.05])
+def test_copies_with_scattered_edits_do_not_hide_each_other(share: float, copies: int) -> None:
+    missed = 0
+    for seed in range(20):
+        own = [entry(problem(f"p{copy}", scattered_edits(LEAK, share, 100 * seed + copy))) for copy in range(copies)]
+        found = Decontaminator([exam(LEAK)], own, 0.5)
+        missed += sum(found.find(one) is None for one in own)
+    assert missed <= 0.01 * 20 * copies
+
+
+def test_another_task_in_a_long_frame_is_no_copy_with_scattered_edits() -> None:
+    story, asked = LEAK.split("Tell for how long she can keep at least k lamps burning at the same time, ")
+    tasks = [f"{story}{task}, {asked}" for task in (
+        "Say which of the lamps goes out before any other one does", "Count the pairs of neighbours that are never dark together",
+        "Find how many steps she takes until half of them are out", "Name every lamp whose light she sees from where she stands",
+        "Report the mean of all times between two refills she makes", "Add up what each visit costs her over the whole long night",
+        "Choose the order of visits that wastes the fewest possible refills")]  # fmt: skip
+    own = [entry(problem(f"o{number}", task)) for number, task in enumerate(tasks)]
+    found = Decontaminator([exam(LEAK)], own, 0.5)
+    assert [found.find(one) for one in own] == [None] * len(own)
 
 
 def test_an_instruction_before_every_problem_hides_no_leak() -> None:
@@ -470,14 +555,14 @@ def test_an_evaluation_row_of_any_shape_is_read(row: dict[str, object], tmp_path
     folder = tmp_path / "set" / "below"
     folder.mkdir(parents=True)
     (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    assert [one.text.strip() for one in read_exams(str(tmp_path / "set"))] == [LEAK.strip()]
+    assert [one.text.strip() for one in evaluation_problems(str(tmp_path / "set"))] == [LEAK.strip()]
 
 
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": LEAK}) + "\n" + json.dumps({"prompt": "n/a", "id": 7}) + "\n")
     with pytest.raises(DataError, match=r"1 of 2 rows have no statement \(rows.jsonl, row 2\)"):
-        list(read_exams(str(rows)))
+        list(evaluation_problems(str(rows)))
 
 
 OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
@@ -495,6 +580,10 @@ OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
         ("Print evens before odds.", "Print odds before evens."),
         ("He is paid after question 3 of it.", "He is paid after question 7 of it."),
         ("Each has a time limit of 5 seconds.", "Each has a time limit of 9 seconds."),
+        ("\nA disk has 256 megabytes of memory.", "\nA disk has 512 megabytes of memory."),
+        ("\nMemory: 256 cells.", "\nMemory: 512 cells."),
+        ("The light is on for 2s, then off.", "The light is on for 3s, then off."),
+        ("\n2 <= k <= 5", "\n2 <= k <= 7"),
     ],
 )
 def test_a_sign_or_a_small_word_makes_another_problem(one: str, other: str) -> None:

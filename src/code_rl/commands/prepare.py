@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from code_rl.errors import ConfigError, install_command
 from code_rl.preparation.bench import Bench, check_folder
 from code_rl.preparation.normalise import open_source, store_key
-from code_rl.preparation.overlap.decontaminate import read_exams
+from code_rl.preparation.overlap.decontaminate import evaluation_problems
 from code_rl.preparation.settings import PrepareConfig, skip_note
 from code_rl.problems.dataset import Dataset
 from code_rl.settings import make_settings
@@ -47,7 +47,7 @@ def check(config: PrepareConfig) -> Dataset:
         check_model(config)
     if "decontaminate" in config.stages:
         for name in config.evaluation_sets:
-            deque(read_exams(name), maxlen=0)
+            deque(evaluation_problems(name), maxlen=0)
     source = open_source(config.dataset)
     check_replaced(config, source)
     return source
@@ -58,7 +58,7 @@ def _say_plan(config: PrepareConfig, source: Dataset, say: Callable[[str], None]
     first = next(source.items(), None)
     say(f"dataset {config.dataset}: first row gives {type(first).__name__.lower() if first is not None else 'nothing'}")
     for name in config.evaluation_sets:
-        exams = sum(1 for _ in read_exams(name))
+        exams = sum(1 for _ in evaluation_problems(name))
         say(f"decontaminate against {name}: {exams} problems")
     for stage in config.stages:
         note = skip_note(stage, config)

@@ -21,17 +21,19 @@ _NO_STATEMENT = re.compile(
 _ELSEWHERE = re.compile(
     rf"{_TEXT}|\S\.pdf\b|\b(?:see|refer to|open|download) (?:the )?(?:attached |attachment|link)", re.IGNORECASE
 )
-_LINK = re.compile(
-    r"!?\[[^\]]*\]\([^)]*\)|<(?:img|image|a|object|embed|iframe)\b[^>]*>|(?:https?://|www\.|data:image/)\S+",
-    re.IGNORECASE,
-)
 _WORD = re.compile(r"[a-zA-Z]+|[^\W\d_]")
 LEAST_WORDS, LEAST_WORDS_BESIDE = 4, 25
 """A statement with fewer words beside its links is a link; one with fewer that says where the text lies has none."""
-_PICTURE = r"(?:figure|picture|image|diagram|illustration)s?"
+_PICTURE = r"(?:(?:figure|picture|image|diagram|illustration|drawing)s?|fig(?=\.? ?\d))"
+_FILE = r"\.(?:png|jpe?g|gif|svg|webp|bmp|eps)"
 _EMBEDDED = re.compile(
-    r"!\[[^\]]*\]\([^)]*\)|<(?:img|image)\b[^>]*>?|\\includegraphics(?:\[[^\]]*\])?(?:\{[^}]*\})?|\[(?:image|figure|picture)(?:\s*:[^\]]*)?\]|data:image/"
-    r"|(?m:^[ \t]*https?://\S+\.(?:png|jpe?g|gif|svg|webp)[ \t]*$)|:[ \t]*https?://\S+\.(?:png|jpe?g|gif|svg|webp)(?![\w,\"])",
+    r"!\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])|<(?:img|image|picture|object|embed|canvas)\b[^>]*>?|(?s:<svg\b.*?(?:</svg>|\Z))|\\(?:includegraphics|epsfbox|epsfig)(?:\[[^\]]*\])?(?:\{[^}]*\})?"
+    r"|\[(?:\w+ )?(?:image|figure|picture)(?:\s*:[^\]]*)?\]|\((?:image|figure|picture|fig\.?)\s*\d*\)|data:image/|\[img\b[^\]]*\]|\.\. (?:image|figure)::[^\n]*(?:\n[ \t]+:\w+:[^\n]*)*"
+    rf"|(?:!|\[\[|\{{\{{) ?[^\s\]}}!\"']{{1,200}}{_FILE}(?=[\s\]}}|!])[\]}}|! ]*|(?m:^[ \t]*https?://\S+{_FILE}[ \t]*$)|:[ \t]*https?://\S+{_FILE}(?![\w,\"])",
+    re.IGNORECASE,
+)
+_LINK = re.compile(
+    rf"!?\[[^\]]*\]\([^)]*\)|<(?:img|image|a|object|embed|iframe)\b[^>]*>|{_EMBEDDED.pattern}|(?:https?://|www\.|data:image/)\S+",
     re.IGNORECASE,
 )
 _SENDS = re.compile(
@@ -44,10 +46,10 @@ _SHOWN = re.compile(
     re.IGNORECASE,
 )
 _POINTS = re.compile(
-    rf"\b{_PICTURE} (?:(?:above|below)\b(?! (?:the|an?|this|that|its|\w|\d+)\b)|shows?\b)|\b(?:above|below|following|attached|accompanying) {_PICTURE}\b",
+    rf"\b{_PICTURE}(?: (?:above|below)\b(?! (?:the|an?|this|that|its|\w|\d+)\b)|(?:\.? ?\d+)?(?: below| above)? shows?\b)|\b(?:above|below|following|attached|accompanying) {_PICTURE}\b",
     re.IGNORECASE,
 )
-_SIGHT = ("figure", "picture", "image", "diagram", "illustration", "![", "<img", "includegraphics", "://")
+_SIGHT = ("fig", "picture", "image", "diagram", "illustration", "drawing", "![", "[img", "<img", "<svg", "<object", "<embed", "<canvas", "includegraphics", "epsf", "://", ".png", ".jp", ".gif", ".svg", ".webp", ".bmp", ".eps")  # fmt: skip
 _DATA = (
     r"\b(?:given|represent\w*|consists? of) (?:an?|the|one|two) (?:(?!following|attached|accompanying|above|below)\w+ ){0,2}(image|picture)s?\b(?! (?:above|below))"
     r"|\ban? (image|picture) (?:is|as|of|consists|has|with)\b"
@@ -90,19 +92,16 @@ async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnIte
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
     """Drop a problem that needs a picture, or a partner to talk to that it does not bring, or that is too short, too long, too large or too little tested."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
-    if length < config.min_statement_chars:
-        return drop("too_short", f"statement of {length} characters")
-    if length > config.max_statement_chars:
-        return drop("too_long", f"statement of {length} characters")
+    if not config.min_statement_chars <= length <= config.max_statement_chars:
+        reason = "too_short" if length < config.min_statement_chars else "too_long"
+        return drop(reason, f"statement of {length} characters")
     if is_elsewhere(problem_text(entry.statement, entry.starter_code)):
         return drop("no_statement", "the source has no text for this problem, or only a link to it")
     if entry.tests < config.min_tests:
         return drop("few_tests", f"{entry.tests} tests, {config.min_tests} wanted")
-    size = sum(entry.sizes)
-    if size > config.max_row_mb * 1e6:
+    if (size := sum(entry.sizes)) > config.max_row_mb * 1e6:
         return drop("oversized", f"{size / 1e6:.1f} MB of tests")
-    found = needs_picture(entry.statement)
-    if found:
+    if found := needs_picture(entry.statement):
         return drop("image", found)
     interactive = _INTERACTIVE.search(entry.statement) if _mentions(entry.statement, _TALK) else None
     if interactive and entry.rule != INTERACTOR:

@@ -100,7 +100,7 @@ def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
         resume="allow",
         dir=str(log_dir),
         config=dict(config),
-        mode=os.environ.get("WANDB_MODE") or (None if _wandb_key() else "offline"),
+        mode=None if os.environ.get("WANDB_MODE") or _wandb_key() else "offline",
         settings=wandb.Settings(console="off", quiet=True),
     )
     run.define_metric("step")

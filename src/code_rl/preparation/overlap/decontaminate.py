@@ -1,4 +1,4 @@
-"""The evaluation sets to decontaminate against: statements, ids and function names of rows of any shape.
+"""Stage `decontaminate`: problems that overlap with evaluation sets, of which statements, ids and function names are read from rows of any shape.
 
 An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields first, and by the readers of
 known shapes where those name no text.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ _FUNCTION = re.compile(r"^\s*(?:async )?def (\w+)\s*\(", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Exam:
+class EvaluationProblem:
     """One problem of an evaluation set. `names` are its ids, slugs and titles as given, `functions` what it asks to define."""
 
     set_name: str
@@ -59,7 +59,7 @@ class Exam:
     functions: tuple[str, ...]
 
 
-def read_exams(name: str) -> Iterator[Exam]:
+def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
     """The problems of the set `name`: a file, a folder of files, or any `dataset=`.
 
     Raises DataError when a row has no statement, ConfigError when there is no such set.
@@ -88,7 +88,7 @@ def read_exams(name: str) -> Iterator[Exam]:
         )
 
 
-def exams_fingerprint(name: str) -> str:
+def evaluation_set_hash(name: str) -> str:
     """Changes whenever the rows of the set do."""
     files = _files(name)
     return open_source(name, "test").fingerprint() if files is None else " ".join(map(file_sha256, files))
@@ -105,7 +105,7 @@ def _files(name: str) -> list[Path] | None:
     return files
 
 
-def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> Exam | None:
+def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> EvaluationProblem | None:
     text = max((_text(row.get(field)) for field in STATEMENT_FIELDS), key=len)
     if len(text.strip()) < LEAST_CHARACTERS:
         item = read_row(row, Origin(file.stem, file.stem, number, f"{file.name}, row {number}"))
@@ -115,7 +115,7 @@ def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> Exa
     functions += _FUNCTION.findall(str(row.get("starter_code") or ""))
     functions += _FUNCTION.findall(text)
     plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
-    return Exam(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
+    return EvaluationProblem(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
 
 
 def _text(value: object) -> str:
@@ -126,12 +126,12 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _exam_of(set_name: str, item: Problem | Draft | Ambiguous) -> Exam:
+def _exam_of(set_name: str, item: Problem | Draft | Ambiguous) -> EvaluationProblem:
     problem = item if isinstance(item, Problem) else item.problem
     functions = (problem.fn_name,) if problem.fn_name else ()
     text = "\n".join(filter(None, (problem.statement, problem.starter_code)))
     named = [str(problem.meta[key]) for key in ID_FIELDS if isinstance(problem.meta.get(key), str | int)]
-    return Exam(set_name, problem.id, text, (problem.id, *named), functions)
+    return EvaluationProblem(set_name, problem.id, text, (problem.id, *named), functions)
 
 
 GRAM = 13
@@ -145,12 +145,14 @@ SKETCH = 16
 """The smallest 5-gram hashes of a text, by which its like are found: two texts just alike enough share about ten."""
 SHARED_SKETCH = 4
 MOST_ALIKE = 64
-FEW = 0.05
-"""So small a share of a text's tokens never weighs more than the rest, however rare: where a leak meets its frame, a line that every copy has otherwise."""
 WHOLE = 0.85
 """So large a share is an overlap with other numbers too."""
 EQUAL = 0.95
 """What parts of a series share less of are different problems: I is not II."""
+SHORT = 3
+LEAST_SCATTERED, MOST_SCATTERED = 64, 0.3
+"""A text of so many tokens is told with scattered edits where the tokens in no run of three of the other text lie, in the mean over all tokens, in gaps of so
+few: words edited here and there leave many gaps of one, another problem in the same frame leaves one of many."""
 MOST_EXAMS = 8
 """Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
@@ -176,25 +178,24 @@ class Pair:
 class Decontaminator:
     """Holds the evaluation sets. A token counts where a 13-gram around it is shared, and the less the more problems share that 13-gram."""
 
-    def __init__(self, exams: Iterable[Exam], entries: Sequence[Entry], containment: float) -> None:
+    def __init__(self, exams: Iterable[EvaluationProblem], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
         self._exams = list({exam.text: exam for exam in reversed(list(exams))}.values())
-        texts = [_told(exam.text) for exam in self._exams]
-        own = [_told(problem_text(entry.statement, entry.starter_code)) for entry in entries]
-        weigh = _rarity([*texts, *own])
-        self._texts = [weigh(text) for text in texts]
-        self._own = {entry.digest: weigh(text) for entry, text in zip(entries, own, strict=True)}
-        every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.grams for text in texts)])
-        owner = np.repeat(np.arange(len(texts)), [len(text.grams) for text in texts])
+        own = [_document(problem_text(entry.statement, entry.starter_code)) for entry in entries]
+        weighed = _weighed([*(_document(exam.text) for exam in self._exams), *own])
+        self._texts = weighed[: len(self._exams)]
+        self._own = {entry.digest: text for entry, text in zip(entries, weighed[len(self._exams) :], strict=True)}
+        every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.telling for text in self._texts)])
+        owner = np.repeat(np.arange(len(self._texts)), [len(text.telling) for text in self._texts])
         order = np.argsort(every, kind="stable")
         self._every, self._owner = every[order], owner[order]
         self._named: dict[str, list[int]] = defaultdict(list)
         short: dict[int, dict[int, int]] = defaultdict(dict)
-        for number, (exam, text) in enumerate(zip(self._exams, texts, strict=True)):
+        for number, (exam, text) in enumerate(zip(self._exams, self._texts, strict=True)):
             for name in _names(exam.names, exam.functions):
                 self._named[name].append(number)
             size = len(text.tokens)
-            if size and not len(text.grams):
+            if size and not len(text.telling):
                 short[size].setdefault(int(runs(text.tokens, size)[0]), number)
         self._short = {size: (np.array(sorted(known), np.uint64), known) for size, known in short.items()}
 
@@ -207,10 +208,7 @@ class Decontaminator:
                 for run in found[among(found, every)][:1].tolist():
                     why = "shared text" if size < len(own.tokens) else "equal text"
                     return self._pair(entry, known[run], why, 1.0)
-        shares = {number: self._share(own, number) for number in self._near(own)}
-        for number, share in shares.items():
-            if share < EQUAL and in_series(entry.called, self._exams[number].names):
-                shares[number] = 0.0  # another part of a series is another problem
+        shares = {number: self._share(own, number, entry.called) for number in self._near(own)}
         best = max(shares, key=lambda number: shares[number], default=None)
         if best is not None and shares[best] >= self._containment:
             return self._pair(entry, best, "shared text", shares[best])
@@ -222,20 +220,23 @@ class Decontaminator:
                     return self._pair(entry, number, name, share)
         return None
 
-    def _near(self, own: Told) -> list[int]:
+    def _near(self, own: Document) -> list[int]:
         """The evaluation problems that share the most, rare things first."""
         starts, ends = (np.searchsorted(self._every, own.grams, side=side) for side in ("left", "right"))
         found = np.flatnonzero(starts < ends)
         owners = [self._owner[start:end] for start, end in zip(starts[found], ends[found], strict=True)]
-        weights = np.repeat(own.weights[own.places[found]], ends[found] - starts[found])
+        weights = np.repeat(own.weights[found], ends[found] - starts[found])
         total_E = np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *owners]), weights, len(self._exams))
         return [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
 
-    def _share(self, own: Told, number: int) -> float:
+    def _share(self, own: Document, number: int, called: Sequence[str]) -> float:
         """The share of what tells in an evaluation problem that `own` has, or the other way round where nearly all of `own` is found there."""
         exam = self._texts[number]
         part = _covered(own, exam)
-        return max(_covered(exam, own), part if part >= WHOLE else 0.0)
+        share = max(_covered(exam, own), part if part >= WHOLE else 0.0)
+        if in_series(called, self._exams[number].names):  # another part of a series is another problem
+            return share if share >= EQUAL else 0.0
+        return max(share, _scattered(exam, own), _scattered(own, exam)) if share < self._containment else share
 
     def _pair(self, entry: Entry, number: int, why: str, containment: float) -> Pair:
         exam = self._exams[number]
@@ -246,11 +247,11 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
     """Problems that overlap with the named evaluation sets go."""
     sets = bench.config.evaluation_sets
     entries = [survivor.entry for survivor in survivors]
-    rest = content_key(sets, [exams_fingerprint(name) for name in sets], [entry.digest for entry in entries])
+    rest = content_key(sets, [evaluation_set_hash(name) for name in sets], [entry.digest for entry in entries])
     modules = ("overlap", "code_rl.problems.sources")
     with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
         if decisions.waiting:
-            exams = [exam for name in sets for exam in read_exams(name)]
+            exams = [exam for name in sets for exam in evaluation_problems(name)]
             found = Decontaminator(exams, entries, bench.config.containment)
             decisions.one_by_one(lambda one: _decide(found.find(one.entry)))
         return decisions.made
@@ -259,73 +260,81 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
 def _decide(pair: Pair | None) -> Decision:
     if pair is None:
         return KEEP
-    detail = f"{pair.exam} of {pair.set}: {pair.why}, {100 * pair.containment:.0f}% of what tells"
-    return drop("contaminated", detail, pair=asdict(pair))
+    share = f"{100 * pair.containment:.0f}% of what tells"
+    return drop("contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", pair=asdict(pair))
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A text's `tokens`, hashed; the `grams` of it that tell, in order, sorted, and with their numbers, and the `places` where they begin; what each token weighs."""
+class Document:
+    """A text's `tokens`, hashed, with one sign for all numbers; its 13-grams in order, with that sign (`grams`) and with the numbers (`exact`); those that tell, sorted; what each token weighs."""
 
     tokens: Hashes
     grams: Hashes
-    sorted: Hashes
     exact: Hashes
-    places: npt.NDArray[np.int64]
+    telling: Hashes
     weights: npt.NDArray[np.float64]
 
 
-def _told(text: str) -> Told:
+def _document(text: str) -> Document:
     tokens = pattern(text)
     exact = runs(token_hashes(tokens), GRAM)
     tokens = without_numbers(tokens)
     hashes = token_hashes(tokens)
-    every = runs(hashes, GRAM)
+    grams = runs(hashes, GRAM)
     named = np.cumsum([0, *(token not in (PLACEHOLDER, "#") for token in tokens)])
-    places = np.flatnonzero(named[GRAM:] - named[:-GRAM] >= LEAST_WORDS) if len(every) else np.empty(0, dtype=np.int64)
-    return Told(hashes, every[places], np.unique(every[places]), exact[places], places, np.zeros(len(tokens)))
+    telling = np.unique(grams[named[GRAM:] - named[:-GRAM] >= LEAST_WORDS]) if len(grams) else grams
+    return Document(hashes, grams, exact, telling, np.zeros(len(tokens)))
 
 
-def _rarity(texts: Sequence[Told]) -> Callable[[Told], Told]:
-    """Weighs the tokens of one of `texts`: against one over the squared number of the other problems that the commonest 13-gram around it is in.
+def _around(values: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """For each token the largest of the `values`, one for each run of `size` tokens in order, of the runs that hold it."""
+    largest: npt.NDArray[Any] = np.lib.stride_tricks.sliding_window_view(np.pad(values, size - 1), size).max(axis=1)
+    return largest
+
+
+def _weighed(texts: Sequence[Document]) -> list[Document]:
+    """Weighs each token: against one over the squared number of the other problems that the commonest 13-gram around it is in.
 
     Copies of a leak that are each edited elsewhere make all of it common alike, and a frame of many problems makes the frame common alone.
     """
     tellings: dict[int, list[Hashes]] = defaultdict(list)
     for problem, text in zip(distinct([text.tokens for text in texts]), texts, strict=True):
-        tellings[problem].append(text.sorted)
-    values, counts = np.unique(
-        np.concatenate([np.empty(0, np.uint64), *(np.unique(np.concatenate(one)) for one in tellings.values())]),
-        return_counts=True,
-    )
+        tellings[problem].append(text.telling)
+    every = [np.unique(np.concatenate(one)) for one in tellings.values()]
+    values, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *every]), return_counts=True)
 
-    def weigh(text: Told) -> Told:
-        commonest = np.zeros(len(text.tokens))
-        if len(text.grams):
-            count_T = np.zeros(len(text.tokens) - GRAM + 1)
-            count_T[text.places] = counts[np.searchsorted(values, text.grams)]
-            for step in range(GRAM):
-                around = commonest[step : step + len(count_T)]
-                np.maximum(around, count_T, out=around)
-        weights = np.where(commonest > 0, 1 / np.maximum(1, commonest - 1) ** 2, 0.0)
-        most = np.quantile(weights[commonest > 0], 1 - FEW, method="lower") if commonest.any() else 0.0
-        return replace(text, weights=np.minimum(weights, most))
+    def weigh(text: Document) -> Document:
+        if not len(text.telling):
+            return text
+        told = among(text.grams, text.telling)
+        count_T = np.zeros(len(text.grams))
+        count_T[told] = counts[np.searchsorted(values, text.grams[told])]
+        most_T = _around(count_T, GRAM)
+        return replace(text, weights=np.where(most_T > 0, 1 / np.maximum(1, most_T - 1) ** 2, 0.0))
 
-    return weigh
+    return list(map(weigh, texts))
 
 
-def _covered(one: Told, other: Told) -> float:
+def _covered(one: Document, other: Document) -> float:
     """The share of what tells in `one` that lies in 13-grams of `other`; with the very numbers, unless nearly all of it does."""
-    total = one.weights.sum()
-    share = 0.0
-    for found in (among(one.grams, other.sorted), among(one.exact, np.sort(other.exact))):
-        held = np.zeros(len(one.tokens), dtype=np.bool_)
-        for step in range(GRAM):
-            held[one.places[found] + step] = True
-        share = float(one.weights[held].sum() / total) if total else 0.0
+    found = among(one.grams, other.telling)
+    if not found.any():
+        return 0.0
+    for held in (found, found & among(one.exact, np.sort(other.exact))):
+        share = float(one.weights[_around(held, GRAM)].sum() / one.weights.sum())
         if share >= WHOLE:
             break
     return share
+
+
+def _scattered(one: Document, other: Document) -> float:
+    """The share of `one` that lies in short runs of `other`, where that is all of it but for scattered edits; else 0."""
+    size = len(one.tokens)
+    if size < LEAST_SCATTERED:
+        return 0.0
+    lacks = ~_around(among(runs(one.tokens, SHORT), np.unique(runs(other.tokens, SHORT))), SHORT)
+    gaps = np.diff(np.flatnonzero(np.diff(lacks.astype(np.int8), prepend=0, append=0)))[::2]
+    return float(1 - gaps.sum() / size) if (gaps**2).sum() <= MOST_SCATTERED * size else 0.0
 
 
 def _common_words(left: str, right: str) -> float:

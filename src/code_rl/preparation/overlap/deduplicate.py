@@ -72,7 +72,6 @@ class Sketch:
     text: str
     text_key: str
     numbers: Numbers
-    values: frozenset[str]
     shingles: Hashes
     signature: object
     tokens: int
@@ -99,12 +98,8 @@ class Deduplicator:
             other = self._kept[place]
             why = self._why_same(sketch, other)
             if why:
-                return drop(
-                    "duplicate",
-                    f"of {other.entry.id}: {why}",
-                    of=other.entry.id,
-                    similarity=round(jaccard(sketch.shingles, other.shingles), 3),
-                )
+                similarity = round(jaccard(sketch.shingles, other.shingles), 3)
+                return drop("duplicate", f"of {other.entry.id}: {why}", of=other.entry.id, similarity=similarity)
         self.keep(sketch)
         return KEEP
 
@@ -121,7 +116,7 @@ class Deduplicator:
         """Places of kept sketches to look at: those with equal text or tests first, then what the index finds, equal numbers first."""
         nearby = [*self._by_text.get(sketch.text_key, ()), *self._by_tests.get(sketch.tests_key, ())]
         found = self._index.query(sketch.signature) if sketch.signature is not None else []
-        nearby += sorted(found, key=lambda place: (self._kept[place].values != sketch.values, place))
+        nearby += sorted(found, key=lambda place: (self._kept[place].numbers[()] != sketch.numbers[()], place))
         return list(dict.fromkeys(nearby))[:MOST_CANDIDATES]
 
     def _why_same(self, new: Sketch, old: Sketch) -> str:
@@ -175,13 +170,12 @@ def make_sketch(entry: Entry) -> Sketch:
     """Measure one entry."""
     text = problem_text(entry.statement, entry.starter_code)
     tokens = canonical(text, variable_names(text, entry.starter_code, (*entry.arguments, entry.fn_name or "")))
-    found, shingles = numbers(text), grams(tokens, SHINGLE)
+    shingles = grams(tokens, SHINGLE)
     return Sketch(
         entry=entry,
         text=text,
         text_key=content_key(tokens),
-        numbers=found,
-        values=frozenset(found[()]),
+        numbers=numbers(text),
         shingles=shingles,
         signature=_signature(shingles) if len(shingles) else None,
         tokens=len(tokens),

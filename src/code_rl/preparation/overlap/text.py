@@ -40,11 +40,7 @@ _MARKUP = (
     ("&\u00a0", re.compile(r"&nbsp;|\u00a0"), " "),
     ("\\×·⋅", re.compile(r"\\(?:times|cdot)(?![a-z])|×|·|⋅"), "*"),
     ("\\…", re.compile(r"\\(?:ldots|dots|cdots)(?![a-z])|…"), "..."),
-    (
-        "\\",
-        re.compile(r"\\(?:left|right|text|mathrm|mathtt|mathbf|textbf|textit|texttt|operatorname|mathit)(?![a-z])"),
-        " ",
-    ),
+    ("\\", re.compile(r"\\(?:left|right|text(?:bf|it|tt)?|math(?:rm|tt|bf|it)|operatorname)(?![a-z])"), " "),
     ("\\", re.compile(r"\\[,;:! ]"), ""),
     ("{}$`*", re.compile(r"[{}$`]|\*\*(?=\D)"), " "),
 )
@@ -69,13 +65,16 @@ _EXAMPLES = re.compile(
     r"|-{3,}\s*examples?\s*-{3,}|\bexample\s*1\s*:|(?:^|\n)\s*>>>",
     re.MULTILINE | re.IGNORECASE,
 )
+_UNIT = r"(?:milli-?seconds?|seconds?|secs?|ms|s|megabytes?|kilobytes?|gigabytes?|[kmg]i?b|bytes?)"
+_NO_LETTER = r"(?:[^\w\n]|[\d_])*"
 _ARCHIVE = re.compile(
-    r"(?:(?:time|memory)[ -]limits?(?: per test(?: case)?)?|(?<![a-z])[tm]l\b)\W{0,4}"
-    r"\d+(?:\.\d+)?\s*(?:milliseconds?|seconds?|secs?|ms|s|megabytes?|mi?b|kilobytes?|ki?b)(?=\b|memory)"
+    rf"^(?:[^\w\n]*limits?[^\w\n]*\n)?(?=[^\n]*\d)(?=[^\n]*(?:limit|memory|time|second|sec|ms|[kmg]i?b)){_NO_LETTER}"
+    rf"(?:(?:(?:time|memory|source|stack)?limits?|time|memory|source|stack|cpu|execution|run-?time|running|usage|maximum|max|per|test|case|is|of|and|java|others|extended|to|for|python|tl|ml|[kmg]|{_UNIT})(?![^\W\d_]){_NO_LETTER})+$"
+    rf"|(?:(?:time|memory)[ -]limits?(?: per test(?: case)?)?|(?<![a-z])[tm]l\b)\W{{0,4}}\d+(?:\.\d+)?\s*{_UNIT}(?=\b|memory)"
     r"|^[^\w\n]*(?:round|task|problem|exercise|question|challenge|copy|version) *(?:no\.?|number|#|:)? *\d+[^\w\n]*$",
     re.MULTILINE,
 )
-"""Limits of time and memory, and running numbers on a line of their own, are the archive's, not the task's."""
+"""Limits of time and memory that follow their name or have a line of their own, and running numbers on such a line, are the archive's, not the task's."""
 MAX_EXPONENT = 30
 ARTICLES = frozenset({"an", "the", "please", "will"})
 """Words that two tellings of one problem may differ in (`a` counts as a name)."""
@@ -206,10 +205,8 @@ def numbers(statement: str) -> Numbers:
         for place, token in enumerate(tokens):
             if kinds[place] == "#":
                 found[()][token] += 1
-                for context in (
-                    ("before", *kinds[max(0, place - 2) : place]),
-                    (*kinds[place + 1 : place + 3], "behind"),
-                ):
+                before, behind = kinds[max(0, place - 2) : place], kinds[place + 1 : place + 3]
+                for context in (("before", *before), (*behind, "behind")):
                     if len(context) == 3 and context.count("#") < 2:
                         found.setdefault(context, Counter())[token] += 1
     return found
