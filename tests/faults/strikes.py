@@ -195,7 +195,12 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
     armed = Armed(fault, stage, more)
-    record, evaluate, log_step, run = Journal.record, evaluation.evaluate, Recorder.log_step, EmbeddedSandbox.run
+    record, evaluate, log_step, attempt = (
+        Journal.record,
+        evaluation.evaluate,
+        Recorder.log_step,
+        EmbeddedSandbox._attempt,
+    )
 
     def recorded(self: Any, event: str, **facts: Any) -> None:
         if event == "sample":
@@ -213,20 +218,20 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         armed.at("logging")
         log_step(self, *args, **kwargs)
 
-    async def executed(self: Any, job: Any) -> AsyncIterator[Any]:
+    async def attempted(self: Any, job: Any, alone: bool) -> AsyncIterator[Any]:
         from code_rl.errors import SandboxError
 
         if not _evaluating.get():
             armed.at("scoring")
         if "sandbox" in armed.down:
             raise SandboxError("nobody answers")
-        async for execution in run(self, job):
+        async for execution in attempt(self, job, alone):
             yield execution
 
     Journal.record = recorded  # type: ignore[method-assign]
     evaluation.evaluate = evaluated
     Recorder.log_step = logged  # type: ignore[method-assign]
-    EmbeddedSandbox.run = executed  # type: ignore[method-assign]
+    EmbeddedSandbox._attempt = attempted  # type: ignore[method-assign]
     _around(armed, EmbeddedSamplingClient, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
     _around(armed, EmbeddedTrainingClient, "forward_backward", lambda: "training")
     _around(armed, EmbeddedTrainingClient, "optim_step", lambda: "training")
@@ -251,5 +256,5 @@ def _never() -> Any:
     from code_rl.backends.places import BackendKind, Place
     from code_rl.backends.remote import Link, RemoteFuture
 
-    httpx.get = lambda *_, **__: None
+    httpx.get = lambda *_, **__: httpx.Response(200)
     return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.2, 0.5), lambda value: value)

@@ -331,6 +331,16 @@ def test_completions_and_verdicts_of_the_same_request_come_back(tmp_path):
     assert (again.policy_step, again.sample_s) == (2, 0.25)
 
 
+def test_a_program_that_the_sandbox_failed_on_is_judged_again_by_the_resumed_run(tmp_path):
+    log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
+    log.open(REQUEST)
+    log.keep_answers((0, 0), (), [drawn(7)], 0.25, 2)
+    log.keep_verdict((False, "pass"), Verdict(VerdictKind.SANDBOX_ERROR, 0, 1, "lcb"))
+    again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
+    again.open(REQUEST)
+    assert (again.answers, again.verdicts) == ({(0, 0): drawn(7)}, {})
+
+
 def test_a_later_turn_comes_back_for_the_prompt_that_it_answered_and_no_other(tmp_path):
     log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
     log.open(REQUEST)

@@ -178,10 +178,11 @@ class GroupLog:
         self._append({"kind": "drawn", **self._where, **self._request, **facts, **later})
 
     def keep_verdict(self, program: Program, verdict: Verdict) -> None:
-        """Keep the verdict of a program; the same program in other answers needs none of its own."""
+        """Keep the verdict of a program; the same program in other answers needs none of its own. What says nothing of it is asked again by a resumed run."""
         self.verdicts[program] = verdict
         public, code = program
-        self._append({"kind": "judged", **self._where, "public": public, "code": code, "verdict": asdict(verdict)})
+        if not verdict.undecided:
+            self._append({"kind": "judged", **self._where, "public": public, "code": code, "verdict": asdict(verdict)})
 
     def _append(self, record: Mapping[str, Any]) -> None:
         if self._path is not None:
