@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
@@ -30,7 +31,6 @@ from code_rl.preparation.verification.trials import (
     trivial_pass,
 )
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
 
 UNSTEADY_REPEATS = 10
@@ -46,7 +46,7 @@ _NOT_IMPORTED = re.compile(
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
-    modules = ("verification", "code_rl.reward")
+    modules = ("verification", "code_rl.judging")
 
     def about(survivor: Survivor) -> Sequence[object]:
         return survivor.entry.digest, survivor.entry.stated_checker

@@ -1,0 +1,4 @@
+"""Judges programs: `judge` runs one on a problem's tests and gives a `verdict`; `compare`, `checker`, `interaction` decide outputs.
+
+Verdicts become numbers in `code_rl.rewards`. Others import `judge`, `verdict`, `extract` (the program in an answer) and `submission`; `env` is the course's CodeEnv.
+"""
