@@ -251,9 +251,7 @@ class Evaluation:
         """A problem is in memory only while it is worked on; there are workers enough that judging does not hold up the asking."""
         for item in work:
             problem = self._questions.problem(item.entry)
-            grader = None
-            if self._executor is not None:
-                grader = RuleGrader(problem, self._executor, self._plan, self._places)
+            grader = None if self._executor is None else RuleGrader(problem, self._executor, self._plan, self._places)
             samples = item.waiting or await self._ask(item, problem, grader)
             await together(self._judge(item.entry, sample, grader) for sample in samples)
             if self._folder is not None and item.numbers:
@@ -269,8 +267,8 @@ class Evaluation:
             samples = await self._asked.ask(question, work.numbers)
         except AskError as error:
             reason = str(error)
-        for number in set(work.numbers) - {sample.sample for sample in samples}:
-            self._found.missing[entry.problem_id, work.mode, number] = reason
+        missing = set(work.numbers) - {sample.sample for sample in samples}
+        self._found.missing |= {(entry.problem_id, work.mode, number): reason for number in missing}
         if self._folder is not None:
             for sample in samples:
                 self._folder.samples.append(sample.to_json())
