@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from code_rl.concurrency import together
 from code_rl.errors import SandboxError
-from code_rl.runs.files import whole_lines, write_lines_atomically
+from code_rl.runs.files import JsonLines, truncate, whole_lines, write_lines_atomically
 
 if TYPE_CHECKING:
     from code_rl.preparation.bench import Survivor
@@ -70,10 +70,8 @@ class Ledger:
         self._records: dict[str, Decision] = {}
         for other in others:
             self._take(other)
-        end = self._take(path)
-        if path.exists():
-            os.truncate(path, end)
-        self._stream: IO[bytes] = path.open("ab")
+        truncate(path, self._take(path))
+        self._lines = JsonLines(path)
 
     def get(self, key: str) -> Decision | None:
         """The decision stored under `key`."""
@@ -82,17 +80,17 @@ class Ledger:
     def put(self, key: str, decision: Decision) -> None:
         """Store a decision; it survives a kill of this process once this returns."""
         self._records[key] = decision
-        self._stream.write(_line(key, decision).encode())
-        self._stream.flush()
+        self._lines.append(_row(key, decision))
 
     def close(self, wanted: Iterable[str]) -> None:
         """Keep only the records under the keys `wanted`, in that order, on disk, and close."""
-        self._stream.close()
-        write_lines_atomically(self._path, (_line(key, self._records[key]) for key in wanted if key in self._records))
+        self.abandon()
+        rows = (_row(key, self._records[key]) for key in wanted if key in self._records)
+        write_lines_atomically(self._path, (json.dumps(row) + "\n" for row in rows))
 
     def abandon(self) -> None:
         """Close without rewriting: what was stored stays."""
-        self._stream.close()
+        self._lines.close()
 
     def _take(self, path: Path) -> int:
         """Read the records of a file; returns how far it is whole."""
@@ -105,10 +103,9 @@ class Ledger:
         return whole
 
 
-def _line(key: str, decision: Decision) -> str:
+def _row(key: str, decision: Decision) -> dict[str, Any]:
     optional = {name: value for name in ("reason", "detail", "card", "notes") if (value := getattr(decision, name))}
-    row = {"key": key, "keep": decision.keep, **optional}
-    return json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"
+    return {"key": key, "keep": decision.keep, **optional}
 
 
 class Decisions:
@@ -153,9 +150,7 @@ class Decisions:
                     if decision is not None:
                         self._take(index, decision)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(places, len(waiting))):
-                group.create_task(work())
+        await together(work() for _ in range(min(places, len(waiting))))
         return self.made
 
     def _take(self, index: int, decision: Decision) -> None:
