@@ -75,6 +75,9 @@ class Entry:
         return (self.id, *self.names.values())
 
 
+_OF_PROBLEM = ("id", "statement", "starter_code", "fn_name", "source", "date", "time_limit_s")
+
+
 def make_entry(
     problem: Problem, place: int, *, stated_checker: bool = False, derived_s: float | None = None
 ) -> tuple[Entry, bytes]:
@@ -83,17 +86,11 @@ def make_entry(
     line = f"{head},{tail}".encode("ascii")
     measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
     entry = Entry(
-        id=problem.id,
+        **{name: getattr(problem, name) for name in _OF_PROBLEM},
         digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
         place=place,
         length=len(line),
         head=len(head),
-        statement=problem.statement,
-        starter_code=problem.starter_code,
-        fn_name=problem.fn_name,
-        source=problem.source,
-        date=problem.date,
-        time_limit_s=problem.time_limit_s,
         rule=problem.compare.rule if problem.interactor is None else INTERACTOR,
         solutions=len(problem.solutions),
         sizes=tuple(size for size, _ in measured),
@@ -125,13 +122,8 @@ def _short_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """What the store keeps of an entry, as JSON data."""
-    return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
-
-
 def entry_from_json(row: Mapping[str, Any]) -> Entry:
-    """Inverse of `entry_to_json`."""
+    """An entry of what the store keeps: its fields, as JSON data."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
     return Entry(**values)
@@ -204,15 +196,12 @@ class Bench:
 
     def check_shards(self, report: Mapping[str, Any]) -> None:
         """With `merge`, raise ConfigError for a shard that is missing, unfinished, or of other data, settings or code than `report` names."""
+        facts = json.loads(json.dumps({"finished": True, **{name: report[name] for name in ("code", "provenance")}}))
+        settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
         for shard, folder in self._shards().items():
-            try:
+            theirs: dict[str, Any] = {}
+            with contextlib.suppress(OSError, ValueError):
                 theirs = json.loads((folder / REPORT).read_bytes())
-            except (OSError, ValueError):
-                theirs = {}
-            facts = json.loads(
-                json.dumps({"finished": True, **{name: report[name] for name in ("code", "provenance")}})
-            )
-            settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
             wanted = {**facts, **settings, "shard": str(shard)}
             theirs |= theirs.get("settings", {})
             wrong = [
@@ -292,22 +281,13 @@ class Bench:
         return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
 
 
+_STRENGTH = ("strengthen", "mutants", "min_strength", "seed")
 STAGE_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "filter": ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb"),
     "deduplicate": ("similarity",),
     "decontaminate": ("containment",),
-    "verify": (
-        "max_references",
-        "repeats",
-        "patient_limit_s",
-        "mutants",
-        "min_strength",
-        "unverified",
-        "checkers",
-        "strengthen",
-        "seed",
-    ),
-    "strengthen": ("strengthen", "new_inputs", "new_tests", "mutants", "min_strength", "seed"),
+    "verify": (*_STRENGTH, "max_references", "repeats", "patient_limit_s", "unverified", "checkers"),
+    "strengthen": (*_STRENGTH, "new_inputs", "new_tests"),
     "cap": ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests"),
     "difficulty": ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"),
 }

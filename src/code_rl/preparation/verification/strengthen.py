@@ -24,7 +24,7 @@ from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verification.independence import independent
 from code_rl.preparation.verification.inputs import conditioned, mutated, mutated_texts
-from code_rl.preparation.verification.trials import accepts, elsewhere
+from code_rl.preparation.verification.trials import accepts, answer_to, elsewhere
 from code_rl.preparation.verification.verify import mutants_of, wrong_solutions
 from code_rl.problems.native import test_to_json
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
@@ -199,8 +199,8 @@ def _given(test: TestCase) -> Any:
 
 def answered(problem: Problem, test: TestCase, execution: Execution) -> TestCase | None:
     """`test` with what a program answered as expected, or None where that is no answer to be held to."""
-    raw = execution.stdout if isinstance(test, StdinTest) else execution.value
-    if execution.status is not Status.OK or raw is None or len(raw) > MAX_ANSWER_BYTES or _slow(problem, execution):
+    raw = answer_to(test, execution)
+    if raw is None or len(raw) > MAX_ANSWER_BYTES or _slow(problem, execution):
         return None
     try:
         if isinstance(test, StdinTest):
@@ -217,10 +217,9 @@ async def failed(
     """The tests that a program fails; with `slow` also those that it nearly has no time for. Raises SandboxError."""
     answers = await _answers(problem, tests, code, executor)
     wrong = set(range(len(answers), len(tests)))
-    for index, execution in enumerate(answers):
-        raw = execution.stdout if isinstance(tests[index], StdinTest) else execution.value
-        right = execution.status is Status.OK and raw is not None and accepts(tests[index], raw, problem.compare)
-        if not right or (slow and _slow(problem, execution)):
+    for index, (test, execution) in enumerate(zip(tests, answers, strict=False)):
+        raw = answer_to(test, execution)
+        if raw is None or not accepts(test, raw, problem.compare) or (slow and _slow(problem, execution)):
             wrong.add(index)
     return wrong
 

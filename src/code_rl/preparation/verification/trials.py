@@ -20,7 +20,7 @@ from code_rl.reward.compare import compare_printed, compare_returned
 from code_rl.reward.judge import judge
 from code_rl.reward.submission import in_one_process
 from code_rl.reward.verdict import Verdict
-from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
+from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status, closing
 
 _UNSTEADY = re.compile(
     r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|monotonic|threading|multiprocessing"
@@ -156,6 +156,13 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
     return None
 
 
+def answer_to(test: TestCase, execution: Execution) -> bytes | None:
+    """What a program printed or (encoded) returned; None where it did not end well."""
+    if execution.status is not Status.OK:
+        return None
+    return execution.stdout if isinstance(test, StdinTest) else execution.value
+
+
 def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
     """True when the judge would call `answer` (printed bytes, or an encoded value) right for `test`."""
     if isinstance(test, StdinTest):
@@ -201,17 +208,15 @@ def mutants(source: str, count: int, seed: str) -> list[str]:
     """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises SyntaxError for what does not parse."""
     tree = syntax.parse(source)
     original = ast.unparse(tree)
-    found: dict[str, None] = {}
+    found = {original: None}
     changes = list(_changes(tree))
     for change in random.Random(seed).sample(changes, len(changes)):
-        if len(found) == count:
+        if len(found) > count:
             break
         undo = change()
-        text = ast.unparse(tree)
+        found[ast.unparse(tree)] = None
         undo()
-        if text != original:
-            found[text] = None
-    return list(found)
+    return list(found)[1:]
 
 
 def _changes(tree: ast.Module) -> Iterator[Change]:
@@ -219,13 +224,11 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
         yield from _own_changes(parent)
         for name, value in ast.iter_fields(parent):
             if isinstance(value, ast.expr):
-                for new in _replacements(value, parent):
-                    yield _setter(parent, name, new)
+                yield from (_setter(parent, name, new) for new in _replacements(value, parent))
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr):
-                        for new in _replacements(item, parent):
-                            yield _setter(value, index, new)
+                        yield from (_setter(value, index, new) for new in _replacements(item, parent))
                     elif isinstance(item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue) or (
                         isinstance(item, ast.Expr) and not isinstance(item.value, ast.Constant)  # a docstring stays
                     ):
