@@ -191,13 +191,8 @@ def open_dataset(setting: str, role: Role = "train") -> Dataset:
     return Dataset(setting, tuple(source for part in _parts(setting) for source in _sources(part, role)))
 
 
-def test_splits(setting: str) -> dict[str, Dataset]:
-    """The held-out splits that `test_dataset=setting` means, by name: those of a mixture, or each one given."""
-    return {name: open_dataset(part, "test") for name, part in test_split_settings(setting).items()}
-
-
 def test_split_settings(setting: str) -> dict[str, str]:
-    """The same, not yet opened: what names each split."""
+    """What names each of the held-out splits that `test_dataset=setting` means, by name: those of a mixture, or each one given."""
     parts = _parts(setting)
     if len(parts) == 1:
         name, revision, split = _split_name(parts[0])

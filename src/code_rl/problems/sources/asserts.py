@@ -15,7 +15,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from code_rl.problems import syntax
@@ -142,16 +142,10 @@ def view_setup(fn_name: str, view: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CallAssert:
-    """One assert. `view` names the entry of `VIEWS` applied to the result (None: the result itself), `raises` the exception that is due."""
+class CallAssert(CallTest):
+    """One assert as a test. `view` names the entry of `VIEWS` applied to the result (None: the result itself)."""
 
-    args: tuple[Any, ...]
-    expected: Any
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
     view: str | None = None
-    abs_tol: float = 0.0
-    rel_tol: float = 0.0
-    raises: str | None = None
 
 
 class AssertReader:
@@ -236,7 +230,7 @@ class AssertReader:
         for arg in call.args:
             args += self._constant(arg.value) if isinstance(arg, ast.Starred) else [self._constant(arg)]
         kwargs = {str(word.arg): self._constant(word.value) for word in call.keywords}
-        return CallAssert(tuple(args), expected, kwargs, view, abs_tol, rel_tol)
+        return CallAssert(tuple(args), expected, kwargs, view=view, abs_tol=abs_tol, rel_tol=rel_tol)
 
     def _constant(self, node: ast.expr) -> Any:
         return fold(node, self._builders)
