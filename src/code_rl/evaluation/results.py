@@ -99,8 +99,7 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
     """Pass@1 under the problems' own rule and as LiveCodeBench decides, and the samples on which they differ; None without the second."""
     if not found.official:
         return None
-    own: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
-    official: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
+    own, official = ({entry.problem_id: list[Outcome]() for entry in entries} for _ in range(2))
     differ = []
     for (problem_id, _, number), kind in sorted(each for each in found.official.items() if each[0][1] == mode):
         outcome = found.outcomes[problem_id, mode, number]

@@ -205,20 +205,8 @@ def _key(row: Mapping[str, Any]) -> Key:
 
 def verdict_row(sample: Sample, own: Verdict, official: Verdict | None, format_ok: bool) -> Row:
     """One line of `verdicts.jsonl`."""
-    failure = own.failure
-    row: Row = {
-        "problem_id": sample.problem_id,
-        "mode": sample.mode,
-        "sample": sample.sample,
-        "verdict": own.kind.value,
-        "passed": own.passed,
-        "total": own.total,
-        "failure": failure and {"test": failure.test, "public": failure.public, "message": failure.message},
-        "format_ok": format_ok,
-        "cpu_s": round(own.cpu_s, 6),
-        "wall_s": round(own.wall_s, 6),
-        "rule": own.rule,
-    }
+    named = {"problem_id": sample.problem_id, "mode": sample.mode, "sample": sample.sample}
+    row: Row = {**named, **own.to_json(), "format_ok": format_ok}
     if official is not None:
         row[OFFICIAL] = official.kind.value
         if official.rule == APART:

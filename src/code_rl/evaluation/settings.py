@@ -204,11 +204,9 @@ SAMPLING = ("temperature", "top_p", "top_k", "prompt", "system_prompt", "max_tok
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
     """Every setting that was given takes effect, or is refused by name."""
     if config.compare is not None:
-        for name in given:
-            if name not in ("compare", "out"):
-                raise ConfigError(
-                    f"{name}= has no effect with compare=, which reads finished evaluations; leave it out"
-                )
+        if others := [name for name in given if name not in ("compare", "out")]:
+            why = "has no effect with compare=, which reads finished evaluations; leave it out"
+            raise ConfigError(f"{others[0]}= {why}")
         return
     if config.benchmark is None:
         raise ConfigError("benchmark= is missing; --help lists them")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +211,8 @@ class Bench:
                 if theirs.get(name) != value
             ]
             if wrong:
-                raise ConfigError(
-                    f"merge=true: shard {shard} ({folder}) cannot be used: {'; '.join(wrong)}; run shard={shard} again"
-                )
+                why = f"cannot be used: {'; '.join(wrong)}; run shard={shard} again"
+                raise ConfigError(f"merge=true: shard {shard} ({folder}) {why}")
 
     def _shards(self) -> Mapping[Shard, Path]:
         return shard_paths(self._whole / "shard") if self.config.merge else {}
@@ -246,10 +244,8 @@ class Bench:
 
         A decision depends on the stage's settings, on what the code of `modules` (ours; those of this room without its name) says, and on `about` the survivor.
         """
-        digest = sources_digest(
-            *(name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
-        )
-        shared = [stage, digest, *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
+        names = (name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
+        shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
         keys = [content_key(shared, *about(survivor)) for survivor in survivors]
         others = [self._whole] if self.shard is not None else self._shards().values()
         ledger = Ledger(self.work / f"{stage}.jsonl", [folder / f"{stage}.jsonl" for folder in others])
@@ -267,7 +263,7 @@ class Bench:
         tests, kept = (*problem.tests, *added), survivor.notes.get("tests")
         tests = tests if kept is None else tuple(tests[index] for index in kept)
         limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
-        return dataclasses.replace(problem, tests=tests, time_limit_s=limit, meta=meta)
+        return replace(problem, tests=tests, time_limit_s=limit, meta=meta)
 
     def line(self, survivor: Survivor) -> bytes:
         """`load` as a line of a native file. Where the tests stay as they are, they are copied and never parsed: they are most of the bytes."""

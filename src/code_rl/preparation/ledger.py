@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,9 +113,7 @@ class Decisions:
 
     def __init__(self, survivors: Sequence[Survivor], keys: list[str], ledger: Ledger, on_item: OnItem) -> None:
         self._survivors, self._keys, self._ledger, self._on_item = survivors, keys, ledger, on_item
-        self._budget = ByteBudget()
-        known = {index: ledger.get(key) for index, key in enumerate(keys)}
-        self._made = {index: decision for index, decision in known.items() if decision is not None}
+        self._made = {index: decision for index, key in enumerate(keys) if (decision := ledger.get(key))}
         for _ in self._made:
             on_item()
 
@@ -137,18 +135,27 @@ class Decisions:
 
     async def at_once(self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int) -> list[Decision]:
         """Decide on all that wait, `places` at once; what is made so far. None: later."""
-        waiting = self.waiting
+        waiting, held, changed = self.waiting, 0, asyncio.Condition()
         queue = iter(waiting)
 
         async def work() -> None:
+            nonlocal held
             for index in queue:
-                async with self._budget.take(self._survivors[index].entry.length):
-                    try:
-                        decision = await decide(self._survivors[index])
-                    except SandboxError as error:
-                        decision = drop(SANDBOX_ERROR, str(error))
-                    if decision is not None:
-                        self._take(index, decision)
+                survivor = self._survivors[index]
+                size = min(survivor.entry.length, BYTES_IN_FLIGHT)  # one that is larger goes alone
+                async with changed:
+                    while held + size > BYTES_IN_FLIGHT:
+                        await changed.wait()
+                    held += size
+                try:
+                    decision = await decide(survivor)
+                except SandboxError as error:
+                    decision = drop(SANDBOX_ERROR, str(error))
+                if decision is not None:
+                    self._take(index, decision)
+                async with changed:
+                    held -= size
+                    changed.notify_all()
 
         await together(work() for _ in range(min(places, len(waiting))))
         return self.made
@@ -158,25 +165,3 @@ class Decisions:
             self._ledger.put(self._keys[index], decision)
         self._made[index] = decision
         self._on_item()
-
-
-class ByteBudget:
-    """Lets work begin while there are at most `BYTES_IN_FLIGHT`; one piece larger than that goes alone."""
-
-    def __init__(self) -> None:
-        self._used = 0
-        self._changed = asyncio.Condition()
-
-    @contextlib.asynccontextmanager
-    async def take(self, size: int) -> AsyncIterator[None]:
-        """Hold `size` bytes while the block runs."""
-        size = min(size, BYTES_IN_FLIGHT)
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._used + size <= BYTES_IN_FLIGHT)
-            self._used += size
-        try:
-            yield
-        finally:
-            self._used -= size
-            async with self._changed:
-                self._changed.notify_all()

@@ -6,14 +6,13 @@ What a policy may see (`ProblemView`) is a type of its own.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import difflib
 import functools
 import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from code_rl.errors import DataError
@@ -282,7 +281,7 @@ def rule_for(compare: Compare, test: TestCase) -> Compare:
     """The rule for one test: a test's own tolerances come before the problem's, and make `float` of `lcb`."""
     if test.abs_tol is None and test.rel_tol is None:
         return compare
-    return dataclasses.replace(
+    return replace(
         compare,
         rule="float" if compare.rule == "lcb" else compare.rule,
         abs_tol=compare.abs_tol if test.abs_tol is None else test.abs_tol,

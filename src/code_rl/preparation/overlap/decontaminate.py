@@ -80,12 +80,9 @@ def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
             else:
                 yield exam
     if unread or not count:
-        fields = (
-            f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads; repair or remove them"
-        )
-        raise DataError(
-            f"decontaminate={name}: {len(unread)} of {count} rows have no statement ({', '.join(unread[:3])}); {fields}"
-        )
+        lack = f"{len(unread)} of {count} rows have no statement ({', '.join(unread[:3])})"
+        looked = f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads"
+        raise DataError(f"decontaminate={name}: {lack}; {looked}; repair or remove them")
 
 
 def evaluation_set_hash(name: str) -> str:

@@ -4,13 +4,12 @@ a seeded mutator: wrong (mostly) versions of a right program, one small change e
 from __future__ import annotations
 
 import ast
-import dataclasses
 import operator
 import random
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.problems import syntax
@@ -61,7 +60,7 @@ class Listener(OnDemand):
 async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None) -> Trial:
     """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's own limit: it may be higher."""
     if cpu_limit_s is not None:
-        problem = dataclasses.replace(problem, time_limit_s=cpu_limit_s)
+        problem = replace(problem, time_limit_s=cpu_limit_s)
     if problem.interactor is not None:
         verdict = await judge(problem, code, executor)
         return Trial(verdict, (verdict.cpu_s,))
@@ -127,7 +126,7 @@ def elsewhere(problem: Problem, code: str, number: int = 1) -> Problem:
     moved = f"{before}\n{_ELSEWHERE}\n_elsewhere({number})\ndel _elsewhere\n"
     if "time" in code:
         moved += f"{_LATER}\n_later({number * _AWAY_S})\ndel _later\n"
-    return dataclasses.replace(problem, meta={**problem.meta, "preamble": moved})
+    return replace(problem, meta={**problem.meta, "preamble": moved})
 
 
 def is_unsteady(code: str) -> bool:

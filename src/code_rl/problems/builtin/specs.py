@@ -139,16 +139,9 @@ def _draw_numbers(rng: random.Random, split: str) -> Spec:
     if reduction.name == "cnt" and not map_first:
         mapping = primitives.MAPS["id"]
     small = source == "digits" and not map_first
-    return Spec(
-        source,
-        filt.name,
-        _draw_constant(rng, filt, split, below=9 if small else None),
-        mapping.name,
-        _draw_constant(rng, mapping, split),
-        reduction.name,
-        None,
-        map_first,
-    )
+    filter_const = _draw_constant(rng, filt, split, below=9 if small else None)
+    map_const = _draw_constant(rng, mapping, split)
+    return Spec(source, filt.name, filter_const, mapping.name, map_const, reduction.name, None, map_first)
 
 
 def _draw_word(rng: random.Random, split: str) -> Spec:

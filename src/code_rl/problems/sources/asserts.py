@@ -11,11 +11,10 @@ numbers, `float("inf")`, `set()`, `tuple([...])`, `math.inf`, and the node build
 from __future__ import annotations
 
 import ast
-import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.problems import syntax
@@ -174,7 +173,7 @@ class AssertReader:
 
     def raising(self, call: ast.expr, kind: str) -> CallAssert:
         """A call that must raise an exception of class `kind`."""
-        return dataclasses.replace(self._call(call, None), raises=kind)
+        return replace(self._call(call, None), raises=kind)
 
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
         """The positional arguments of the one call of the entry point in `statement`, whatever is asserted of it."""
@@ -314,7 +313,7 @@ def asserted(
     if view is not None:
         meta = {**meta, "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view)}
     abs_tol, rel_tol = (max(getattr(found, name) for found in asserts) for name in ("abs_tol", "rel_tol"))
-    return dataclasses.replace(problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta)
+    return replace(problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta)
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
@@ -344,7 +343,7 @@ def tabled(
         return Draft(problem, tuple(inputs), problem.solutions[0], atol, public)
     pairs = enumerate(zip(inputs, results, strict=True))
     tests = tuple(CallTest(args, value, public=index < public) for index, (args, value) in pairs)
-    return dataclasses.replace(problem, tests=tests, compare=expected_rule(results, atol))
+    return replace(problem, tests=tests, compare=expected_rule(results, atol))
 
 
 def holds_float(value: Any) -> bool:

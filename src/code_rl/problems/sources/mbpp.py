@@ -155,10 +155,7 @@ def _are_numbers(shown: Iterable[Any]) -> bool:
 
 
 def cast_calls(
-    literal: Sequence[Sequence[Any]],
-    base: Sequence[Sequence[Any]],
-    extra: Sequence[Sequence[Any]],
-    unseen: type = list,
+    literal: Sequence[Sequence[Any]], base: Sequence[Sequence[Any]], extra: Sequence[Sequence[Any]], unseen: type = list
 ) -> list[tuple[Any, ...]]:
     """The calls of `base` and `extra` (JSON) with typed arguments; `literal` holds the base calls as the row's asserts write them.
 
