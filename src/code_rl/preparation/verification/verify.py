@@ -76,9 +76,9 @@ class Verifier:
         if (trivial := trivial_pass(problem)) is not None:
             if entry.derived_s is not None:
                 # Values that a reference gave may be alike only because one process gave them, on one day.
-                moved = await self._again(problem, problem.solutions[0], entry.derived_s)
-                if _differs(moved):
-                    return _flaky(moved.verdict)
+                again = await self._again(problem, problem.solutions[0], entry.derived_s)
+                if _differs(again):
+                    return _flaky(again.verdict)
             return drop(*trivial)
         if not problem.solutions:
             if self.config.unverified == "drop":
