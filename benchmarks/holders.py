@@ -25,8 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import VerdictKind
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import VerdictKind
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, Limits, Status, StdinInput
 from tests.walls.between import BETWEEN

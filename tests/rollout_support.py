@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.objective import Objective
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rewards import Reward
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 

@@ -10,11 +10,11 @@ import pytest
 from code_rl.backends.preflight import load_tokenizer
 from code_rl.cli import VERBS, Verb, main
 from code_rl.commands.train import train_command
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources import shapes
 from code_rl.problems.sources.records import Skipped
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.runs import inflight
 from tests import newcomer
 from tests.kinds import each_is

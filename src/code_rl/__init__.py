@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from code_rl.algorithm.losses import Loss
     from code_rl.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.errors import CodeRLError, ConfigError, DataError
+    from code_rl.judging.extract import extract_code
+    from code_rl.judging.verdict import Verdict
     from code_rl.library import (
         TrainingResult,
         evaluate,
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
         train_async,
     )
     from code_rl.problems.problem import CallTest, Compare, Problem, ProblemView, SequenceTest, StdinTest
-    from code_rl.reward.extract import extract_code
-    from code_rl.reward.verdict import Verdict
     from code_rl.rollouts.sample import Policy, Sampling
     from code_rl.rollouts.trajectory import Trajectory
 
@@ -41,8 +41,8 @@ _NAMES = {
     "environments": ("Environment", "Grader", "Repair", "Reply", "Single"),
     "errors": ("CodeRLError", "ConfigError", "DataError"),
     "problems.problem": ("CallTest", "Compare", "Problem", "ProblemView", "SequenceTest", "StdinTest"),
-    "reward.extract": ("extract_code",),
-    "reward.verdict": ("Verdict",),
+    "judging.extract": ("extract_code",),
+    "judging.verdict": ("Verdict",),
     "rollouts.sample": ("Policy", "Sampling"),
     "rollouts.trajectory": ("Trajectory",),
 }

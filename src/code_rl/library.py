@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from code_rl.concurrency import wait_for
 from code_rl.errors import ConfigError, DataError
+from code_rl.judging.judge import judge as judge_on
+from code_rl.judging.shared import shared_executor
+from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import Problem
-from code_rl.reward.judge import judge as judge_on
-from code_rl.reward.shared import shared_executor
-from code_rl.reward.verdict import Verdict
 
 if TYPE_CHECKING:
     from code_rl.config import Config

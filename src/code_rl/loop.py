@@ -5,7 +5,7 @@
 The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose rewards are alike teaches nothing and is skipped.
 Left out of the textbook: no critic (the group is the baseline), no entropy term, and by default no KL term, no division by the standard
 deviation, one optimizer step per batch (`num_substeps`), its gradient in one piece (`num_minibatches`), and no overlap of the stages.
-Beside the page: `rollouts.batches` decides which weights a batch is sampled from and what runs at the same time; `run.recorder` keeps
+Beside the page: `pipeline` decides which weights a batch is sampled from and what runs at the same time; `run.recorder` keeps
 all that happens, so that a run can be cut anywhere.
 """
 
@@ -21,7 +21,7 @@ from code_rl.backends.connect import logprobs_of
 from code_rl.concurrency import together
 from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.objective import Objective, ScoredGroup
-from code_rl.rollouts.batches import Batch, Batches, TrainedBatch
+from code_rl.pipeline import Batch, Batches, TrainedBatch
 from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.judging.verdict import Verdict, VerdictKind
 
 LINE_EVERY_S = 10.0
 BROKEN_CHECKER = "because their problem's checker is broken (checker_error): it fails on its own reference; the rows' messages say how"

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from code_rl.errors import ConfigError, SandboxError
+from code_rl.judging.extract import extract_code
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reward.extract import extract_code
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rewards import Reward, get_reward
 from code_rl.rollouts.trajectory import Trajectory, Turn
-from tests.reward.fakes import ScriptedExecutor, printed
+from tests.judging.fakes import ScriptedExecutor, printed
 
 PROBLEM = Problem("p", "", (StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1")))
 BLOCK = "```python\nprint(1)\n```"

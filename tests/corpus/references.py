@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.problem import Problem
 from code_rl.problems.resolve import with_expected
 from code_rl.problems.sources.records import Draft, Row, Skipped
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
 from tests.corpus.reading import (
     read_humaneval,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from code_rl.reward.judge import judge
+from code_rl.judging.judge import judge
 from code_rl.sandbox.executor import Executor
 from tests.corpus.entries import Entry
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from code_rl.algorithm.datums import Example, make_datum, segments
 from code_rl.environments import Repair, get_environment
 from code_rl.errors import ConfigError
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reward.verdict import VerdictKind
 from code_rl.rewards import get_reward
 from code_rl.rollouts.sample import Sampling
 from code_rl.runs.inflight import InFlight

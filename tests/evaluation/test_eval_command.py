@@ -18,7 +18,7 @@ from code_rl.commands.evaluate import data_of
 from code_rl.errors import ConfigError
 from code_rl.evaluation import endpoint as endpoint_module
 from code_rl.evaluation import runner
-from code_rl.reward.verdict import VerdictKind
+from code_rl.judging.verdict import VerdictKind
 from tests.evaluation.chat_server import RIGHT, ChatServer
 
 WRONG = "```python\nprint(0)\n```"

@@ -19,7 +19,7 @@ from code_rl.evaluation.rating import (
     read_standings,
 )
 from code_rl.evaluation.results import _rating
-from code_rl.reward.verdict import VerdictKind
+from code_rl.judging.verdict import VerdictKind
 from tests.corpus.rooms import data_file
 
 

@@ -15,7 +15,7 @@ from responses_api_agents.simple_agent.app import SimpleAgentVerifyResponse
 
 from code_rl.integrations import rows
 from code_rl.integrations.nemo_gym import FAILED, CodeServer, to_row
-from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.judging.verdict import Verdict, VerdictKind
 
 from .test_rows import RIGHT, SUM, WRONG
 

@@ -16,7 +16,7 @@ from openenv.core.generic_client import GenericEnvClient
 
 from code_rl import load_problems
 from code_rl.integrations import openenv
-from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader
 
 

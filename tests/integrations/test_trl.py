@@ -12,7 +12,7 @@ from code_rl import load_problems  # noqa: E402
 from code_rl.backends.names import source_of  # noqa: E402
 from code_rl.integrations import rows  # noqa: E402
 from code_rl.integrations.trl import code_reward, to_row  # noqa: E402
-from code_rl.reward.verdict import Verdict, VerdictKind  # noqa: E402
+from code_rl.judging.verdict import Verdict, VerdictKind  # noqa: E402
 
 
 def train(folder, steps):

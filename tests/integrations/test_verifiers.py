@@ -23,7 +23,7 @@ import code_rl
 from code_rl import load_problems
 from code_rl.integrations import rows
 from code_rl.integrations.verifiers import CodeConfig, CodeTaskset
-from code_rl.reward.verdict import Verdict, VerdictKind
+from code_rl.judging.verdict import Verdict, VerdictKind
 
 
 def tasks():

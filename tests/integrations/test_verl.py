@@ -19,7 +19,7 @@ from code_rl.backends.names import source_of  # noqa: E402
 from code_rl.errors import SandboxError  # noqa: E402
 from code_rl.integrations import rows  # noqa: E402
 from code_rl.integrations.verl import to_row  # noqa: E402
-from code_rl.reward.verdict import Verdict, VerdictKind  # noqa: E402
+from code_rl.judging.verdict import Verdict, VerdictKind  # noqa: E402
 
 from .test_rows import RIGHT, SUM, WRONG  # noqa: E402
 

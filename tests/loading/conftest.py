@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from code_rl.judging.judge import judge
 from code_rl.problems.problem import Problem
 from code_rl.problems.resolve import resolve
-from code_rl.reward.judge import judge
 from tests.boxes import shared_box
 
 

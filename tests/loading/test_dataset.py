@@ -77,7 +77,7 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
     package = tmp_path / "code_rl"
-    for name in ("problems/files.py", "problems/sources/reader.py", "reward/compare.py"):
+    for name in ("problems/files.py", "problems/sources/reader.py", "judging/compare.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("one = 1\n")
     monkeypatch.setattr("code_rl.problems.files.__file__", str(package / "problems" / "files.py"))
@@ -87,7 +87,7 @@ def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkey
         return sources_digest(*READERS)
 
     seen = {digest()}
-    for name in ("problems/sources/reader.py", "reward/compare.py"):
+    for name in ("problems/sources/reader.py", "judging/compare.py"):
         (package / name).write_text("one = 2\n")
         seen.add(digest())
     sources_digest.cache_clear()

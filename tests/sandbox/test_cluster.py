@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.executor import Job, Limits, Status, StdinInput

@@ -9,9 +9,9 @@ from textwrap import dedent
 
 import pytest
 
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.problem import Problem
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
 from tests.corpus.entries import FAILED, PASSED
 from tests.corpus.rooms import CONFINED, FUSION

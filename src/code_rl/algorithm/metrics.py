@@ -18,7 +18,7 @@ from code_rl.algorithm.losses import HIGH, LOW, Loss, loss_settings
 
 if TYPE_CHECKING:
     from code_rl.objective import Objective
-    from code_rl.rollouts.batches import TrainedBatch
+    from code_rl.pipeline import TrainedBatch
 
 
 @dataclass(frozen=True, slots=True)

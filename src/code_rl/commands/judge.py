@@ -21,14 +21,14 @@ from code_rl.commands.verdict_files import VerdictLog, counted, merge_shards
 from code_rl.concurrency import abandon, default_concurrency
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError
+from code_rl.judging.extract import extract_code
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.dataset import open_dataset
 from code_rl.problems.files import read_rows, sources_digest
 from code_rl.problems.load import load_problems
 from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
-from code_rl.reward.extract import extract_code
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
@@ -119,7 +119,7 @@ def taken(
     programs: str, store: Store, limit: float | None, shard: Shard | None = None
 ) -> Iterator[tuple[Program, str]]:
     """The programs of a file, or a shard's of them, `keyed` by what else their verdicts depend on."""
-    rows = keyed(read_programs(programs, store), f"{sources_digest('code_rl.reward')} {store.folder.name} {limit}")
+    rows = keyed(read_programs(programs, store), f"{sources_digest('code_rl.judging')} {store.folder.name} {limit}")
     return rows if shard is None else itertools.islice(rows, shard.number - 1, None, shard.of)
 
 

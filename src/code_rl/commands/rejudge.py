@@ -18,6 +18,8 @@ from code_rl.commands.verdict_files import VerdictLog
 from code_rl.concurrency import default_concurrency
 from code_rl.config.setting import AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError, typed
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import VerdictKind
 from code_rl.objective import objective_of
 from code_rl.preparation.bench import make_entry
 from code_rl.preparation.ledger import content_key
@@ -28,8 +30,6 @@ from code_rl.problems.problem import Problem
 from code_rl.progress import JudgingView
 from code_rl.replaying.rejudge import Completion, Find, compare_passing, completions, last_sound_checkpoint
 from code_rl.reports.diagnostics import DISAGREEMENTS
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import VerdictKind
 from code_rl.runs.recording import Recording, open_recording
 from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
@@ -109,7 +109,7 @@ async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, exec
     """Each different program of a problem once, then a row for every completion."""
     objective, limit = objective_of(recording.config), recording.config.reward_timeout
     every, digests, met = objective.reward.all_tests, dict[str, str | None](), dict[str, Problem]()
-    judged_by = sources_digest("code_rl.reward")
+    judged_by = sources_digest("code_rl.judging")
 
     def key_of(each: Completion) -> str | None:
         recorded = each.scored.group.problem

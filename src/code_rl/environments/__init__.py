@@ -12,10 +12,10 @@ from code_rl.environments.repair import Repair
 from code_rl.environments.single import Single
 from code_rl.environments.wording import check_message, get_wording
 from code_rl.errors import ConfigError
+from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import ProblemView
 from code_rl.registry import blaming, find
 from code_rl.renderers.base import Message
-from code_rl.reward.verdict import Verdict
 
 __all__ = ["ENVIRONMENTS", "Environment", "Grader", "Repair", "Reply", "Single", "get_environment"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import ProblemView
 from code_rl.renderers.base import Message
-from code_rl.reward.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from code_rl.environments.base import Grader, Reply
 from code_rl.environments.single import Single
 from code_rl.errors import ConfigError
+from code_rl.judging.extract import extract_code
+from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import ProblemView, StdinTest
 from code_rl.problems.prompts import shown_test
 from code_rl.renderers.base import Message
-from code_rl.reward.extract import extract_code
-from code_rl.reward.verdict import Verdict
 
 SHOWN = 800
 """Characters of a test's input or expected output that a turn shows at most."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from code_rl.environments.base import Grader, Reply
 from code_rl.environments.wording import Wording, livecodebench
+from code_rl.judging.extract import extract_code
 from code_rl.problems.problem import ProblemView
 from code_rl.renderers.base import Message
-from code_rl.reward.extract import extract_code
 
 
 @dataclass(frozen=True, slots=True)

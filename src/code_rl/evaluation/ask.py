@@ -13,10 +13,10 @@ from code_rl.environments.single import Single
 from code_rl.errors import CodeRLError, ConfigError
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig, run_of
+from code_rl.judging.extract import extract_code
 from code_rl.problems.files import file_sha256
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message
-from code_rl.reward.extract import extract_code
 from code_rl.rollouts.sample import GroupGrader, Policy, Sampling
 from code_rl.rollouts.trajectory import Group
 from code_rl.runs.checkpoints import read_checkpoints, state_path_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from code_rl.errors import SandboxError
-from code_rl.reward.verdict import VerdictKind
+from code_rl.judging.verdict import VerdictKind
 
 RESAMPLES = 2000
 Z95 = 1.959963984540054

@@ -18,7 +18,7 @@ from code_rl.evaluation.rating import MIN_PARTICIPANTS, percentile, rate_contest
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
 from code_rl.evaluation.settings import EvalConfig
-from code_rl.reward.verdict import VerdictKind
+from code_rl.judging.verdict import VerdictKind
 
 CONTEST_PROBLEM = re.compile(r"(\d+)[-_/]?([A-Z]\d*)")
 SHOWN_DIFFERENCES = 200

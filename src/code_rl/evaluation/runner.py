@@ -25,11 +25,11 @@ from code_rl.evaluation.samples import (
     Sample,
     verdict_row,
 )
+from code_rl.judging.judge import judge
+from code_rl.judging.submission import in_one_process
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.problem import Compare, Problem
 from code_rl.renderers.base import Message
-from code_rl.reward.judge import judge
-from code_rl.reward.submission import in_one_process
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.sample import GroupGrader, derive_seed
 from code_rl.runs.inflight import GroupLog
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing

@@ -12,9 +12,9 @@ from code_rl import environments
 from code_rl.concurrency import wait_for
 from code_rl.errors import DataError, SandboxError
 from code_rl.integrations.rows import why
+from code_rl.judging.shared import shared_executor
 from code_rl.library import load_problems
 from code_rl.problems.problem import Problem
-from code_rl.reward.shared import shared_executor
 from code_rl.rollouts.sample import GroupGrader
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from code_rl.environments.wording import Wording, livecodebench
 from code_rl.errors import DataError
+from code_rl.judging.extract import extract_code
+from code_rl.judging.verdict import Verdict
 from code_rl.library import judge_async
 from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.problem import Problem
-from code_rl.reward.extract import extract_code
-from code_rl.reward.verdict import Verdict
 
 _KEPT = 64
 """Problems that stay parsed: the answers of a group come together."""

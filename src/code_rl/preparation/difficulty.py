@@ -8,11 +8,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from code_rl.evaluation.figures import wilson
+from code_rl.judging.verdict import VerdictKind
 from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.ledger import BROKEN_CHECKER, SANDBOX_ERROR, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import Problem
-from code_rl.reward.verdict import VerdictKind
 
 if TYPE_CHECKING:
     from code_rl.evaluation.ask import Weights
@@ -33,7 +33,7 @@ def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
 
 async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor."""
-    modules = ("difficulty", "code_rl.reward")
+    modules = ("difficulty", "code_rl.judging")
     with bench.deciding("difficulty", modules, survivors, on_item, lambda s: (s.entry.digest, s.notes)) as decisions:
         if decisions.waiting:
             from code_rl.evaluation.ask import connect_weights

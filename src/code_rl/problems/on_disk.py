@@ -26,7 +26,7 @@ from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 from code_rl.runs.files import lock_file, whole_lines
 
-READERS = ("code_rl.problems", "code_rl.reward")
+READERS = ("code_rl.problems", "code_rl.judging")
 """What decides which problems the rows of a data set are."""
 
 CACHE_BYTES = 128 << 20

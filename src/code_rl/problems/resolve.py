@@ -14,13 +14,13 @@ from itertools import groupby
 
 from code_rl.concurrency import abandon
 from code_rl.errors import SandboxError
+from code_rl.judging.compare import compare_returned
+from code_rl.judging.submission import program_job
 from code_rl.problems import values
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.asserts import expected_rule
 from code_rl.problems.sources.records import Ambiguous, Draft, Item, Reading, Skipped, item_id
 from code_rl.problems.sources.testcases import DOCUMENTED
-from code_rl.reward.compare import compare_returned
-from code_rl.reward.submission import program_job
 from code_rl.sandbox.executor import Executor, Limits, Status, closing
 
 MAX_REFERENCES = 5

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.concurrency import default_concurrency, together
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.objective import Objective, ScoredGroup
 from code_rl.preparation.bench import make_entry
 from code_rl.preparation.ledger import Decision, Ledger, content_key
@@ -16,7 +17,6 @@ from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.verification.strengthen import LEAST_OTHERS, failed, reference_tests
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.rollouts.trajectory import Trajectory
 from code_rl.runs.checkpoints import read_checkpoints
 from code_rl.runs.recording import Recording
@@ -99,7 +99,7 @@ async def compare_passing(
             if len(shapes) < MAX_PROGRAMS:
                 shapes.setdefault(program_shape(code) or code, (code, each.where))
     several = {problem_id: list(shapes.values()) for problem_id, shapes in passing.items() if len(shapes) > 1}
-    judge = sources_digest("code_rl.reward", "code_rl.preparation")
+    judge = sources_digest("code_rl.judging", "code_rl.preparation")
     keys, ledger, turns = dict[str, str](), Ledger(path), asyncio.Semaphore(default_concurrency(executor))
 
     async def one(problem_id: str, programs: list[tuple[str, str]]) -> None:

@@ -20,7 +20,7 @@ from code_rl.config import Config
 from code_rl.errors import ConfigError, DataError
 from code_rl.loop import examples_of, score_group
 from code_rl.objective import Objective, ScoredGroup, objective_of
-from code_rl.rollouts.batches import TrainedBatch
+from code_rl.pipeline import TrainedBatch
 from code_rl.runs.journal import Logprobs
 from code_rl.runs.recording import UNREADABLE, RecordedStep, Recording
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from code_rl.judging.extract import extract_code
 from code_rl.reports.pieces import Pieces
 from code_rl.reports.suspicion import flags
-from code_rl.reward.extract import extract_code
 
 LETTERS = {
     "passed": "p",

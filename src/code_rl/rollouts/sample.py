@@ -14,10 +14,10 @@ from code_rl.backends.connect import ready
 from code_rl.concurrency import together
 from code_rl.environments.base import Environment
 from code_rl.environments.single import Single
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import Problem
 from code_rl.renderers import Message, Renderer
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import Verdict
 from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.inflight import Answer, GroupLog, Program, Request, SampledAnswer
 from code_rl.sandbox.executor import Executor

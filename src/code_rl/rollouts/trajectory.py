@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message
-from code_rl.reward.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from code_rl.reward.verdict import Failure, Verdict, VerdictKind
+from code_rl.judging.verdict import Failure, Verdict, VerdictKind
 from code_rl.runs.files import (
     Mark,
     append_whole,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from code_rl import __version__
+from code_rl.judging.extract import extract_code
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import shown_test
-from code_rl.reward.extract import extract_code
 from code_rl.runs.checkpoints import (
     append_checkpoint,
     read_checkpoints,

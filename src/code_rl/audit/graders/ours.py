@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from code_rl.audit.graders.base import Grader, Outcome
 from code_rl.errors import CodeRLError
+from code_rl.judging.judge import judge
 from code_rl.problems.problem import Problem
-from code_rl.reward.judge import judge
 from code_rl.sandbox.connect import check_executor
 from code_rl.sandbox.executor import Executor
 

@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from code_rl.judging.plain import parse_value
+from code_rl.judging.submission import program_job
 from code_rl.preparation.verification.trials import accepts, answer_to, elsewhere, is_unsteady
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.sources.testcases import DoesNotFitError, only_item, parsed, typed
 from code_rl.problems.values import TAG, ValueCodecError, dumps, loads
-from code_rl.reward.plain import parse_value
-from code_rl.reward.submission import program_job
 from code_rl.sandbox.executor import Executor, Limits, Status
 
 MOST_TESTS = 64

@@ -17,6 +17,9 @@ from typing import Any
 
 from code_rl.concurrency import default_concurrency
 from code_rl.errors import SandboxError
+from code_rl.judging.judge import judge
+from code_rl.judging.submission import executions_of, limits_of, program_job
+from code_rl.judging.verdict import VerdictKind
 from code_rl.preparation.bench import Bench, Survivor, measure
 from code_rl.preparation.ledger import Decision, OnItem, drop
 from code_rl.preparation.overlap.deduplicate import program_shape
@@ -28,9 +31,6 @@ from code_rl.preparation.verification.verify import mutants_of, wrong_solutions
 from code_rl.problems.native import test_to_json
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.values import ValueCodecError, loads
-from code_rl.reward.judge import judge
-from code_rl.reward.submission import executions_of, limits_of, program_job
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Execution, Executor, Status, closing
 
 LEAST_OTHERS = 2
@@ -56,7 +56,7 @@ class Agreed:
 
 async def run_strengthen(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor: a problem that a known wrong solution passes even then, or whose tests stay weak, goes."""
-    modules = ("verification", "overlap.deduplicate", "code_rl.reward")
+    modules = ("verification", "overlap.deduplicate", "code_rl.judging")
     with bench.deciding(
         "strengthen", modules, survivors, on_item, lambda s: (s.entry.digest, s.card.get("reference"), s.notes)
     ) as decisions:

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from code_rl.judging.compare import compare_printed, compare_returned
+from code_rl.judging.judge import judge
+from code_rl.judging.submission import in_one_process
+from code_rl.judging.verdict import Verdict
 from code_rl.problems import syntax
 from code_rl.problems.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.problems.values import dumps
-from code_rl.reward.compare import compare_printed, compare_returned
-from code_rl.reward.judge import judge
-from code_rl.reward.submission import in_one_process
-from code_rl.reward.verdict import Verdict
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status, closing
 
 _UNSTEADY = re.compile(

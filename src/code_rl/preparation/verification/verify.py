@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
+from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
@@ -29,7 +30,6 @@ from code_rl.preparation.verification.trials import (
     trivial_pass,
 )
 from code_rl.problems.problem import DEFAULT_TIME_LIMIT_S, Problem
-from code_rl.reward.verdict import Verdict, VerdictKind
 from code_rl.sandbox.executor import Executor
 
 UNSTEADY_REPEATS = 10
@@ -45,7 +45,7 @@ _NOT_IMPORTED = re.compile(
 
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
-    modules = ("verification", "code_rl.reward")
+    modules = ("verification", "code_rl.judging")
     with bench.deciding(
         "verify", modules, survivors, on_item, lambda one: (one.entry.digest, one.entry.stated_checker)
     ) as decisions:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from code_rl.judging.compare import _kinds
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import CallTest, Problem, SequenceTest
-from code_rl.reward.compare import _kinds
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import VerdictKind
 from tests.boxes import shared_box
 
 CALLS = (("LRU", (2,)), ("put", (1, 1)), ("get", (1,)), ("keys", ()), ("put", (2, 2)), ("keys", ()))

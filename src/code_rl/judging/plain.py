@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from code_rl.judging.numbers import canonical_number, is_number_form, is_whole, near_numbers, same_number_forms
+from code_rl.judging.text import compare_contest
 from code_rl.problems.problem import Compare
 from code_rl.problems.values import ENVELOPE, MAX_DEPTH, TAG, encode
-from code_rl.reward.numbers import canonical_number, is_number_form, is_whole, near_numbers, same_number_forms
-from code_rl.reward.text import compare_contest
 
 MAX_VALUE_BYTES = 64 << 20
 MAX_INT_DIGITS = 4000

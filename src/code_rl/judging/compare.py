@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import builtins
 
+from code_rl.judging import text
+from code_rl.judging.plain import RAISED, UnreadableError, compare_values, parse_value
 from code_rl.problems.problem import CallTest, Compare, SequenceTest, StdinTest, rule_for
 from code_rl.problems.values import ENVELOPE, TAG, dumps
-from code_rl.reward import text
-from code_rl.reward.plain import RAISED, UnreadableError, compare_values, parse_value
 
 MAX_RAISED_BYTES = 1 << 16
 _PRINTED = {

@@ -13,12 +13,12 @@ import pytest
 
 import tinker_utils.lcb
 from code_rl.cli import main
+from code_rl.judging.judge import judge
+from code_rl.judging.shared import shared_executor
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.reward.judge import judge
-from code_rl.reward.shared import shared_executor
 from code_rl.sandbox.connect import connect_executor
-from tests.reward.fakes import judge_files
+from tests.judging.fakes import judge_files
 from tinker_utils.env import sandbox_check_correctness
 
 CHECKER = """

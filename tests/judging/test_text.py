@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.errors import DataError
+from code_rl.judging.compare import compare_printed
+from code_rl.judging.text import compare_tokens, near, numeral
 from code_rl.problems.problem import RULES, Compare, StdinTest, check_compare
-from code_rl.reward.compare import compare_printed
-from code_rl.reward.text import compare_tokens, near, numeral
 
 
 def right(rule: str, got: str | bytes, expected: str, **tolerance: Any) -> bool:

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import tinker
 
 from code_rl.errors import SandboxError
+from code_rl.judging.extract import extract_code
+from code_rl.judging.judge import judge
+from code_rl.judging.shared import shared_executor
+from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.testcases import read_tests
-from code_rl.reward.extract import extract_code
-from code_rl.reward.judge import judge
-from code_rl.reward.shared import shared_executor
-from code_rl.reward.verdict import Verdict
 from code_rl.sandbox.executor import Executor
 
 

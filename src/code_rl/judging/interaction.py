@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from code_rl.judging.checker import OUTPUT_BYTES, UndecidedError, read_decision, unreadable
+from code_rl.judging.reasons import Reason, clip, status_reason
+from code_rl.judging.submission import program_job
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import INTERACT, Problem, StdinTest
-from code_rl.reward.checker import OUTPUT_BYTES, UndecidedError, read_decision, unreadable
-from code_rl.reward.reasons import Reason, clip, status_reason
-from code_rl.reward.submission import program_job
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import CallInput, Conversation, Converses, Execution, Job, Limits
 
 INTERACTOR_CPU_S = 20.0

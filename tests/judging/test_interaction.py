@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from code_rl.errors import ConfigError, DataError
+from code_rl.judging.interaction import PREAMBLE
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import Compare, Problem, StdinTest
-from code_rl.reward.interaction import PREAMBLE
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Conversation, Execution, Job, Status, StdinInput, case_bytes
 
 from .fakes import ScriptedExecutor

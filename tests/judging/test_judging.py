@@ -15,9 +15,9 @@ import pytest
 from code_rl.cli import main
 from code_rl.commands.verdict_files import VerdictLog
 from code_rl.errors import DataError, SandboxError
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Compare, Problem, StdinTest
-from code_rl.reward.verdict import VerdictKind
 
 from .fakes import ScriptedExecutor, judge_files, printed
 

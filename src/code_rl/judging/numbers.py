@@ -10,8 +10,8 @@ import math
 from decimal import Decimal
 from typing import Any
 
+from code_rl.judging.text import INTEGER, near, near_floats, numeral
 from code_rl.problems.values import MAX_DECIMAL_BITS, TAG
-from code_rl.reward.text import INTEGER, near, near_floats, numeral
 
 FRACTION, DECIMAL = "fraction", "decimal"
 MAX_DECIMAL_TEXT = 1 << 20

@@ -8,9 +8,9 @@ import pytest
 import tinker
 
 from code_rl.errors import DataError, SandboxError
-from code_rl.reward import env as env_module
-from code_rl.reward.env import text_of
-from code_rl.reward.shared import SharedExecutor
+from code_rl.judging import env as env_module
+from code_rl.judging.env import text_of
+from code_rl.judging.shared import SharedExecutor
 from tinker_utils.env import CodeEnv, StepResult, sandbox_check_correctness
 
 from .fakes import ScriptedExecutor, printed, returned

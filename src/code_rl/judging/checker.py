@@ -20,12 +20,12 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from code_rl.judging.plain import UnreadableError, parse_value
+from code_rl.judging.reasons import Reason, clip, last_lines, status_reason
+from code_rl.judging.submission import executions_of, program_job, single
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import CHECK, CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, defines
 from code_rl.problems.values import ENVELOPE, Encoded, ValueCodecError, dumps, encode, text_of
-from code_rl.reward.plain import UnreadableError, parse_value
-from code_rl.reward.reasons import Reason, clip, last_lines, status_reason
-from code_rl.reward.submission import executions_of, program_job, single
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import (
     CallInput,
     CaseInput,

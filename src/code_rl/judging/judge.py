@@ -11,14 +11,14 @@ import contextlib
 from dataclasses import dataclass
 
 from code_rl.errors import ConfigError, DataError, SandboxError
+from code_rl.judging.checker import Asked, Budget, put_to_checker, read_answer
+from code_rl.judging.compare import compare_printed, compare_returned
+from code_rl.judging.interaction import converse
+from code_rl.judging.plain import UnreadableError
+from code_rl.judging.reasons import Reason, left_by_itself, status_reason, wrong
+from code_rl.judging.submission import executions_of, limits_of, program_job
+from code_rl.judging.verdict import Failure, Verdict, VerdictKind
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase, check_parts
-from code_rl.reward.checker import Asked, Budget, put_to_checker, read_answer
-from code_rl.reward.compare import compare_printed, compare_returned
-from code_rl.reward.interaction import converse
-from code_rl.reward.plain import UnreadableError
-from code_rl.reward.reasons import Reason, left_by_itself, status_reason, wrong
-from code_rl.reward.submission import executions_of, limits_of, program_job
-from code_rl.reward.verdict import Failure, Verdict, VerdictKind
 from code_rl.sandbox.executor import Converses, Execution, Executor, Limits, Status, encodable
 
 THREAD_ABOVE_BYTES = 1 << 16

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from code_rl.errors import DataError, OutageError, SandboxError
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import CallInput, Execution, Job, Status, StdinInput
 from tests.kinds import each_is
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from code_rl.judging.checker import read_answer
+from code_rl.judging.judge import judge
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems import values
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.reward.checker import read_answer
-from code_rl.reward.judge import judge
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Execution, Status, case_bytes
 from tests.boxes import shared_box
 

@@ -6,10 +6,10 @@ import builtins
 import re
 from dataclasses import dataclass
 
+from code_rl.judging.compare import raised_names
+from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import CallTest, StdinTest, TestCase
 from code_rl.problems.values import ENVELOPE, dumps
-from code_rl.reward.compare import raised_names
-from code_rl.reward.verdict import VerdictKind
 from code_rl.sandbox.executor import Execution, Status
 
 MAX_MESSAGE = 240
