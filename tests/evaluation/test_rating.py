@@ -18,7 +18,7 @@ from code_rl.evaluation.rating import (
     read_rating_table,
     read_standings,
 )
-from code_rl.evaluation.results import Rating, _rating
+from code_rl.evaluation.results import _rating
 from code_rl.judging.verdict import VerdictKind
 from tests.corpus.rooms import data_file
 
@@ -65,12 +65,12 @@ def snapshot(path, **participants):
 
 
 def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
-    standings = Rating(snapshot(tmp_path / "standings.jsonl", small=MIN_PARTICIPANTS, large=MIN_PARTICIPANTS + 1))
+    standings = snapshot(tmp_path / "standings.jsonl", small=MIN_PARTICIPANTS, large=MIN_PARTICIPANTS + 1)
     right = Outcome(VerdictKind.PASSED, format_ok=True, truncated=False)
-    found = _rating(standings, {"1A": [right], "2A": [right]})
+    found = _rating(standings, None, {"1A": [right], "2A": [right]})
     assert (found["few_participants"], [each["contest"] for each in found["by_contest"]]) == (["1"], ["2"])
     with pytest.raises(ConfigError, match="more than 200 participants"):
-        _rating(standings, {"1A": [right]})
+        _rating(standings, None, {"1A": [right]})
 
 
 def test_every_earlier_failure_costs_50_points():

@@ -129,7 +129,7 @@ def test_several_sets_are_read_one_after_the_other_and_skip_runs_through_them(tm
     both = open_dataset(f"{one},{two}")
     assert [item_id(item) for item in both] == ["one/0", "one/1", "one/2", "two/0", "two/1"]
     assert [item_id(item) for item in both.items(4)] == ["two/1"]
-    assert list(datasets.test_splits(f"{one},{two}")) == ["one", "two"]
+    assert datasets.test_split_settings(f"{one},{two}") == {"one": str(one), "two": str(two)}
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
@@ -150,7 +150,8 @@ def test_a_prepared_folder_has_the_splits_of_its_manifest(tmp_path, suffix):
     assert list(open_dataset(str(folder))) == native("train-1", "train-2")
     assert list(open_dataset(f"{folder}:test")) == native("test-1", "test-2")
     assert own_test_setting(str(folder)) == f"{folder}:test"
-    assert list(datasets.test_splits(own_test_setting(str(folder)))["test"]) == native("test-1", "test-2")
+    held_out = datasets.test_split_settings(own_test_setting(str(folder)))["test"]
+    assert list(open_dataset(held_out, "test")) == native("test-1", "test-2")
 
 
 def test_the_mixtures_are_what_the_recipes_promise():

@@ -12,8 +12,8 @@ from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import CallTest, Problem
 from code_rl.problems.resolve import REFERENCE_LIMITS, with_expected
 from code_rl.problems.sources.leetcode import binary_tree, linked_list
-from code_rl.problems.sources.mbpp import CastError, cast_calls
-from code_rl.problems.sources.records import Draft, Skipped
+from code_rl.problems.sources.mbpp import cast_calls
+from code_rl.problems.sources.records import Draft, RowError, Skipped
 from code_rl.problems.values import BinaryTree, LinkedList
 from tests.boxes import shared_box
 from tests.corpus.reading import (
@@ -214,7 +214,7 @@ def test_casts_follow_the_literals(literal, base, extra, typed):
 
 
 def test_contradicting_literals_are_refused():
-    with pytest.raises(CastError):
+    with pytest.raises(RowError, match="input_types_unknown"):
         cast_calls([([1],), ((1,),)], [[[1]], [[1]]], [])
 
 

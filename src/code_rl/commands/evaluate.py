@@ -19,7 +19,7 @@ from code_rl.evaluation.ask import Asked, connect_asked, read_samples_file
 from code_rl.evaluation.benchmarks import BENCHMARKS, Benchmark, check_choice, check_name, load_benchmark, reworded
 from code_rl.evaluation.compare import SUMMARY, compare, summary, summary_table
 from code_rl.evaluation.manifest import MANIFEST, check_same, code_version, measure, read_manifest, write_manifest
-from code_rl.evaluation.results import RESULTS, Rating, make_results
+from code_rl.evaluation.results import RESULTS, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
 from code_rl.evaluation.samples import SAMPLES, STATE, Folder
 from code_rl.evaluation.settings import (
@@ -174,8 +174,7 @@ async def _evaluate(
         found = await evaluation.run()
     if found.resumed:
         view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
-    rating = Rating(config.standings, config.ratings) if config.standings and benchmark.name == "codeforces" else None
-    results = make_results(benchmark, found, plan, ks, asked.description, rating)
+    results = make_results(benchmark, found, plan, ks, asked.description, config)
     results["how"] = how(config, plan)
     write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
     write_manifest(out, {**manifest, "counts": {**first_counts, **counts(found, evaluation.total)}})

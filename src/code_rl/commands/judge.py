@@ -201,19 +201,8 @@ async def judge_into(
 
 def format_verdict(program: Program, verdict: Verdict, key: str) -> dict[str, Any]:
     """One row of the output file. `key` names the program, its problem and the limits: what the verdict depends on."""
-    failure = verdict.failure
-    return {
-        "problem_id": program.problem_id,
-        "program_id": program.program_id,
-        "verdict": verdict.kind.value,
-        "passed": verdict.passed,
-        "total": verdict.total,
-        "failure": failure and {"test": failure.test, "public": failure.public, "message": failure.message},
-        "cpu_s": round(verdict.cpu_s, 6),
-        "wall_s": round(verdict.wall_s, 6),
-        "rule": verdict.rule,
-        "key": key,
-    }
+    named = {"problem_id": program.problem_id, "program_id": program.program_id}
+    return {**named, **verdict.to_json(), "key": key}
 
 
 def _program_code(row: Mapping[str, Any], where: str) -> str | None:

@@ -198,29 +198,21 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
 def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
     """The run and its checkpoint's record. Raises ConfigError for a name that the run does not have."""
     run, name = run_of(checkpoint)
-    records = [
-        {**record, "state_path": state_path_of(record, run)}
-        for record in read_checkpoints(run)
-        if "state_path" in record
-    ]
+    saved = [record for record in read_checkpoints(run) if "state_path" in record]
+    records = [record | {"state_path": state_path_of(record, run)} for record in saved]
     if not records:
         raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
-    if name is None:
-        return run, records[-1]
-    for record in reversed(records):
-        if record["name"] == name or Path(record["state_path"]).name == name:
-            return run, record
-    raise ConfigError(
-        f"checkpoint={checkpoint}: the run has no {name!r}; it has {', '.join(r['name'] for r in records)}"
-    )
+    named = [each for each in records if name in (None, each["name"], Path(each["state_path"]).name)]
+    if not named:
+        names = ", ".join(each["name"] for each in records)
+        raise ConfigError(f"checkpoint={checkpoint}: the run has no {name!r}; it has {names}")
+    return run, named[-1]
 
 
 def read_samples_file(path: str, entries: Sequence[Entry]) -> tuple[Stored, int, bool]:
     """The stored samples for a benchmark, the largest number of sampled ones per problem, and whether there are greedy ones."""
     if not Path(path).is_file():
-        raise ConfigError(
-            f"samples={path}: there is no such file" if not Path(path).exists() else f"samples={path} is no file"
-        )
+        raise ConfigError(f"samples={path}{' is no file' if Path(path).exists() else ': there is no such file'}")
     stored: Mapping[str, list[Sample]] = read_stored(path, {e.problem_id: e.continued for e in entries})
     numbers = [sum(sample.mode == SAMPLED for sample in samples) for samples in stored.values()]
     greedy = any(sample.mode == GREEDY for samples in stored.values() for sample in samples)
@@ -231,16 +223,14 @@ async def connect_asked(
     config: EvalConfig, out: Path, executor: Executor, stack: contextlib.AsyncExitStack
 ) -> Asked | None:
     """The one who is asked on every benchmark; None where it depends on the benchmark (a samples file)."""
-    asked: Asked
     if config.answered_by == "samples":
         return None
-    if config.answered_by == "reference":
-        asked = Reference()
-    elif config.answered_by == "endpoint":
+    asked: Asked = Reference()
+    if config.answered_by == "endpoint":
         from code_rl.evaluation.endpoint import Endpoint
 
         asked = Endpoint(config)
-    else:
+    elif config.answered_by == "weights":
         asked = await connect_weights(config, out, executor)
     stack.push_async_callback(asked.aclose)
     return asked

@@ -7,13 +7,12 @@ text of its row: nothing hidden can reach a model.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import hashlib
 import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -291,17 +290,13 @@ def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path],
         if not path.is_dir():
             raise ConfigError(f"data={path}: there is no such file or folder")
         return livecodebench.shard_paths(path, choice.version), "local files"
-    hashes = dict(zip(livecodebench.SHARDS, _LCB_SHA256, strict=True))
-    shards = {
-        name: fetch_file(livecodebench.REPOSITORY, name, _LCB_REVISION)
-        for name in livecodebench.release_shards(choice.version)
-    }
-    for name, shard in shards.items():
-        if file_sha256(shard) != hashes[name]:
-            raise DataError(
-                f"{shard} is not {name} of {livecodebench.REPOSITORY} at {_LCB_REVISION}: its SHA-256 differs"
-            )
-    return list(shards.values()), _LCB_REVISION
+    hashes, files = dict(zip(livecodebench.SHARDS, _LCB_SHA256, strict=True)), []
+    for name in livecodebench.release_shards(choice.version):
+        files.append(fetch_file(livecodebench.REPOSITORY, name, _LCB_REVISION))
+        if file_sha256(files[-1]) != hashes[name]:
+            what = f"{name} of {livecodebench.REPOSITORY} at {_LCB_REVISION}"
+            raise DataError(f"{files[-1]} is not {what}: its SHA-256 differs")
+    return files, _LCB_REVISION
 
 
 def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Callable[[list[Path], Choice], Items]:
@@ -336,8 +331,8 @@ def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
     if isinstance(item, Skipped):
         return item
     if isinstance(item, Problem):
-        return dataclasses.replace(item, meta={**item.meta, **more})
-    return dataclasses.replace(item, problem=_with_meta(item.problem, more))  # type: ignore[arg-type]
+        return replace(item, meta={**item.meta, **more})
+    return replace(item, problem=_with_meta(item.problem, more))  # type: ignore[arg-type]
 
 
 def _livecodebench(paths: list[Path], choice: Choice) -> Items:
@@ -345,9 +340,8 @@ def _livecodebench(paths: list[Path], choice: Choice) -> Items:
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
     read = partial(livecodebench.read_livecodebench, window=window)
     for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
-        yield _with_meta(
-            read_as(read, row, Origin("livecodebench", "row", index)), {"preamble": livecodebench.LCB_PRELUDE}
-        )
+        item = read_as(read, row, Origin("livecodebench", "row", index))
+        yield _with_meta(item, {"preamble": livecodebench.LCB_PRELUDE})
 
 
 def _codeforces(paths: list[Path], _choice: Choice) -> Items:

@@ -44,12 +44,9 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     for mode, label in ((SAMPLED, "pass@"), (GREEDY, "greedy pass@")):
         by_problem = [outcome.get(mode, {}) for outcome in outcomes]
         common = sorted(by_problem[0].keys() & by_problem[1].keys())
-        if not common:
-            continue
         shared |= set(common)
         counts = [[verdict_counts(each[problem]) for problem in common] for each in by_problem]
-        largest = min(n for each in counts for n, _ in each)
-        for k in sorted({1, largest}):
+        for k in sorted({1, min(n for each in counts for n, _ in each)}) if common else ():
             firsts, seconds = ([pass_at_k(n, c, k) for n, c in each] for each in counts)
             found = paired_difference(firsts, seconds)
             figures[f"{label}{k}"] = {
@@ -113,14 +110,10 @@ def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
     """One row a folder: Pass@1 with interval of each benchmark, and (of several) their plain mean."""
     rows = []
     for name, folder in folders.items():
-        figures = {
-            benchmark: {"pass@1": each["pass@1"], "interval": each["interval"], "problems": each["problems"]}
-            for benchmark, each in read_results(folder).items()
-        }
-        row: dict[str, Any] = {"of": name, "benchmarks": figures}
-        if len(figures) > 1:
-            row["average"] = average(list(figures.values()))
-        rows.append(row)
+        shown = ("pass@1", "interval", "problems")
+        figures = {key: {part: each[part] for part in shown} for key, each in read_results(folder).items()}
+        more = {"average": average(list(figures.values()))} if len(figures) > 1 else {}
+        rows.append({"of": name, "benchmarks": figures, **more})
     return rows
 
 
@@ -133,13 +126,12 @@ def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
     """The rows as Markdown."""
-    names = list(rows[0]["benchmarks"])
-    head = [label, *names, *(["average"] if "average" in rows[0] else [])]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row in rows:
-        cells = [*(row["benchmarks"][name] for name in names), *([row["average"]] if "average" in row else [])]
-        lines.append("| " + " | ".join([row["of"], *map(figure, cells)]) + " |")
-    return "\n".join(lines)
+    columns = [row["benchmarks"] | {name: row[name] for name in ("average",) if name in row} for row in rows]
+    lines = [[label, *columns[0]], ["---"] * (1 + len(columns[0]))]
+    lines += [
+        [row["of"], *(figure(cells[name]) for name in columns[0])] for row, cells in zip(rows, columns, strict=True)
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def figure(found: Mapping[str, Any]) -> str:

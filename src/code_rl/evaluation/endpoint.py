@@ -114,9 +114,8 @@ class Endpoint(Asked):
                 if slow == SLOW_TRIES and now - self._answered <= patience + SLOW_TRIES * timeout:
                     raise AskError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
                 if silent > patience and broken >= SLOW_TRIES and self._answered > trouble_since:
-                    raise AskError(
-                        "server_error", f"{error}, {broken} times, while other requests were answered"
-                    ) from error
+                    how = f"{error}, {broken} times, while other requests were answered"
+                    raise AskError("server_error", how) from error
                 if silent > patience or slow == SLOW_TRIES:
                     raise BackendError(
                         f"{self._url} did not answer for {patience:g} s ({error}; patience=); "
@@ -130,15 +129,12 @@ class Endpoint(Asked):
 
     async def _once(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers=self._headers, timeout=self._timeout, connector=aiohttp.TCPConnector(limit=0)
-            )
+            many = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=self._timeout, connector=many)
         try:
             async with self._session.post(self._url, json=body) as response:
                 text = await response.text()
-                _check_status(
-                    response.status, response.headers.get("Retry-After"), text, self._url, str(self._config.model)
-                )
+                _check_status(response, text, self._url, self._config.model)
         except (aiohttp.ClientError, UnicodeDecodeError) as error:
             raise _PassingError(f"{type(error).__name__}: {error}") from error
         except TimeoutError as error:
@@ -157,12 +153,13 @@ class _PassingError(Exception):
         self.retry_after, self.slow, self.broken = retry_after, slow, broken
 
 
-def _check_status(status: int, retry_after: str | None, text: str, url: str, model: str) -> None:
+def _check_status(response: aiohttp.ClientResponse, text: str, url: str, model: str | None) -> None:
+    status = response.status
     if status == 200:
         return
     shown = " ".join(text[:SHOWN].split())
     if status in PASSING or status >= 500:
-        raise _PassingError(f"HTTP {status}: {shown}", _seconds(retry_after), broken=status == 500)
+        raise _PassingError(f"HTTP {status}: {shown}", _seconds(response), broken=status == 500)
     if status in FOR_ITSELF:
         raise AskError(f"http_{status}", shown)
     if status in (401, 403):
@@ -170,9 +167,9 @@ def _check_status(status: int, retry_after: str | None, text: str, url: str, mod
     raise ConfigError(f"endpoint={url} with model={model} answers HTTP {status}: {shown}")
 
 
-def _seconds(retry_after: str | None) -> float:
-    """A `Retry-After` in seconds from now, said as a number or as a date; 0 for anything else."""
-    text = retry_after or ""
+def _seconds(response: aiohttp.ClientResponse) -> float:
+    """Its `Retry-After` in seconds from now, said as a number or as a date; 0 for anything else."""
+    text = response.headers.get("Retry-After", "")
     with contextlib.suppress(ValueError, OverflowError):
         wait = float(text) if text[:1].isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
         return max(0.0, wait)

@@ -80,9 +80,8 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
     rng = np.random.default_rng(0)
     weights_RP = rng.standard_exponential((RESAMPLES, problems))
     at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
-    means_R = (weights_RP @ found_P + least * at_least_R + at_most_R) / (
-        weights_RP.sum(axis=1) + at_least_R + at_most_R
-    )
+    total_R = weights_RP.sum(axis=1) + at_least_R + at_most_R
+    means_R = (weights_RP @ found_P + least * at_least_R + at_most_R) / total_R
     low, high = np.quantile(means_R, [0.025, 0.975])
     return Estimate(mean, min(float(low), mean), max(float(high), mean), problems)
 

@@ -15,7 +15,7 @@ import code_rl
 from code_rl.errors import ConfigError, SandboxError
 from code_rl.problems.files import sources_digest
 from code_rl.runs.files import write_atomically
-from code_rl.sandbox.executor import Executor, Job, Limits, Status, StdinInput, closing
+from code_rl.sandbox.executor import Executor, Job, Limits, Status, StdinInput
 
 MANIFEST = "manifest.json"
 
@@ -33,13 +33,11 @@ def code_version() -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str | None:
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
 
 
 def read_manifest(out: Path) -> dict[str, Any] | None:
@@ -48,10 +46,9 @@ def read_manifest(out: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; choose another out") from error
-    return manifest
 
 
 def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
@@ -104,16 +101,15 @@ async def measure(executor: Executor) -> dict[str, Any]:
     noise does not change it; at least 1. Raises SandboxError when the sandbox cannot run the yardstick.
     """
     job = Job(code=YARDSTICK, cases=(StdinInput(b""),) * RUNS, limits=Limits(cpu_s=60.0))
-    seconds = []
-    async with closing(executor.run(job)) as executions:
-        async for execution in executions:
-            if execution.status is not Status.OK:
-                raise SandboxError(f"the sandbox cannot run a simple program: {execution.status} {execution.detail}")
-            seconds.append(execution.cpu_s)
+    executions = [execution async for execution in executor.run(job)]
+    for one in executions:
+        if one.status is not Status.OK:
+            raise SandboxError(f"the sandbox cannot run a simple program: {one.status} {one.detail}")
+    least_s = min(one.cpu_s for one in executions)
     return {
-        "yardstick_cpu_s": round(min(seconds), 4),
+        "yardstick_cpu_s": round(least_s, 4),
         "reference_cpu_s": REFERENCE_CPU_S,
-        "cpu_limit_factor": max(1.0, round(4.0 * min(seconds) / REFERENCE_CPU_S) / 4.0),
+        "cpu_limit_factor": max(1.0, round(4.0 * least_s / REFERENCE_CPU_S) / 4.0),
         "machine": platform.machine(),
         "system": platform.platform(),
     }

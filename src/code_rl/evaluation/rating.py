@@ -54,7 +54,7 @@ class Contest:
 class ContestResult:
     """What one contest came to. `place` is 0-based: how many participants did at least as well, as CodeElo counts."""
 
-    contest_id: str
+    contest: str
     solved: int
     points: float
     penalty: float
@@ -65,26 +65,18 @@ class ContestResult:
 
 def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> ContestResult:
     """Rate the attempts (by problem index, in order) as one participant of `contest`. Problems that were not tried count as unsolved."""
-    points, penalty, solved = 0.0, 0.0, 0
-    for index, worth in contest.problem_points.items():
-        tried = attempts.get(index, ())
-        if True not in tried:
-            continue
-        failures = list(tried).index(True)
-        solved += 1
+    points, penalty = 0.0, 0.0
+    solved = {index: worth for index, worth in contest.problem_points.items() if True in attempts.get(index, ())}
+    for index, worth in solved.items():
+        failures = list(attempts[index]).index(True)
         if worth is None:
             points, penalty = points + 1, penalty + PENALTY_MINUTES * failures
         else:
             points += max(0.0, worth - PENALTY_POINTS * failures)
-    place = _place(contest, points, penalty)
-    rating = _rating_at(np.asarray(contest.ratings_n, dtype=np.float64), place)
-    return ContestResult(contest.contest_id, solved, points, penalty, place, len(contest.ratings_n), rating)
-
-
-def _place(contest: Contest, points: float, penalty: float) -> int:
     rows = zip(contest.points_n, contest.penalties_n, strict=True)
-    worse = (i for i, (p, q) in enumerate(rows) if p < points or (p == points and q > penalty))
-    return next(worse, len(contest.points_n))
+    place = sum((-p, q) <= (-points, penalty) for p, q in rows)
+    rating = _rating_at(np.asarray(contest.ratings_n, dtype=np.float64), place)
+    return ContestResult(contest.contest_id, len(solved), points, penalty, place, len(contest.ratings_n), rating)
 
 
 def _rating_at(ratings_N: np.ndarray, place: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -14,15 +14,10 @@ from code_rl.errors import ConfigError, SandboxError
 from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.benchmarks import Benchmark
 from code_rl.evaluation.figures import Estimate, Figures, Outcome, figures
-from code_rl.evaluation.rating import (
-    MIN_PARTICIPANTS,
-    percentile,
-    rate_contest,
-    read_rating_table,
-    read_standings,
-)
+from code_rl.evaluation.rating import MIN_PARTICIPANTS, percentile, rate_contest, read_rating_table, read_standings
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
+from code_rl.evaluation.settings import EvalConfig
 from code_rl.judging.verdict import VerdictKind
 
 CONTEST_PROBLEM = re.compile(r"(\d+)[-_/]?([A-Z]\d*)")
@@ -30,16 +25,8 @@ SHOWN_DIFFERENCES = 200
 RESULTS = "results.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Rating:
-    """Where a rating comes from: a standings snapshot, and a table of all users' ratings for the percentile."""
-
-    standings: str
-    ratings: str | None = None
-
-
 def make_results(
-    benchmark: Benchmark, found: Found, plan: Plan, ks: Sequence[int], model: str, rating: Rating | None
+    benchmark: Benchmark, found: Found, plan: Plan, ks: Sequence[int], model: str, config: EvalConfig
 ) -> dict[str, Any]:
     """The content of `results.json`. Raises SandboxError when nothing got a verdict."""
     main: Mode = SAMPLED if plan.samples else GREEDY
@@ -64,8 +51,8 @@ def make_results(
         "skipped": dict(benchmark.skipped),
         "seconds": {"wall_of_this_run": round(found.wall_s, 3), "program_cpu": round(found.cpu_s, 3)},
     }
-    if rating is not None:
-        results["rating"] = _rating(rating, by_problem[main])
+    if config.standings and benchmark.name == "codeforces":
+        results["rating"] = _rating(config.standings, config.ratings, by_problem[main])
     return results
 
 
@@ -112,8 +99,7 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
     """Pass@1 under the problems' own rule and as LiveCodeBench decides, and the samples on which they differ; None without the second."""
     if not found.official:
         return None
-    own: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
-    official: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
+    own, official = ({entry.problem_id: list[Outcome]() for entry in entries} for _ in range(2))
     differ = []
     for (problem_id, _, number), kind in sorted(each for each in found.official.items() if each[0][1] == mode):
         outcome = found.outcomes[problem_id, mode, number]
@@ -138,8 +124,11 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
     }
 
 
-def _rating(rating: Rating, by_problem: Mapping[str, list[Outcome]]) -> dict[str, Any]:
-    """Rating and percentile; samples of a problem are submissions in order. Contests without standings are named."""
+def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[Outcome]]) -> dict[str, Any]:
+    """Rating by a snapshot of `standings`, percentile by a table of all users' `ratings`; samples of a problem are submissions in order.
+
+    Contests without standings are named.
+    """
     attempts: dict[str, dict[str, list[bool]]] = {}
     unnamed = []
     for problem_id, outcomes in by_problem.items():
@@ -147,30 +136,24 @@ def _rating(rating: Rating, by_problem: Mapping[str, list[Outcome]]) -> dict[str
         if match is None:
             unnamed.append(problem_id)
             continue
-        judged = [outcome.correct for outcome in outcomes if outcome.judged]
-        attempts.setdefault(match[1], {})[match[2]] = judged
-    contests = read_standings(rating.standings)
+        attempts.setdefault(match[1], {})[match[2]] = [each.correct for each in outcomes if each.judged]
+    contests = read_standings(standings)
     known = [contests[name] for name in sorted(attempts) if name in contests]
     small = [contest.contest_id for contest in known if len(contest.ratings_n) <= MIN_PARTICIPANTS]
     rated = [rate_contest(one, attempts[one.contest_id]) for one in known if one.contest_id not in small]
     if not rated:
         why = f" with more than {MIN_PARTICIPANTS} participants" if small else ""
-        raise ConfigError(
-            f"standings={rating.standings} has none of the {len(attempts)} contests of these problems{why}"
-        )
+        raise ConfigError(f"standings={standings} has none of the {len(attempts)} contests of these problems{why}")
     value = fmean(one.rating for one in rated)
-    table = None if rating.ratings is None else read_rating_table(rating.ratings)
     return {
         "rating": round(value, 1),
-        "percentile": None if table is None else percentile(value, table),
+        "percentile": None if ratings is None else percentile(value, read_rating_table(ratings)),
         "contests": len(rated),
         "few_participants": small,
         "without_standings": sorted(set(attempts) - set(contests)),
         "without_contest": unnamed,
-        "by_contest": [
-            {"contest" if name == "contest_id" else name: value for name, value in asdict(one).items()} for one in rated
-        ],
-    }  # fmt: skip
+        "by_contest": [asdict(one) for one in rated],
+    }
 
 
 def _ends(estimate: Estimate) -> list[float]:

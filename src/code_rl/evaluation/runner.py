@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -57,7 +56,7 @@ class Recorded(OnDemand):
             self._replaying = False
             for execution in self._kept:
                 yield execution
-            job = dataclasses.replace(job, cases=job.cases[len(self._kept) :])
+            job = replace(job, cases=job.cases[len(self._kept) :])
             if not job.cases:
                 return
         async with closing(super().run(job)) as executions:
@@ -80,12 +79,12 @@ async def judge_both(
     own = await judge(problem, code, recorded, cpu_limit_s=cpu_limit_s)
     if own.undecided:
         return own, own
-    tests = tuple(dataclasses.replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
-    official = dataclasses.replace(problem, tests=tests, compare=Compare(OFFICIAL))
+    tests = tuple(replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
+    official = replace(problem, tests=tests, compare=Compare(OFFICIAL))
     in_one = None if code is None or own.kind in (*CUT, VerdictKind.COMPILE_ERROR) else in_one_process(official, code)
     if in_one is not None:
         limit = min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s) + 2 * own.cpu_s
-        verdict = await judge(dataclasses.replace(in_one, time_limit_s=limit), code, executor)
+        verdict = await judge(replace(in_one, time_limit_s=limit), code, executor)
         if verdict.kind not in CUT:
             return own, verdict
     recorded.rewind()
@@ -148,11 +147,11 @@ class Found:
 
     def by_problem(self, entries: Iterable[Entry], mode: Mode) -> dict[str, list[Outcome]]:
         """Outcomes of one mode by problem, in the samples' order."""
-        numbers: dict[str, list[int]] = {entry.problem_id: [] for entry in entries}
-        for problem_id, its_mode, number in self.outcomes:
-            if its_mode == mode and problem_id in numbers:
-                numbers[problem_id].append(number)
-        return {each: [self.outcomes[each, mode, n] for n in sorted(mine)] for each, mine in numbers.items()}
+        found: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
+        for key, outcome in sorted(self.outcomes.items(), key=lambda item: item[0]):
+            if key[1] == mode and key[0] in found:
+                found[key[0]].append(outcome)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +250,7 @@ class Evaluation:
         """A problem is in memory only while it is worked on; there are workers enough that judging does not hold up the asking."""
         for item in work:
             problem = self._questions.problem(item.entry)
-            grader = None
-            if self._executor is not None:
-                grader = RuleGrader(problem, self._executor, self._plan, self._places)
+            grader = None if self._executor is None else RuleGrader(problem, self._executor, self._plan, self._places)
             samples = item.waiting or await self._ask(item, problem, grader)
             await together(self._judge(item.entry, sample, grader) for sample in samples)
             if self._folder is not None and item.numbers:
@@ -269,8 +266,8 @@ class Evaluation:
             samples = await self._asked.ask(question, work.numbers)
         except AskError as error:
             reason = str(error)
-        for number in set(work.numbers) - {sample.sample for sample in samples}:
-            self._found.missing[entry.problem_id, work.mode, number] = reason
+        missing = set(work.numbers) - {sample.sample for sample in samples}
+        self._found.missing |= {(entry.problem_id, work.mode, number): reason for number in missing}
         if self._folder is not None:
             for sample in samples:
                 self._folder.samples.append(sample.to_json())

@@ -54,9 +54,8 @@ class Sample:
 
     def to_json(self) -> dict[str, Any]:
         """One line of `samples.jsonl`."""
-        row = asdict(replace(self, verdict=None))
+        row = asdict(replace(self, verdict=None, seconds=round(self.seconds, 3)))
         del row["verdict"]
-        row["seconds"] = round(self.seconds, 3)
         return row
 
 
@@ -84,17 +83,15 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
             if problem_id not in known:
                 raise DataError(f"{where}: problem {problem_id!r} is not among the {len(known)} problems evaluated")
             if fields.pop("continues", False):
-                prompt = known[problem_id]
-                if prompt is None:
-                    raise DataError(
-                        f"{where}: this benchmark has no prompt to be continued; give whole programs as solution"
-                    )
+                if (prompt := known[problem_id]) is None:
+                    why = "this benchmark has no prompt to be continued; give whole programs as solution"
+                    raise DataError(f"{where}: {why}")
                 fields["code"] = prompt + fields["code"]
-            mode = fields.pop("mode", SAMPLED)
             mine = stored.setdefault(problem_id, [])
+            mode = fields.setdefault("mode", SAMPLED)
             number = sum(sample.mode == mode for sample in mine)
             try:
-                mine.append(sample_from_json({**fields, "problem_id": problem_id, "mode": mode, "sample": number}))
+                mine.append(sample_from_json({**fields, "problem_id": problem_id, "sample": number}))
             except (TypeError, ValueError) as error:
                 raise DataError(f"{where}: not a sample: {error}") from error
     return stored
@@ -208,20 +205,8 @@ def _key(row: Mapping[str, Any]) -> Key:
 
 def verdict_row(sample: Sample, own: Verdict, official: Verdict | None, format_ok: bool) -> Row:
     """One line of `verdicts.jsonl`."""
-    failure = own.failure
-    row: Row = {
-        "problem_id": sample.problem_id,
-        "mode": sample.mode,
-        "sample": sample.sample,
-        "verdict": own.kind.value,
-        "passed": own.passed,
-        "total": own.total,
-        "failure": failure and {"test": failure.test, "public": failure.public, "message": failure.message},
-        "format_ok": format_ok,
-        "cpu_s": round(own.cpu_s, 6),
-        "wall_s": round(own.wall_s, 6),
-        "rule": own.rule,
-    }
+    named = {"problem_id": sample.problem_id, "mode": sample.mode, "sample": sample.sample}
+    row: Row = {**named, **own.to_json(), "format_ok": format_ok}
     if official is not None:
         row[OFFICIAL] = official.kind.value
         if official.rule == APART:

@@ -193,9 +193,10 @@ def run_of(checkpoint: str) -> tuple[Path, str | None]:
     raise ConfigError(f"checkpoint={checkpoint} is no run directory (config.json is missing), and no RUN/NAME either")
 
 
+OF_WEIGHTS = ("backend", "device", "dtype", "renderer", "environment", "max_turns")
 APPLIES = {
-    "endpoint": ("extra_body", "api_key_env", "request_timeout", "patience"),
-    "weights": ("backend", "device", "dtype", "renderer", "environment", "max_turns"),
+    "endpoint": (("extra_body", "api_key_env", "request_timeout", "patience"), "endpoint="),
+    "weights": (OF_WEIGHTS, "model= or checkpoint= on a back end"),
 }
 SAMPLING = ("temperature", "top_p", "top_k", "prompt", "system_prompt", "max_tokens", "sweep", "seed", "asking")
 
@@ -203,21 +204,17 @@ SAMPLING = ("temperature", "top_p", "top_k", "prompt", "system_prompt", "max_tok
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
     """Every setting that was given takes effect, or is refused by name."""
     if config.compare is not None:
-        others = [name for name in given if name not in ("compare", "out")]
-        if others:
-            raise ConfigError(
-                f"{others[0]}= has no effect with compare=, which reads finished evaluations; leave it out"
-            )
+        if others := [name for name in given if name not in ("compare", "out")]:
+            why = "has no effect with compare=, which reads finished evaluations; leave it out"
+            raise ConfigError(f"{others[0]}= {why}")
         return
     if config.benchmark is None:
         raise ConfigError("benchmark= is missing; --help lists them")
     _check_answerer(config, given)
-    for who, names in APPLIES.items():
+    for who, (names, whose) in APPLIES.items():
         for name in names:
             if name in given and config.answered_by != who:
-                raise ConfigError(
-                    f"{name}= has no effect here: it belongs to {'endpoint=' if who == 'endpoint' else 'model= or checkpoint= on a back end'}"
-                )
+                raise ConfigError(f"{name}= has no effect here: it belongs to {whose}")
     if config.sweep is not None and "max_tokens" in given:
         raise ConfigError(f"sweep={config.sweep} takes the place of max_tokens; leave one of them out")
     sweep_limits(config)
@@ -225,10 +222,8 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         if name in given and config.answered_by in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
     if config.answered_by == "weights":
-        own = config.environment not in ENVIRONMENTS
-        words = (
-            (config.prompt, config.system_prompt) if own else (None, None)
-        )  # else each benchmark's, or these, come first
+        own = config.environment not in ENVIRONMENTS  # else each benchmark's words, or these, come first
+        words = (config.prompt, config.system_prompt) if own else (None, None)
         get_environment(config.environment, config.max_turns, 1.0, *words)
     get_wording(config.prompt)
     if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
@@ -282,9 +277,8 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
 
 def narrowed(config: EvalConfig) -> dict[str, float]:
     """top_p and top_k where they are set."""
-    return {
-        name: value for name, value, off in (("top_p", config.top_p, 1.0), ("top_k", config.top_k, -1)) if value != off
-    }
+    off = {"top_p": 1.0, "top_k": -1}
+    return {name: getattr(config, name) for name, value in off.items() if getattr(config, name) != value}
 
 
 def sweep_limits(config: EvalConfig) -> tuple[int, ...]:

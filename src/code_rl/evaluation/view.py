@@ -32,7 +32,7 @@ class EvalView(View):
                 for value, row in values.items():
                     table.add_row(f"  {value}", *_cells(row, names))
         self.console.print(table, soft_wrap=False)
-        self.say("verdicts: " + ", ".join(f"{kind} {number}" for kind, number in results["verdicts"].items()))
+        self.say(f"verdicts: {_listed(results['verdicts'])}")
         self._remarks(results)
         self.say(markdown(results))
 
@@ -56,8 +56,7 @@ class EvalView(View):
 
     def _remarks(self, results: Mapping[str, Any]) -> None:
         for name, problems in results["problems_of"].items():
-            if problems < results["problems"]:
-                few = results["problems"] - problems
+            if few := results["problems"] - problems:
                 self.say(f"{name} is over {problems} problems: {few} have fewer verdicts than it needs")
         rules = results.get("rules")
         if rules:
@@ -74,9 +73,8 @@ class EvalView(View):
                     f"{rules['sandbox_error']} samples have no lcb-official verdict (sandbox_error); the same command judges them again"
                 )
             for row in rules["differences"][:10]:
-                self.say(
-                    f"  {row['problem_id']} sample {row['sample']}: lcb {row['lcb']}, lcb-official {row['lcb-official']}"
-                )
+                kinds = f"lcb {row['lcb']}, lcb-official {row['lcb-official']}"
+                self.say(f"  {row['problem_id']} sample {row['sample']}: {kinds}")
         if "rating" in results:
             rating = results["rating"]
             above = "" if rating["percentile"] is None else f", above {rating['percentile']}% of users"
@@ -84,9 +82,7 @@ class EvalView(View):
         skipped = dict(sorted(Counter(results["skipped"].values()).items()))
         for reasons, what in ((skipped, "rows have no problem"), (results["missing"], "samples are missing")):
             if reasons:
-                self.say(
-                    f"{sum(reasons.values())} {what}: " + ", ".join(f"{why} {many}" for why, many in reasons.items())
-                )
+                self.say(f"{sum(reasons.values())} {what}: {_listed(reasons)}")
         for kind, why in (
             ("sandbox_error", "about themselves (sandbox_error); the same command judges them again"),
             ("checker_error", "because a problem's checker fails on its own reference (checker_error)"),
@@ -113,6 +109,10 @@ def markdown(results: Mapping[str, Any]) -> str:
         results["how"],
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{what} {count}" for what, count in counts.items())
 
 
 def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 
 class VerdictKind(enum.StrEnum):
@@ -64,3 +65,11 @@ class Verdict:
     def undecided(self) -> bool:
         """True when the verdict says nothing about the program: the sandbox failed, or the problem's checker is broken."""
         return self.kind.undecided
+
+    def to_json(self) -> dict[str, Any]:
+        """What a row of a file of verdicts says of it; times in seconds."""
+        row = {"verdict": self.kind.value, "passed": self.passed, "total": self.total}
+        names = ("test", "public", "message")
+        failure = self.failure and {name: getattr(self.failure, name) for name in names}
+        seconds = {"cpu_s": round(self.cpu_s, 6), "wall_s": round(self.wall_s, 6)}
+        return {**row, "failure": failure, **seconds, "rule": self.rule}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,9 @@ class Entry:
         return (self.id, *self.names.values())
 
 
+_OF_PROBLEM = ("id", "statement", "starter_code", "fn_name", "source", "date", "time_limit_s")
+
+
 def make_entry(
     problem: Problem, place: int, *, stated_checker: bool = False, derived_s: float | None = None
 ) -> tuple[Entry, bytes]:
@@ -83,17 +85,11 @@ def make_entry(
     line = f"{head},{tail}".encode("ascii")
     measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
     entry = Entry(
-        id=problem.id,
+        **{name: getattr(problem, name) for name in _OF_PROBLEM},
         digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
         place=place,
         length=len(line),
         head=len(head),
-        statement=problem.statement,
-        starter_code=problem.starter_code,
-        fn_name=problem.fn_name,
-        source=problem.source,
-        date=problem.date,
-        time_limit_s=problem.time_limit_s,
         rule=problem.compare.rule if problem.interactor is None else INTERACTOR,
         solutions=len(problem.solutions),
         sizes=tuple(size for size, _ in measured),
@@ -125,13 +121,8 @@ def _short_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """What the store keeps of an entry, as JSON data."""
-    return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
-
-
 def entry_from_json(row: Mapping[str, Any]) -> Entry:
-    """Inverse of `entry_to_json`."""
+    """An entry of what the store keeps: its fields, as JSON data."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
     return Entry(**values)
@@ -204,15 +195,12 @@ class Bench:
 
     def check_shards(self, report: Mapping[str, Any]) -> None:
         """With `merge`, raise ConfigError for a shard that is missing, unfinished, or of other data, settings or code than `report` names."""
+        facts = json.loads(json.dumps({"finished": True, **{name: report[name] for name in ("code", "provenance")}}))
+        settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
         for shard, folder in self._shards().items():
-            try:
+            theirs: dict[str, Any] = {}
+            with contextlib.suppress(OSError, ValueError):
                 theirs = json.loads((folder / REPORT).read_bytes())
-            except (OSError, ValueError):
-                theirs = {}
-            facts = json.loads(
-                json.dumps({"finished": True, **{name: report[name] for name in ("code", "provenance")}})
-            )
-            settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
             wanted = {**facts, **settings, "shard": str(shard)}
             theirs |= theirs.get("settings", {})
             wrong = [
@@ -223,9 +211,8 @@ class Bench:
                 if theirs.get(name) != value
             ]
             if wrong:
-                raise ConfigError(
-                    f"merge=true: shard {shard} ({folder}) cannot be used: {'; '.join(wrong)}; run shard={shard} again"
-                )
+                why = f"cannot be used: {'; '.join(wrong)}; run shard={shard} again"
+                raise ConfigError(f"merge=true: shard {shard} ({folder}) {why}")
 
     def _shards(self) -> Mapping[Shard, Path]:
         return shard_paths(self._whole / "shard") if self.config.merge else {}
@@ -257,10 +244,8 @@ class Bench:
 
         A decision depends on the stage's settings, on what the code of `modules` (ours; those of this room without its name) says, and on `about` the survivor.
         """
-        digest = sources_digest(
-            *(name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
-        )
-        shared = [stage, digest, *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
+        names = (name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
+        shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
         keys = [content_key(shared, *about(survivor)) for survivor in survivors]
         others = [self._whole] if self.shard is not None else self._shards().values()
         ledger = Ledger(self.work / f"{stage}.jsonl", [folder / f"{stage}.jsonl" for folder in others])
@@ -278,7 +263,7 @@ class Bench:
         tests, kept = (*problem.tests, *added), survivor.notes.get("tests")
         tests = tests if kept is None else tuple(tests[index] for index in kept)
         limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
-        return dataclasses.replace(problem, tests=tests, time_limit_s=limit, meta=meta)
+        return replace(problem, tests=tests, time_limit_s=limit, meta=meta)
 
     def line(self, survivor: Survivor) -> bytes:
         """`load` as a line of a native file. Where the tests stay as they are, they are copied and never parsed: they are most of the bytes."""
@@ -292,22 +277,13 @@ class Bench:
         return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
 
 
+_STRENGTH = ("strengthen", "mutants", "min_strength", "seed")
 STAGE_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "filter": ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb"),
     "deduplicate": ("similarity",),
     "decontaminate": ("containment",),
-    "verify": (
-        "max_references",
-        "repeats",
-        "patient_limit_s",
-        "mutants",
-        "min_strength",
-        "unverified",
-        "checkers",
-        "strengthen",
-        "seed",
-    ),
-    "strengthen": ("strengthen", "new_inputs", "new_tests", "mutants", "min_strength", "seed"),
+    "verify": (*_STRENGTH, "max_references", "repeats", "patient_limit_s", "unverified", "checkers"),
+    "strengthen": (*_STRENGTH, "new_inputs", "new_tests"),
     "cap": ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests"),
     "difficulty": ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"),
 }

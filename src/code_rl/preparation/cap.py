@@ -30,27 +30,21 @@ def cap_entry(entry: Entry, notes: Mapping[str, Any], config: PrepareConfig) -> 
     if sum(sizes) <= size and sum(costs.values()) <= cpu_s and len(sizes) <= count:
         return Decision(keep=True, card={"tests": len(sizes)})
     chosen: list[int] = []
-    for index in _preference(entry.public, sizes, kills):
+    killers = sorted(kills, key=lambda index: (-kills[index], index))
+    rest = spread(sorted(range(len(sizes)), key=lambda index: (sizes[index], index)))
+    for index in dict.fromkeys([*entry.public, *killers, *rest]):
         cost = costs.get(index, 0.0)
         if sizes[index] <= size and cost <= cpu_s and len(chosen) < count:
             size, cpu_s = size - sizes[index], cpu_s - cost
             chosen.append(index)
     if len(chosen) < min(config.min_tests, len(sizes)):
         return drop("tests_over_budget", f"{len(chosen)} of {len(sizes)} tests fit the budget")
-    return Decision(
-        keep=True, card={"tests": len(chosen), "tests_of_source": entry.tests}, notes={"tests": sorted(chosen)}
-    )
+    card = {"tests": len(chosen), "tests_of_source": entry.tests}
+    return Decision(keep=True, card=card, notes={"tests": sorted(chosen)})
 
 
 def _by_index(values: object) -> dict[int, float]:
     return {int(index): float(value) for index, value in values.items()} if isinstance(values, Mapping) else {}
-
-
-def _preference(public: Sequence[int], sizes: Sequence[int], kills: Mapping[int, float]) -> list[int]:
-    """All tests, those to keep first."""
-    killers = sorted(kills, key=lambda index: (-kills[index], index))
-    rest = spread(sorted(range(len(sizes)), key=lambda index: (sizes[index], index)))
-    return [index for index in dict.fromkeys([*public, *killers, *rest]) if 0 <= index < len(sizes)]
 
 
 def spread(ordered: Sequence[int]) -> list[int]:

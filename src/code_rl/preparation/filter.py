@@ -83,9 +83,8 @@ _INTERACTIVE = re.compile(
 
 async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Static filters."""
-    with bench.deciding(
-        "filter", ("filter", "overlap.text"), survivors, on_item, lambda one: (one.entry.digest,)
-    ) as decisions:
+    modules = ("filter", "overlap.text")
+    with bench.deciding("filter", modules, survivors, on_item, lambda one: (one.entry.digest,)) as decisions:
         return decisions.one_by_one(lambda one: filter_entry(one.entry, bench.config))
 
 
@@ -144,13 +143,8 @@ def _illustrates(text: str, match: re.Match[str], *, embedded: bool) -> bool:
     if embedded and text[: match.start()].rpartition("\n")[2].strip():
         return False  # within a line: a formula, or what the sentence speaks of
     near = " ".join(before[-2:] if embedded else before[-1:]) + match[0] + " ".join(behind[:1])
-    unmentioned = (
-        embedded
-        and bool(before)
-        and before[-1].rstrip()[-1] in ".!?)"
-        and not _MENTION.search(near.replace(match[0], " "))
-    )
-    return unmentioned or _EXAMPLE.search(near) is not None
+    alone = embedded and bool(before) and before[-1].rstrip()[-1] in ".!?)"
+    return (alone and not _MENTION.search(near.replace(match[0], " "))) or _EXAMPLE.search(near) is not None
 
 
 def _decorates(text: str, match: re.Match[str]) -> bool:

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from code_rl.concurrency import together
 from code_rl.errors import SandboxError
-from code_rl.runs.files import whole_lines, write_lines_atomically
+from code_rl.runs.files import JsonLines, truncate, whole_lines, write_lines_atomically
 
 if TYPE_CHECKING:
     from code_rl.preparation.bench import Survivor
@@ -70,10 +70,8 @@ class Ledger:
         self._records: dict[str, Decision] = {}
         for other in others:
             self._take(other)
-        end = self._take(path)
-        if path.exists():
-            os.truncate(path, end)
-        self._stream: IO[bytes] = path.open("ab")
+        truncate(path, self._take(path))
+        self._lines = JsonLines(path)
 
     def get(self, key: str) -> Decision | None:
         """The decision stored under `key`."""
@@ -82,17 +80,17 @@ class Ledger:
     def put(self, key: str, decision: Decision) -> None:
         """Store a decision; it survives a kill of this process once this returns."""
         self._records[key] = decision
-        self._stream.write(_line(key, decision).encode())
-        self._stream.flush()
+        self._lines.append(_row(key, decision))
 
     def close(self, wanted: Iterable[str]) -> None:
         """Keep only the records under the keys `wanted`, in that order, on disk, and close."""
-        self._stream.close()
-        write_lines_atomically(self._path, (_line(key, self._records[key]) for key in wanted if key in self._records))
+        self.abandon()
+        rows = (_row(key, self._records[key]) for key in wanted if key in self._records)
+        write_lines_atomically(self._path, (json.dumps(row) + "\n" for row in rows))
 
     def abandon(self) -> None:
         """Close without rewriting: what was stored stays."""
-        self._stream.close()
+        self._lines.close()
 
     def _take(self, path: Path) -> int:
         """Read the records of a file; returns how far it is whole."""
@@ -105,10 +103,9 @@ class Ledger:
         return whole
 
 
-def _line(key: str, decision: Decision) -> str:
+def _row(key: str, decision: Decision) -> dict[str, Any]:
     optional = {name: value for name in ("reason", "detail", "card", "notes") if (value := getattr(decision, name))}
-    row = {"key": key, "keep": decision.keep, **optional}
-    return json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"
+    return {"key": key, "keep": decision.keep, **optional}
 
 
 class Decisions:
@@ -116,9 +113,7 @@ class Decisions:
 
     def __init__(self, survivors: Sequence[Survivor], keys: list[str], ledger: Ledger, on_item: OnItem) -> None:
         self._survivors, self._keys, self._ledger, self._on_item = survivors, keys, ledger, on_item
-        self._budget = ByteBudget()
-        known = {index: ledger.get(key) for index, key in enumerate(keys)}
-        self._made = {index: decision for index, decision in known.items() if decision is not None}
+        self._made = {index: decision for index, key in enumerate(keys) if (decision := ledger.get(key))}
         for _ in self._made:
             on_item()
 
@@ -140,22 +135,29 @@ class Decisions:
 
     async def at_once(self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int) -> list[Decision]:
         """Decide on all that wait, `places` at once; what is made so far. None: later."""
-        waiting = self.waiting
+        waiting, held, changed = self.waiting, 0, asyncio.Condition()
         queue = iter(waiting)
 
         async def work() -> None:
+            nonlocal held
             for index in queue:
-                async with self._budget.take(self._survivors[index].entry.length):
-                    try:
-                        decision = await decide(self._survivors[index])
-                    except SandboxError as error:
-                        decision = drop(SANDBOX_ERROR, str(error))
-                    if decision is not None:
-                        self._take(index, decision)
+                survivor = self._survivors[index]
+                size = min(survivor.entry.length, BYTES_IN_FLIGHT)  # one that is larger goes alone
+                async with changed:
+                    while held + size > BYTES_IN_FLIGHT:
+                        await changed.wait()
+                    held += size
+                try:
+                    decision = await decide(survivor)
+                except SandboxError as error:
+                    decision = drop(SANDBOX_ERROR, str(error))
+                if decision is not None:
+                    self._take(index, decision)
+                async with changed:
+                    held -= size
+                    changed.notify_all()
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(places, len(waiting))):
-                group.create_task(work())
+        await together(work() for _ in range(min(places, len(waiting))))
         return self.made
 
     def _take(self, index: int, decision: Decision) -> None:
@@ -163,25 +165,3 @@ class Decisions:
             self._ledger.put(self._keys[index], decision)
         self._made[index] = decision
         self._on_item()
-
-
-class ByteBudget:
-    """Lets work begin while there are at most `BYTES_IN_FLIGHT`; one piece larger than that goes alone."""
-
-    def __init__(self) -> None:
-        self._used = 0
-        self._changed = asyncio.Condition()
-
-    @contextlib.asynccontextmanager
-    async def take(self, size: int) -> AsyncIterator[None]:
-        """Hold `size` bytes while the block runs."""
-        size = min(size, BYTES_IN_FLIGHT)
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._used + size <= BYTES_IN_FLIGHT)
-            self._used += size
-        try:
-            yield
-        finally:
-            self._used -= size
-            async with self._changed:
-                self._changed.notify_all()

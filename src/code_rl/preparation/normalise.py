@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 
 from code_rl.errors import DataError
-from code_rl.preparation.bench import Bench, Survivor, entry_from_json, entry_to_json, make_entry
+from code_rl.preparation.bench import Bench, Survivor, entry_from_json, make_entry
 from code_rl.preparation.ledger import content_key
 from code_rl.preparation.verification.trials import Listener
 from code_rl.problems.dataset import Dataset, Role, open_dataset
@@ -57,7 +57,7 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                     first = item.solutions[0] if item.solutions else ""
                     slowest_s = max(heard.seconds[first], default=None) if item.id in derived.get(first, ()) else None
                     entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
-                    store.add(item, entry_to_json(entry), line)
+                    store.add(item, dataclasses.asdict(entry), line)
                 on_row()
         store.finish()
     return [Survivor(entry_from_json(place.about)) for place in store.places]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import chz
 
@@ -45,15 +46,20 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
     from code_rl.sandbox.connect import check_executor
 
     report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
+    survivors: list[Survivor] = []
     try:
         bench.check_shards(report.to_json())
         if "verify" in bench.config.stages:  # an executor that does not answer is refused before time is spent
             await check_executor(bench.executor())
-        survivors = await _normalise(bench, view, report)
-        for name in bench.config.stages[1:]:
+        for name in bench.config.stages:
             if name == "verify" and bench.shard is not None:
                 survivors = [survivors[index] for index in bench.shard.taken(len(survivors))]
-            survivors = await _run_stage(bench, view, report, name, survivors)
+            started = time.perf_counter()
+            stage = _normalise(bench, view) if name == "normalise" else _run(bench, view, report, name, survivors)
+            done, survivors = await stage
+            report.stages.append(replace(done, seconds=time.perf_counter() - started))
+            report.save(bench.reports)
+            view.stage_done(report.stages[-1])
     finally:
         await bench.aclose()
     report.finished = True
@@ -63,30 +69,16 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
     return _exit_code(report, view)
 
 
-async def _normalise(bench: Bench, view: PrepareView, report: Report) -> list[Survivor]:
-    started = time.perf_counter()
+async def _normalise(bench: Bench, view: PrepareView) -> tuple[StageReport, list[Survivor]]:
     with view.progress("normalise", None) as on_row:
         survivors = await normalise(bench, on_row)
-    store, seconds = bench.store, time.perf_counter() - started
-    _note(
-        bench,
-        view,
-        report,
-        StageReport(
-            "normalise",
-            store.rows,
-            len(store),
-            tuple(Dropped(one.row_id, one.reason, one.detail) for one in store.skipped),
-            seconds,
-        ),
-    )
-    return survivors
+    dropped = [Dropped(one.row_id, one.reason, one.detail) for one in bench.store.skipped]
+    return StageReport("normalise", bench.store.rows, len(bench.store), dropped), survivors
 
 
-async def _run_stage(
+async def _run(
     bench: Bench, view: PrepareView, report: Report, name: str, survivors: Sequence[Survivor]
-) -> list[Survivor]:
-    started = time.perf_counter()
+) -> tuple[StageReport, list[Survivor]]:
     skipped = skip_note(name, bench.config)
     with view.progress(name, len(survivors)) as on_item:
         decisions = [KEEP] * len(survivors) if skipped else await RUNNERS[name](bench, survivors, on_item)
@@ -101,25 +93,15 @@ async def _run_stage(
             dropped.append(Dropped(survivor.entry.id, decision.reason, decision.detail, shown))
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
-    seconds = time.perf_counter() - started
     note = f"skipped: {skipped}" if skipped else strengthened(decisions) if name == "strengthen" else ""
-    _note(bench, view, report, StageReport(name, len(survivors), len(kept), tuple(dropped), seconds, note))
-    return kept
+    return StageReport(name, len(survivors), len(kept), dropped, note=note), kept
 
 
 def _after(survivor: Survivor, stage: str, decision: Decision, bench: Bench) -> Survivor:
     """The survivor with what the stage adds to its card and notes."""
-    passed = [*survivor.card.get("passed", ("normalise",))]
-    if not skip_note(stage, bench.config):
-        passed.append(stage)
+    passed = [*survivor.card.get("passed", ("normalise",)), *[stage] * (not skip_note(stage, bench.config))]
     card = {**survivor.card, **decision.card, "passed": passed} if stage != "write" else survivor.card
     return Survivor(survivor.entry, card, {**survivor.notes, **decision.notes})
-
-
-def _note(bench: Bench, view: PrepareView, report: Report, stage: StageReport) -> None:
-    report.stages.append(stage)
-    report.save(bench.reports)
-    view.stage_done(stage)
 
 
 def _exit_code(report: Report, view: PrepareView) -> int:

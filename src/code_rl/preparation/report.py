@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,12 @@ EXCERPT = 160
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """One row that a stage dropped; `excerpt` is how its statement begins."""
+    """One row that a stage dropped, and how its `statement` begins."""
 
     id: str
     reason: str
     detail: str
-    excerpt: str = ""
+    statement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class StageReport:
     stage: str
     went_in: int
     came_out: int
-    dropped: tuple[Dropped, ...]
-    seconds: float
+    dropped: Sequence[Dropped]
+    seconds: float = 0.0
     note: str = ""
 
     @property
@@ -66,10 +66,7 @@ class StageReport:
             "in": self.went_in,
             "out": self.came_out,
             "dropped": self.reasons,
-            "examples": [
-                {"id": one.id, "reason": one.reason, "detail": one.detail, "statement": one.excerpt}
-                for one in self.examples
-            ],
+            "examples": list(map(asdict, self.examples)),
             "seconds": round(self.seconds, 3),
         }
         return row | ({"note": self.note} if self.note else {})

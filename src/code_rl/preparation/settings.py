@@ -8,7 +8,7 @@ import chz
 
 from code_rl.config.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, option
 from code_rl.errors import ConfigError
-from code_rl.sandbox.connect import EXECUTOR_DOC
+from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.settings import suggestion
 from code_rl.shards import SHARD_DOC, check_sharding
 
@@ -71,9 +71,7 @@ class PrepareConfig:
     )
 
     executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option(
-        "auto", "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
-    )
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
     concurrency: int | None = option(
         None, "Problems in flight at once (None: 16, or twice what the executor takes).", AT_LEAST_1
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 from collections import Counter
@@ -101,13 +102,8 @@ def _compress(source: Path, target: Path) -> None:
 
 def check_format(config: PrepareConfig) -> None:
     """Raise ConfigError when the format needs a package that is not here."""
-    if config.format == "parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise ConfigError(
-                f"format=parquet needs pyarrow: {install_command('data')}, or use format=jsonl"
-            ) from error
+    if config.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError(f"format=parquet needs pyarrow: {install_command('data')}, or use format=jsonl")
 
 
 def _write_parquet(source: Path, target: Path) -> None:

@@ -58,10 +58,7 @@ MIXTURES: dict[str, Mixture] = {
         train=("deepcoder/primeintellect:train", "deepcoder/taco:train", "deepcoder/lcbv5:train"),
         test={"codeforces": "deepcoder/codeforces:test", "lcbv5": "deepcoder/lcbv5:test"},
     ),
-    "code-r1": Mixture(
-        train=("leetcode:train", "taco-verified:train"),
-        test={"leetcode": "leetcode:test"},
-    ),
+    "code-r1": Mixture(train=("leetcode:train", "taco-verified:train"), test={"leetcode": "leetcode:test"}),
 }
 
 BUILTIN = "builtin"

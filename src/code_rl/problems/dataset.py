@@ -29,6 +29,7 @@ from code_rl.problems.sources.shapes import read_row, shape_of
 from code_rl.settings import suggestion
 
 T = TypeVar("T")
+Rows = Iterator[tuple[str, dict[str, Any]]]
 Role = Literal["train", "test"]
 MANIFEST = "manifest.json"
 PREPARED = "code-rl-prepared"
@@ -55,9 +56,7 @@ class Source:
     revision: str | None = None
     licence: str = "unstated"
     given: str = ""
-    _begun: list[Iterator[tuple[str, dict[str, Any]]]] = field(
-        default_factory=list, init=False, compare=False, repr=False
-    )
+    _begun: list[Rows] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def items(self, skip: int = 0) -> Iterator[Item]:
         """One item a raw row, in order, without the first `skip` rows. Raises DataError for a file that cannot be read."""
@@ -65,7 +64,7 @@ class Source:
         for index, (where, row) in enumerate(self.rows(skip), start=skip):
             yield read_row(row, Origin(self.name, prefix, index, where))
 
-    def rows(self, skip: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rows(self, skip: int = 0) -> Rows:
         """Raw rows, each with its place in words (`FILE, row N`)."""
         begun = [self._begun.pop() for _ in self._begun]
         if begun and not skip:
@@ -191,13 +190,8 @@ def open_dataset(setting: str, role: Role = "train") -> Dataset:
     return Dataset(setting, tuple(source for part in _parts(setting) for source in _sources(part, role)))
 
 
-def test_splits(setting: str) -> dict[str, Dataset]:
-    """The held-out splits that `test_dataset=setting` means, by name: those of a mixture, or each one given."""
-    return {name: open_dataset(part, "test") for name, part in test_split_settings(setting).items()}
-
-
 def test_split_settings(setting: str) -> dict[str, str]:
-    """The same, not yet opened: what names each split."""
+    """What names each of the held-out splits that `test_dataset=setting` means, by name: those of a mixture, or each one given."""
     parts = _parts(setting)
     if len(parts) == 1:
         name, revision, split = _split_name(parts[0])

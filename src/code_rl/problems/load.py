@@ -13,7 +13,7 @@ from code_rl.config import parse_difficulty
 from code_rl.environments import Environment
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.catalogue import BUILTIN
-from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_splits
+from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_split_settings
 from code_rl.problems.on_disk import Store, cached_store
 from code_rl.problems.order import Selected, subsample
 from code_rl.problems.problem import Problem, StdinTest, TestCase
@@ -54,11 +54,13 @@ def find_data(
     train = None if dataset == BUILTIN else open_dataset(",".join(pins.get(TRAIN, (dataset,))))
     if not evaluates:
         return RunData(train, {})
-    pinned = {name.removeprefix(TEST): ",".join(parts) for name, parts in pins.items() if name != TRAIN}
-    if pinned:
-        return RunData(train, {name: open_dataset(parts, "test") for name, parts in pinned.items()})
-    setting = held_out_setting(dataset, test_dataset)
-    return RunData(train, None if setting == BUILTIN else test_splits(setting))
+    held_out = {name.removeprefix(TEST): ",".join(parts) for name, parts in pins.items() if name != TRAIN}
+    if not held_out:
+        setting = held_out_setting(dataset, test_dataset)
+        if setting == BUILTIN:
+            return RunData(train, None)
+        held_out = test_split_settings(setting)
+    return RunData(train, {name: open_dataset(part, "test") for name, part in held_out.items()})
 
 
 def held_out_setting(dataset: str, test_dataset: str | None) -> str:
@@ -157,10 +159,8 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
     """
     kept: Sequence[Problem] = problems
     if least > 1:
-        if isinstance(problems, Store):
-            counts = [place.tests for place in problems.places]
-        else:
-            counts = [len(problem.tests) for problem in problems]
+        places = problems.places if isinstance(problems, Store) else None
+        counts = [place.tests for place in places] if places else [len(problem.tests) for problem in problems]
         kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
     if not kept:
         raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")

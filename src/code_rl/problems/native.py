@@ -15,7 +15,6 @@ and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__ty
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import gzip
 import json
@@ -23,7 +22,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -198,17 +197,11 @@ def format_fields(row: Mapping[str, Any]) -> str:
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
     """The problem as a JSON object with every field; inverse of `problem_from_json`."""
-    row = {
-        name: getattr(problem, name) for name in NATIVE_FIELDS if name != "interactor" or problem.interactor is not None
-    }
-    tests = [test_to_json(test) for test in problem.tests]
-    return {
-        **row,
-        "tests": tests,
-        "compare": _compare_to_json(problem.compare),
-        "solutions": list(problem.solutions),
-        "meta": dict(problem.meta),
-    }
+    row = {name: getattr(problem, name) for name in NATIVE_FIELDS}
+    if problem.interactor is None:
+        del row["interactor"]
+    row |= {"tests": list(map(test_to_json, problem.tests)), "compare": _compare_to_json(problem.compare)}
+    return row | {"solutions": list(problem.solutions), "meta": dict(problem.meta)}
 
 
 def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Problem:
@@ -221,7 +214,9 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
         if not isinstance(meta.get(key, ""), str):
             raise DataError(f"{where}: meta.{key}={short(meta[key])} must be source text")
     row["tests"] = tests_from_json(row["tests"], row.get("fn_name"), where)
-    row["compare"] = _compare_from_json(row.get("compare", "lcb"), where)
+    compare = row.get("compare", "lcb")
+    compare = {"rule": compare} if isinstance(compare, str) else compare
+    row["compare"] = Compare(**read_fields(compare, _COMPARE, ("rule",), f"{where}: compare"))
     problem = Problem(**row)
     check_parts(problem, where)
     return problem
@@ -230,13 +225,8 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
 def _compare_to_json(compare: Compare) -> str | dict[str, Any]:
     if compare == Compare(compare.rule):
         return compare.rule
-    named = dataclasses.asdict(compare)
+    named = asdict(compare)
     return {name: value for name, value in named.items() if name == "rule" or value != getattr(_USUAL, name)}
-
-
-def _compare_from_json(data: str | dict[str, Any], where: str) -> Compare:
-    row = {"rule": data} if isinstance(data, str) else data
-    return Compare(**read_fields(row, _COMPARE, ("rule",), f"{where}: compare"))
 
 
 _COMMON = {"kind": TEXT, "public": FLAG, "abs_tol": TOLERANCE, "rel_tol": TOLERANCE}

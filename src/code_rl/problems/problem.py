@@ -6,14 +6,13 @@ What a policy may see (`ProblemView`) is a type of its own.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import difflib
 import functools
 import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from code_rl.errors import DataError
@@ -149,7 +148,10 @@ INTERACT = "interact"
 """The function that an interactor is."""
 CALLED = {CHECK: "check(input, output, expected)", INTERACT: "interact(input, expected, program)"}
 _PATH = re.compile(r"[^\n()=]*\.py")
-CONTEST_ONLY = ("ignore_case", "integers_as_floats")
+ONLY_OF = {
+    **dict.fromkeys(("ignore_case", "integers_as_floats"), "contest"),
+    **dict.fromkeys(("checker_time_limit_s", "checker_memory_limit_mb"), "checker"),
+}
 _USUAL = Compare()
 
 
@@ -161,17 +163,15 @@ def check_compare(compare: Compare, where: str) -> None:
         raise DataError(f"{where}: rule={rule!r} is unknown; use one of {', '.join(RULES)}")
     check_tolerance(compare.abs_tol, compare.rel_tol, where)
     if rule not in WITH_TOLERANCE and (compare.abs_tol or compare.rel_tol):
-        raise DataError(f"{where}: abs_tol and rel_tol belong to the rules {_listed(WITH_TOLERANCE)}, not to {rule!r}")
+        known = ", ".join(map(repr, WITH_TOLERANCE))
+        raise DataError(f"{where}: abs_tol and rel_tol belong to the rules {known}, not to {rule!r}")
     if rule == "float" and not (compare.abs_tol or compare.rel_tol):
         raise DataError(f"{where}: the rule 'float' needs abs_tol or rel_tol above 0; use 'lcb' for equality")
-    for name in CONTEST_ONLY:
-        if getattr(compare, name) and rule != "contest":
-            raise DataError(f"{where}: {name} belongs to the rule 'contest', not to {rule!r}")
+    for name, owner in ONLY_OF.items():
+        if getattr(compare, name) != getattr(_USUAL, name) and rule != owner:
+            raise DataError(f"{where}: {name} belongs to the rule {owner!r}, not to {rule!r}")
     if (rule == "checker") != (compare.checker is not None):
         raise DataError(f"{where}: the rule 'checker' and the checker's source go together; rule={rule!r}")
-    for name in ("checker_time_limit_s", "checker_memory_limit_mb"):
-        if getattr(compare, name) != getattr(_USUAL, name) and rule != "checker":
-            raise DataError(f"{where}: {name} belongs to the rule 'checker', not to {rule!r}")
     if compare.checker is not None:
         check_source(compare.checker, "checker", where, needs=CHECK, script=True)
 
@@ -188,10 +188,9 @@ def check_parts(problem: Problem, where: str) -> None:
                 f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first test that is "
                 f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
             )
-        if (test.abs_tol, test.rel_tol) != (None, None) and problem.compare.rule not in ("lcb", *WITH_TOLERANCE):
-            raise DataError(
-                f"{here}: a tolerance does not go with the rule {problem.compare.rule!r}; use float or contest"
-            )
+        rule = problem.compare.rule
+        if (test.abs_tol, test.rel_tol) != (None, None) and rule not in ("lcb", *WITH_TOLERANCE):
+            raise DataError(f"{here}: a tolerance does not go with the rule {rule!r}; use float or contest")
         check_tolerance(test.abs_tol, test.rel_tol, here)
     if problem.interactor is not None:
         if calls or problem.compare.rule == "checker":
@@ -282,13 +281,9 @@ def rule_for(compare: Compare, test: TestCase) -> Compare:
     """The rule for one test: a test's own tolerances come before the problem's, and make `float` of `lcb`."""
     if test.abs_tol is None and test.rel_tol is None:
         return compare
-    return dataclasses.replace(
+    return replace(
         compare,
         rule="float" if compare.rule == "lcb" else compare.rule,
         abs_tol=compare.abs_tol if test.abs_tol is None else test.abs_tol,
         rel_tol=compare.rel_tol if test.rel_tol is None else test.rel_tol,
     )
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, names))

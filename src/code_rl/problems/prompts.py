@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from code_rl.problems.problem import CallTest, ProblemView, SequenceTest, StdinTest, TestCase
+from code_rl.problems.problem import ProblemView, SequenceTest, StdinTest, TestCase
 from code_rl.problems.values import dumps
 
 COMPLETE = "Complete the following function."
@@ -86,20 +86,13 @@ def _text(example: Mapping[str, Any], name: str) -> str | None:
 
 def shown_test(test: TestCase, fn_name: str | None, most: int) -> tuple[str, str]:
     """What a program is given, and what it should answer, each cut to `most` characters."""
-    given, expected = (
-        (test.input, test.expected) if isinstance(test, StdinTest) else (_call(test, fn_name), _expected(test))
-    )
+    if isinstance(test, StdinTest):
+        given, expected = test.input, test.expected
+    elif isinstance(test, SequenceTest):
+        given = "; ".join(f"{name}({', '.join(map(dumps, args))})" for name, args in test.calls)
+        expected = dumps(list(test.expected))
+    else:
+        named = [f"{name}={dumps(value)}" for name, value in test.kwargs.items()]
+        given = f"{test.fn_name or fn_name}({', '.join([*map(dumps, test.args), *named])})"
+        expected = dumps(test.expected) if test.raises is None else f"raises {test.raises}"
     return given[:most], expected[:most]
-
-
-def _call(test: CallTest | SequenceTest, fn_name: str | None) -> str:
-    if isinstance(test, SequenceTest):
-        return "; ".join(f"{name}({', '.join(map(dumps, args))})" for name, args in test.calls)
-    named = [f"{name}={dumps(value)}" for name, value in test.kwargs.items()]
-    return f"{test.fn_name or fn_name}({', '.join([*map(dumps, test.args), *named])})"
-
-
-def _expected(test: CallTest | SequenceTest) -> str:
-    if isinstance(test, CallTest) and test.raises is not None:
-        return f"raises {test.raises}"
-    return dumps(list(test.expected) if isinstance(test, SequenceTest) else test.expected)

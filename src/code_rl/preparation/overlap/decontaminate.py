@@ -80,12 +80,9 @@ def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
             else:
                 yield exam
     if unread or not count:
-        fields = (
-            f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads; repair or remove them"
-        )
-        raise DataError(
-            f"decontaminate={name}: {len(unread)} of {count} rows have no statement ({', '.join(unread[:3])}); {fields}"
-        )
+        lack = f"{len(unread)} of {count} rows have no statement ({', '.join(unread[:3])})"
+        looked = f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads"
+        raise DataError(f"decontaminate={name}: {lack}; {looked}; repair or remove them")
 
 
 def evaluation_set_hash(name: str) -> str:
@@ -112,8 +109,7 @@ def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> Eva
         return None if isinstance(item, Skipped) else _exam_of(set_name, item)
     names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
-    functions += _FUNCTION.findall(str(row.get("starter_code") or ""))
-    functions += _FUNCTION.findall(text)
+    functions += _FUNCTION.findall(f"{row.get('starter_code') or ''}\n{text}")
     plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
     return EvaluationProblem(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
 

@@ -87,8 +87,7 @@ class Deduplicator:
         self._similarity = similarity
         self._load = load
         self._kept: list[Sketch] = []
-        self._by_text: dict[str, list[int]] = {}
-        self._by_tests: dict[str, list[int]] = {}
+        self._by_key: dict[str, list[int]] = {}
         self._index = RMinHashLSH(threshold=similarity, num_perm=PERMUTATIONS, num_bands=BANDS)
 
     def decide(self, entry: Entry) -> Decision:
@@ -107,14 +106,14 @@ class Deduplicator:
         """Take in an entry that is kept."""
         place = len(self._kept)
         self._kept.append(replace(sketch, signature=None))
-        self._by_text.setdefault(sketch.text_key, []).append(place)
-        self._by_tests.setdefault(sketch.tests_key, []).append(place)
+        for key in (sketch.text_key, sketch.tests_key):
+            self._by_key.setdefault(key, []).append(place)
         if sketch.signature is not None:
             self._index.insert(place, sketch.signature)
 
     def _candidates(self, sketch: Sketch) -> list[int]:
         """Places of kept sketches to look at: those with equal text or tests first, then what the index finds, equal numbers first."""
-        nearby = [*self._by_text.get(sketch.text_key, ()), *self._by_tests.get(sketch.tests_key, ())]
+        nearby = [*self._by_key.get(sketch.text_key, ()), *self._by_key.get(sketch.tests_key, ())]
         found = self._index.query(sketch.signature) if sketch.signature is not None else []
         nearby += sorted(found, key=lambda place: (self._kept[place].numbers[()] != sketch.numbers[()], place))
         return list(dict.fromkeys(nearby))[:MOST_CANDIDATES]
@@ -210,36 +209,28 @@ def program_shape(source: str) -> str | None:
         tree = syntax.parse(source)
     except SyntaxError:
         return None
-    bound: set[str] = set()
+    bound, names = set[str](), dict[str, str]()
     for node in ast.walk(tree):
         _strip(node)
         if type(node) in _NAMED and not isinstance(getattr(node, "ctx", None), ast.Load):
             bound.add(getattr(node, _NAMED[type(node)]))
-    names: dict[str, str] = {}
+    own = {name for name in bound - _KEPT if not (name.startswith("__") and name.endswith("__"))}
     for node in ast.walk(tree):
-        if type(node) in _NAMED and getattr(node, _NAMED[type(node)]) in bound:
-            name = _NAMED[type(node)]
-            setattr(node, name, _new(getattr(node, name), names))
+        named = _NAMED.get(type(node), "")
+        if (name := getattr(node, named, None)) in own:
+            setattr(node, named, names.setdefault(name, f"v{len(names)}"))
         elif isinstance(node, ast.keyword) and node.arg is not None:
             node.arg = names.get(node.arg, node.arg)
-    return hashlib.blake2b(
-        ast.dump(tree, annotate_fields=False).encode("utf-8", "surrogatepass"), digest_size=12
-    ).hexdigest()
+    return content_key(ast.dump(tree, annotate_fields=False))
 
 
 def _strip(node: ast.AST) -> None:
     """Take away what does not run: annotations and docstrings."""
     if isinstance(node, ast.arg):
         node.annotation = None
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-        if not isinstance(node, ast.Module | ast.ClassDef):
-            node.returns = None
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        node.returns = None
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
         first = node.body[0] if node.body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
             node.body[0] = ast.Pass()
-
-
-def _new(name: str, names: dict[str, str]) -> str:
-    if name in _KEPT or (name.startswith("__") and name.endswith("__")):
-        return name
-    return names.setdefault(name, f"v{len(names)}")

@@ -13,6 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -127,12 +128,9 @@ def words(text: str) -> tuple[str, ...]:
 
 def variable_names(statement: str, starter_code: str | None, extra: Iterable[str] = ()) -> frozenset[str]:
     """Names, lower case, that are variables for certain: quoted, in camel case, defined by the starter code, or in `extra`."""
-    names = {match.lower() for match in _QUOTED.findall(statement)}
-    names |= {match.lower() for match in _CAMEL.findall(statement)}
-    for groups in _DEFINED.findall(starter_code or ""):
-        names |= {name.lower() for name in groups if name}
-    names |= {name.lower() for name in extra}
-    return frozenset(names - {"self", "return", "class", "solution"})
+    defined = chain.from_iterable(_DEFINED.findall(starter_code or ""))
+    names = {name.lower() for name in (*_QUOTED.findall(statement), *_CAMEL.findall(statement), *defined, *extra)}
+    return frozenset(names - {"", "self", "return", "class", "solution"})
 
 
 def pattern(text: str) -> list[str]:
@@ -255,15 +253,8 @@ def among(left: Hashes, right: Hashes) -> npt.NDArray[np.bool_]:
     return found
 
 
-def shared(left: Hashes, right: Hashes) -> int:
-    """How many hashes two sorted distinct arrays have in common."""
-    if len(left) > len(right):
-        left, right = right, left
-    return int(np.count_nonzero(among(left, right)))
-
-
 def jaccard(left: Hashes, right: Hashes) -> float:
-    """Shared over all, of two sets of grams."""
-    common = shared(left, right)
+    """Shared over all, of two sets of grams, sorted."""
+    common = int(np.count_nonzero(among(*sorted((left, right), key=len))))
     union = len(left) + len(right) - common
     return common / union if union else 0.0

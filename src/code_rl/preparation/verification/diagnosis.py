@@ -11,7 +11,7 @@ from typing import Any
 
 from code_rl.judging.plain import parse_value
 from code_rl.judging.submission import program_job
-from code_rl.preparation.verification.trials import accepts, elsewhere, is_unsteady
+from code_rl.preparation.verification.trials import accepts, answer_to, elsewhere, is_unsteady
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.problems.sources.testcases import DoesNotFitError, only_item, parsed, typed
 from code_rl.problems.values import TAG, ValueCodecError, dumps, loads
@@ -36,24 +36,17 @@ async def diagnose(problem: Problem, code: str, executor: Executor, cpu_limit_s:
     for number in range(1, UNSTEADY_RUNS if is_unsteady(code) else RUNS):
         runs.append(await _outcomes(elsewhere(problem, code, number), code, tests, executor, cpu_limit_s))
         if runs[-1] != runs[0]:
-            changed = [index for index, (one, other) in enumerate(zip(runs[0], runs[-1], strict=False)) if one != other]
-            return (
-                "flaky",
-                f"test {changed[0] if changed else 0} gives another answer in another process or at another time",
-            )
-    failing = [
-        (test, answer)
-        for test, (answer, _) in zip(tests, runs[0], strict=False)
-        if answer is None or not accepts(test, answer, problem.compare)
-    ]
+            pairs = enumerate(zip(runs[0], runs[-1], strict=False))
+            changed = next((index for index, (one, other) in pairs if one != other), 0)
+            return "flaky", f"test {changed} gives another answer in another process or at another time"
+    answers = [(test, answer) for test, (answer, _) in zip(tests, runs[0], strict=False)]
+    failing = [(test, got) for test, got in answers if got is None or not accepts(test, got, problem.compare)]
     if not failing:
         return None
-    given = [answer for _, answer in failing if answer is not None]
+    given, found = [answer for _, answer in failing if answer is not None], None
     if len(given) == len(failing):
         found = _read_answers(problem, [test for test, _ in failing], given, len(tests))
-        if found is not None:
-            return found
-    found = await _passes_rewritten(problem, code, tests, executor, cpu_limit_s)
+    found = found or await _passes_rewritten(problem, code, tests, executor, cpu_limit_s)
     if found is None and len(failing) == len(tests) >= 2 and given:
         return "mismatched_tests", f"the reference answers, but none of {len(tests)} tests expects its answer"
     return found
@@ -65,8 +58,7 @@ async def _outcomes(
     """What a program gave for each test (None: nothing) and how it ended."""
     job = program_job(problem, code, tests, Limits(cpu_s=cpu_limit_s, memory_mb=problem.memory_limit_mb))
     runs = [run async for run in executor.run(job)]
-    given = [(run.value if problem.calls else run.stdout, run.status) for run in runs]
-    return [(answer if status is Status.OK else None, status) for answer, status in given]
+    return [(answer_to(test, run), run.status) for test, run in zip(tests, runs, strict=False)]
 
 
 def _read_answers(

@@ -73,9 +73,7 @@ class Shape:
             self.pool[key] += values
         self._kinds = {key: {type(value) for value in values} for key, values in self.pool.items()}
         self.ranges = {key: _spans(values) for key, values in self.pool.items()}
-        self._letters = {
-            key: set("".join(v for v in values if isinstance(v, str))) for key, values in self.pool.items()
-        }
+        self._letters = {key: _letters(values) for key, values in self.pool.items()}
         said = {name for name, words in _SAID.items() if words.search(wording)}
         self._tidy = {key: _tidiness(values) & (said | _meant(values)) for key, values in self.pool.items()}
         measured = [_measures(each) for each in seen]
@@ -96,9 +94,7 @@ class Shape:
             for kind, (low, high) in _spans(values).items():
                 if kind not in self.ranges[key] or low < self.ranges[key][kind][0] or high > self.ranges[key][kind][1]:
                     return False
-            if not set("".join(v for v in values if isinstance(v, str))) <= self._letters[key]:
-                return False
-            if not self._tidy[key] <= _tidiness(values):
+            if not (_letters(values) <= self._letters[key] and self._tidy[key] <= _tidiness(values)):
                 return False
         measures = _measures(found)
         holds = all(measures[a] <= measures[b] for a, b in self._at_most if a in measures and b in measures)
@@ -294,7 +290,7 @@ def _another(value: Any, key: Key, shape: Shape, rng: random.Random) -> Any:
 
 
 def _respelled(text: str, pool: Sequence[Any], rng: random.Random) -> str:
-    letters = sorted(set("".join(each for each in pool if isinstance(each, str)))) or ["a"]
+    letters = sorted(_letters(pool)) or ["a"]
     at = rng.randrange(len(text) + 1)
     letter = rng.choice(letters)
     ways = (
@@ -304,20 +300,19 @@ def _respelled(text: str, pool: Sequence[Any], rng: random.Random) -> str:
     return rng.choice(ways)
 
 
+def _letters(values: Sequence[Any]) -> set[str]:
+    return set("".join(value for value in values if isinstance(value, str)))
+
+
 def _size(value: Any) -> int:
     return len(value) if isinstance(value, str) else len(_children(value))
 
 
 def _spans(values: Sequence[Any]) -> dict[str, tuple[float, float]]:
     """Ranges of the numbers among `values`, and of the lengths of the rest."""
-    spans = {}
-    for kind, found in (
-        ("number", [v for v in values if isinstance(v, int | float)]),
-        ("length", [_size(v) for v in values if isinstance(v, str | list | tuple | dict | LinkedList)]),
-    ):
-        if found:
-            spans[kind] = min(found), max(found)
-    return spans
+    numbers = [v for v in values if isinstance(v, int | float)]
+    lengths = [_size(v) for v in values if isinstance(v, str | list | tuple | dict | LinkedList)]
+    return {kind: (min(found), max(found)) for kind, found in (("number", numbers), ("length", lengths)) if found}
 
 
 def _tidiness(values: Sequence[Any]) -> set[str]:

@@ -8,11 +8,10 @@ for wrong programs to say: a test stays where one fails it that passed before.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -27,7 +26,7 @@ from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verification.independence import independent
 from code_rl.preparation.verification.inputs import conditioned, mutated, mutated_texts
-from code_rl.preparation.verification.trials import accepts, elsewhere
+from code_rl.preparation.verification.trials import accepts, answer_to, elsewhere
 from code_rl.preparation.verification.verify import mutants_of, wrong_solutions
 from code_rl.problems.native import test_to_json
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
@@ -58,11 +57,9 @@ class Agreed:
 async def run_strengthen(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """One decision a survivor: a problem that a known wrong solution passes even then, or whose tests stay weak, goes."""
     modules = ("verification", "overlap.deduplicate", "code_rl.judging")
-
-    def about(survivor: Survivor) -> Sequence[object]:
-        return survivor.entry.digest, survivor.card.get("reference"), survivor.notes
-
-    with bench.deciding("strengthen", modules, survivors, on_item, about) as decisions:
+    with bench.deciding(
+        "strengthen", modules, survivors, on_item, lambda s: (s.entry.digest, s.card.get("reference"), s.notes)
+    ) as decisions:
         if decisions.waiting:
             places = bench.config.concurrency or default_concurrency(bench.executor())
             await decisions.at_once(lambda one: _decide(bench.load(one), one, bench.config, bench.executor()), places)
@@ -156,18 +153,18 @@ def new_inputs(problem: Problem, rng: random.Random, count: int) -> Iterator[Tes
     if not short:
         return
     given, wording = [_given(test) for test in short], f"{problem.statement}\n{problem.starter_code}"
-    base: Any = dataclasses.replace(short[0], public=False)
+    base: Any = replace(short[0], public=False)
     if isinstance(base, StdinTest):
         for text in mutated_texts(given, count, rng, wording):
-            yield dataclasses.replace(base, input=text)
+            yield replace(base, input=text)
         return
     for sample in mutated(given, count, rng, wording, int(isinstance(base, SequenceTest))):
         if isinstance(base, SequenceTest):
             calls = tuple((name.decode(), tuple(args)) for name, args in (sample[0], *sample[1]))
-            yield dataclasses.replace(base, calls=calls)
+            yield replace(base, calls=calls)
         else:
             kwargs = dict(zip(base.kwargs, sample[len(base.args) :], strict=True))
-            yield dataclasses.replace(base, args=tuple(sample[: len(base.args)]), kwargs=kwargs)
+            yield replace(base, args=tuple(sample[: len(base.args)]), kwargs=kwargs)
 
 
 def _samples(problem: Problem) -> list[TestCase]:
@@ -199,14 +196,14 @@ def _given(test: TestCase) -> Any:
 
 def answered(problem: Problem, test: TestCase, execution: Execution) -> TestCase | None:
     """`test` with what a program answered as expected, or None where that is no answer to be held to."""
-    raw = execution.stdout if isinstance(test, StdinTest) else execution.value
-    if execution.status is not Status.OK or raw is None or len(raw) > MAX_ANSWER_BYTES or _slow(problem, execution):
+    raw = answer_to(test, execution)
+    if raw is None or len(raw) > MAX_ANSWER_BYTES or _slow(problem, execution):
         return None
     try:
         if isinstance(test, StdinTest):
-            return dataclasses.replace(test, expected=raw.decode()) if raw.strip() else None
+            return replace(test, expected=raw.decode()) if raw.strip() else None
         value = loads(raw)
-        return dataclasses.replace(test, expected=tuple(value) if isinstance(test, SequenceTest) else value)
+        return replace(test, expected=tuple(value) if isinstance(test, SequenceTest) else value)
     except (UnicodeDecodeError, ValueCodecError):
         return None
 
@@ -217,10 +214,9 @@ async def failed(
     """The tests that a program fails; with `slow` also those that it nearly has no time for. Raises SandboxError."""
     answers = await _answers(problem, tests, code, executor)
     wrong = set(range(len(answers), len(tests)))
-    for index, execution in enumerate(answers):
-        raw = execution.stdout if isinstance(tests[index], StdinTest) else execution.value
-        right = execution.status is Status.OK and raw is not None and accepts(tests[index], raw, problem.compare)
-        if not right or (slow and _slow(problem, execution)):
+    for index, (test, execution) in enumerate(zip(tests, answers, strict=False)):
+        raw = answer_to(test, execution)
+        if raw is None or not accepts(test, raw, problem.compare) or (slow and _slow(problem, execution)):
             wrong.add(index)
     return wrong
 
@@ -229,7 +225,7 @@ async def _answers(problem: Problem, tests: Sequence[TestCase], code: str, execu
     """What a program does on each test, until it does not compile or ran out of time too often."""
     if not tests:
         return []
-    probe = dataclasses.replace(problem, tests=tuple(tests))
+    probe = replace(problem, tests=tuple(tests))
     answers: list[Execution] = []
     async with closing(executions_of(executor, program_job(probe, code, tests, limits_of(problem)))) as executions:
         async for execution in executions:

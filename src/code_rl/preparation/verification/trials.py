@@ -4,13 +4,12 @@ a seeded mutator: wrong (mostly) versions of a right program, one small change e
 from __future__ import annotations
 
 import ast
-import dataclasses
 import operator
 import random
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.judging.compare import compare_printed, compare_returned
@@ -20,7 +19,7 @@ from code_rl.judging.verdict import Verdict
 from code_rl.problems import syntax
 from code_rl.problems.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.problems.values import dumps
-from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
+from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status, closing
 
 _UNSTEADY = re.compile(
     r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|monotonic|threading|multiprocessing"
@@ -61,7 +60,7 @@ class Listener(OnDemand):
 async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None) -> Trial:
     """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's own limit: it may be higher."""
     if cpu_limit_s is not None:
-        problem = dataclasses.replace(problem, time_limit_s=cpu_limit_s)
+        problem = replace(problem, time_limit_s=cpu_limit_s)
     if problem.interactor is not None:
         verdict = await judge(problem, code, executor)
         return Trial(verdict, (verdict.cpu_s,))
@@ -127,7 +126,7 @@ def elsewhere(problem: Problem, code: str, number: int = 1) -> Problem:
     moved = f"{before}\n{_ELSEWHERE}\n_elsewhere({number})\ndel _elsewhere\n"
     if "time" in code:
         moved += f"{_LATER}\n_later({number * _AWAY_S})\ndel _later\n"
-    return dataclasses.replace(problem, meta={**problem.meta, "preamble": moved})
+    return replace(problem, meta={**problem.meta, "preamble": moved})
 
 
 def is_unsteady(code: str) -> bool:
@@ -154,6 +153,13 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
     if known and all(test.public or _input_key(test) in known for test in problem.tests):
         return "passes_samples", f"all {len(problem.tests)} tests are public: a program that knows the samples passes"
     return None
+
+
+def answer_to(test: TestCase, execution: Execution) -> bytes | None:
+    """What a program printed or (encoded) returned; None where it did not end well."""
+    if execution.status is not Status.OK:
+        return None
+    return execution.stdout if isinstance(test, StdinTest) else execution.value
 
 
 def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
@@ -201,17 +207,15 @@ def mutants(source: str, count: int, seed: str) -> list[str]:
     """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises SyntaxError for what does not parse."""
     tree = syntax.parse(source)
     original = ast.unparse(tree)
-    found: dict[str, None] = {}
+    found = {original: None}
     changes = list(_changes(tree))
     for change in random.Random(seed).sample(changes, len(changes)):
-        if len(found) == count:
+        if len(found) > count:
             break
         undo = change()
-        text = ast.unparse(tree)
+        found[ast.unparse(tree)] = None
         undo()
-        if text != original:
-            found[text] = None
-    return list(found)
+    return list(found)[1:]
 
 
 def _changes(tree: ast.Module) -> Iterator[Change]:
@@ -219,13 +223,11 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
         yield from _own_changes(parent)
         for name, value in ast.iter_fields(parent):
             if isinstance(value, ast.expr):
-                for new in _replacements(value, parent):
-                    yield _setter(parent, name, new)
+                yield from (_setter(parent, name, new) for new in _replacements(value, parent))
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr):
-                        for new in _replacements(item, parent):
-                            yield _setter(value, index, new)
+                        yield from (_setter(value, index, new) for new in _replacements(item, parent))
                     elif isinstance(item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue) or (
                         isinstance(item, ast.Expr) and not isinstance(item.value, ast.Constant)  # a docstring stays
                     ):

@@ -6,13 +6,12 @@ how strong the tests are. Where none passes and one ran out of time, they are tr
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
@@ -47,11 +46,9 @@ _NOT_IMPORTED = re.compile(
 async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
     modules = ("verification", "code_rl.judging")
-
-    def about(survivor: Survivor) -> Sequence[object]:
-        return survivor.entry.digest, survivor.entry.stated_checker
-
-    with bench.deciding("verify", modules, survivors, on_item, about) as decisions:
+    with bench.deciding(
+        "verify", modules, survivors, on_item, lambda one: (one.entry.digest, one.entry.stated_checker)
+    ) as decisions:
         if decisions.waiting:
             verify = Verifier(bench.config, bench.executor()).verify
             places = bench.config.concurrency or default_concurrency(bench.executor())
@@ -76,13 +73,13 @@ class Verifier:
         checkers = self.config.checkers
         if entry.rule == "checker" and (checkers == "drop" or (checkers == "stated" and not entry.stated_checker)):
             return drop("needs_checker", "many valid answers: the expected outputs alone do not decide")
-        trivial = trivial_pass(problem)
-        if trivial is not None:
-            # Values that a reference gave may be alike only because one process gave them, on one day.
-            moved = (
-                None if entry.derived_s is None else await self._again(problem, problem.solutions[0], entry.derived_s)
-            )
-            return drop(*trivial) if moved is None or not _differs(moved) else _flaky(moved.verdict)
+        if (trivial := trivial_pass(problem)) is not None:
+            if entry.derived_s is not None:
+                # Values that a reference gave may be alike only because one process gave them, on one day.
+                again = await self._again(problem, problem.solutions[0], entry.derived_s)
+                if _differs(again):
+                    return _flaky(again.verdict)
+            return drop(*trivial)
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return drop("no_reference", "no reference solution: nothing shows that the tests are right")
@@ -124,8 +121,8 @@ class Verifier:
         if verdict.undecided:
             return _no_verdict(verdict)
         if message.startswith(("ModuleNotFoundError", "ImportError")):
-            open_tests = tuple(dataclasses.replace(test, public=True) for test in problem.tests)  # which show all of it
-            again = (await attempt(dataclasses.replace(problem, tests=open_tests), code, self.executor, limit)).verdict
+            open_tests = tuple(replace(test, public=True) for test in problem.tests)  # which show all of it
+            again = (await attempt(replace(problem, tests=open_tests), code, self.executor, limit)).verdict
             if again.failure and (library := missing_library(again.failure.message)):
                 return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
         if verdict.kind not in (VerdictKind.TIME_LIMIT, VerdictKind.COMPILE_ERROR):
@@ -147,7 +144,8 @@ class Verifier:
             decision = await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
-        killed, made, kills = await self._mutants(problem, code, trial)
+        made, kills = await self._mutants(problem, code, trial)
+        killed = kills.total()
         card: dict[str, Any] = {
             "verified": True,
             "reference": number,
@@ -160,11 +158,8 @@ class Verifier:
             return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed")
         costs = {str(index): cost(seconds) for index, seconds in enumerate(trial.seconds) if cost(seconds)}
         limit = calibrated_limit(stated, slowest)
-        return Decision(
-            keep=True,
-            card=card,
-            notes={"time_limit_s": limit, "costs": costs, "kills": {str(k): n for k, n in sorted(kills.items())}},
-        )
+        notes = {"time_limit_s": limit, "costs": costs, "kills": {str(k): n for k, n in sorted(kills.items())}}
+        return Decision(keep=True, card=card, notes=notes)
 
     async def _repeated(self, problem: Problem, code: str, trial: Trial, limit: float, *, done: int) -> Decision | None:
         """Run a passing reference again, elsewhere each time; one failure makes it flaky."""
@@ -188,30 +183,21 @@ class Verifier:
                 return drop("wrong_solution_passes", f"wrong solution {number} passes all {verdict.total} tests")
         return None
 
-    async def _mutants(self, problem: Problem, code: str, trial: Trial) -> tuple[int, int, Counter[int]]:
-        """(mutants killed, mutants judged, kills by test). A mutant without a verdict about itself is left out."""
-        kills: Counter[int] = Counter()
-        killed = made = 0
-        for program in mutants_of(code, self.config, problem):
-            verdict = await self._soon(problem, program, 2 * rung(trial.slowest_s), sum(trial.seconds))
-            if verdict.undecided:
-                continue
-            made += 1
-            if not verdict.correct:
-                killed += 1
-                kills[verdict.passed] += 1
-        return killed, made, kills
+    async def _mutants(self, problem: Problem, code: str, trial: Trial) -> tuple[int, Counter[int]]:
+        """(mutants judged, those killed by test). A mutant without a verdict about itself is left out."""
+        limit, total_s = 2 * rung(trial.slowest_s), sum(trial.seconds)
+        every = [await self._soon(problem, one, limit, total_s) for one in mutants_of(code, self.config, problem)]
+        judged = [verdict for verdict in every if not verdict.undecided]
+        return len(judged), Counter(verdict.passed for verdict in judged if not verdict.correct)
 
     async def _soon(self, problem: Problem, code: str, limit: float, total_s: float) -> Verdict:
         """The verdict of a program whose end matters most where it is wrong: what passes the first of many tests makes the other calls in one process."""
-        first, rest = (
-            dataclasses.replace(problem, tests=part) for part in (problem.tests[:FIRST], problem.tests[FIRST:])
-        )
+        first, rest = (replace(problem, tests=part) for part in (problem.tests[:FIRST], problem.tests[FIRST:]))
         verdict = (await attempt(first, code, self.executor, limit)).verdict
         if not verdict.correct or not rest.tests:
             return verdict
         later = (await attempt_at_once(rest, code, self.executor, limit, total_s)).verdict
-        return dataclasses.replace(later, passed=FIRST + later.passed)
+        return replace(later, passed=FIRST + later.passed)
 
 
 def missing_library(message: str) -> str:
@@ -241,9 +227,8 @@ def _differs(moved: Trial) -> bool:
 
 
 def _flaky(verdict: Verdict) -> Decision:
-    return drop(
-        "flaky", f"the reference passes once and fails in another process or at another time ({verdict.kind.value})"
-    )
+    how = f"fails in another process or at another time ({verdict.kind.value})"
+    return drop("flaky", f"the reference passes once and {how}")
 
 
 def _no_verdict(verdict: Verdict) -> Decision:

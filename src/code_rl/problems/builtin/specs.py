@@ -20,6 +20,8 @@ SPLITS = ("constants", "compositions", "primitives")
 TRAIN = "train"
 WORD_SHARE = 0.2
 WORD = "word"
+NUMBER_PARTS = (primitives.FILTERS, primitives.MAPS, primitives.REDUCES)
+WORD_PARTS = (primitives.WORD_FILTERS, primitives.WORD_MAPS, primitives.WORD_REDUCES)
 
 
 def _pairs(text: str) -> frozenset[tuple[str, str]]:
@@ -53,13 +55,8 @@ class Spec:
     @property
     def parts(self) -> tuple[Primitive, Primitive, Primitive]:
         """Filter, map, reduction."""
-        if self.source == WORD:
-            return (
-                primitives.WORD_FILTERS[self.filter],
-                primitives.WORD_MAPS[self.map],
-                primitives.WORD_REDUCES[self.reduce],
-            )
-        return primitives.FILTERS[self.filter], primitives.MAPS[self.map], primitives.REDUCES[self.reduce]
+        filters, maps, reductions = WORD_PARTS if self.source == WORD else NUMBER_PARTS
+        return filters[self.filter], maps[self.map], reductions[self.reduce]
 
     @property
     def constants(self) -> tuple[int | str, ...]:
@@ -137,27 +134,18 @@ def draw_spec(rng: random.Random, split: str) -> Spec:
 
 def _draw_numbers(rng: random.Random, split: str) -> Spec:
     source = rng.choice(tuple(primitives.SOURCES))
-    filt, mapping, reduction = _draw_parts(rng, split, (primitives.FILTERS, primitives.MAPS, primitives.REDUCES))
+    filt, mapping, reduction = _draw_parts(rng, split, NUMBER_PARTS)
     map_first = mapping.name != "id" and rng.random() < 1 / 3
     if reduction.name == "cnt" and not map_first:
         mapping = primitives.MAPS["id"]
     small = source == "digits" and not map_first
-    return Spec(
-        source,
-        filt.name,
-        _draw_constant(rng, filt, split, below=9 if small else None),
-        mapping.name,
-        _draw_constant(rng, mapping, split),
-        reduction.name,
-        None,
-        map_first,
-    )
+    filter_const = _draw_constant(rng, filt, split, below=9 if small else None)
+    map_const = _draw_constant(rng, mapping, split)
+    return Spec(source, filt.name, filter_const, mapping.name, map_const, reduction.name, None, map_first)
 
 
 def _draw_word(rng: random.Random, split: str) -> Spec:
-    filt, mapping, reduction = _draw_parts(
-        rng, split, (primitives.WORD_FILTERS, primitives.WORD_MAPS, primitives.WORD_REDUCES)
-    )
+    filt, mapping, reduction = _draw_parts(rng, split, WORD_PARTS)
     filter_const, map_const, reduce_const = (_draw_constant(rng, part, split) for part in (filt, mapping, reduction))
     return Spec(WORD, filt.name, filter_const, mapping.name, map_const, reduction.name, reduce_const)
 

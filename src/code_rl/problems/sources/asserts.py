@@ -11,11 +11,10 @@ numbers, `float("inf")`, `set()`, `tuple([...])`, `math.inf`, and the node build
 from __future__ import annotations
 
 import ast
-import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.problems import syntax
@@ -142,16 +141,10 @@ def view_setup(fn_name: str, view: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CallAssert:
-    """One assert. `view` names the entry of `VIEWS` applied to the result (None: the result itself), `raises` the exception that is due."""
+class CallAssert(CallTest):
+    """One assert as a test. `view` names the entry of `VIEWS` applied to the result (None: the result itself)."""
 
-    args: tuple[Any, ...]
-    expected: Any
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
     view: str | None = None
-    abs_tol: float = 0.0
-    rel_tol: float = 0.0
-    raises: str | None = None
 
 
 class AssertReader:
@@ -180,7 +173,7 @@ class AssertReader:
 
     def raising(self, call: ast.expr, kind: str) -> CallAssert:
         """A call that must raise an exception of class `kind`."""
-        return dataclasses.replace(self._call(call, None), raises=kind)
+        return replace(self._call(call, None), raises=kind)
 
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
         """The positional arguments of the one call of the entry point in `statement`, whatever is asserted of it."""
@@ -236,7 +229,7 @@ class AssertReader:
         for arg in call.args:
             args += self._constant(arg.value) if isinstance(arg, ast.Starred) else [self._constant(arg)]
         kwargs = {str(word.arg): self._constant(word.value) for word in call.keywords}
-        return CallAssert(tuple(args), expected, kwargs, view, abs_tol, rel_tol)
+        return CallAssert(tuple(args), expected, kwargs, view=view, abs_tol=abs_tol, rel_tol=rel_tol)
 
     def _constant(self, node: ast.expr) -> Any:
         return fold(node, self._builders)
@@ -320,7 +313,7 @@ def asserted(
     if view is not None:
         meta = {**meta, "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view)}
     abs_tol, rel_tol = (max(getattr(found, name) for found in asserts) for name in ("abs_tol", "rel_tol"))
-    return dataclasses.replace(problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta)
+    return replace(problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta)
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
@@ -350,7 +343,7 @@ def tabled(
         return Draft(problem, tuple(inputs), problem.solutions[0], atol, public)
     pairs = enumerate(zip(inputs, results, strict=True))
     tests = tuple(CallTest(args, value, public=index < public) for index, (args, value) in pairs)
-    return dataclasses.replace(problem, tests=tests, compare=expected_rule(results, atol))
+    return replace(problem, tests=tests, compare=expected_rule(results, atol))
 
 
 def holds_float(value: Any) -> bool:

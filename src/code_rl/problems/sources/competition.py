@@ -87,8 +87,7 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     tests = from_json(field(row, "test", object), "test")
     if not isinstance(tests, list) or not tests:
         raise RowError("no_tests")
-    pairs = [(_part(test, "input"), _part(test, "output")) for test in tests]
-    typed = (StdinTest(field(given, "stdin", str), field(wanted, "stdout", str)) for given, wanted in pairs)
+    typed = (StdinTest(_part(test, "input", "stdin"), _part(test, "output", "stdout")) for test in tests)
     return make_problem(origin, labels.get("name"), filled(row, "content"), typed, compare=CODE_CONTESTS, meta=labels)
 
 
@@ -120,10 +119,10 @@ def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
     return make_problem(origin, _own_id(row, origin), filled(row, statement), starter=starter, **more)
 
 
-def _part(test: Any, name: str) -> Mapping[str, Any]:
+def _part(test: Any, name: str, stream: str) -> str:
     if not isinstance(test, Mapping):
         raise RowError("bad_tests", f"a test is a {type(test).__name__}, expected an object")
-    return field(test, name, dict)
+    return field(field(test, name, dict), stream, str)
 
 
 def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import io
 import pickle
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -123,7 +122,7 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
     return Problem(
         id=field(row, "question_id", str),
         statement=field(row, "question_content", str),
-        tests=(*(dataclasses.replace(test, public=True) for test in public[0]), *private[0]),
+        tests=(*(replace(test, public=True) for test in public[0]), *private[0]),
         starter_code=starter if starter.strip() else None,
         fn_name=called,
         source="livecodebench",

@@ -54,10 +54,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     reader = asserts.AssertReader(name)
     literal = [reader.arguments(part) for part in stated]
     unseen = tuple if name in DEEP_TUPLES else list
-    try:
-        calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), unseen)
-    except CastError as error:
-        raise RowError("input_types_unknown", str(error)) from error
+    calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), unseen)
     problem = _problem(row, "mbppplus", name, field(row, "prompt", str).strip().strip('"').strip(), solution=solution)
     return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
 
@@ -134,17 +131,13 @@ def _calls(row: Row, name: str) -> list[list[Any]]:
     return calls
 
 
-class CastError(ValueError):
-    """The literals do not determine the types of the JSON inputs."""
-
-
 def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
     """`value` (from JSON) as the type that the examples `shown` have at its place; a sequence at a place without an example becomes `unseen`."""
     if isinstance(value, list):
         sequences = [one for one in shown if isinstance(one, CONTAINERS)]
         kinds = {type(one) for one in sequences}
         if len(kinds) > 1:
-            raise CastError(f"both {' and '.join(sorted(kind.__name__ for kind in kinds))}")
+            raise TypeError(f"both {' and '.join(sorted(kind.__name__ for kind in kinds))}")
         items = list(chain.from_iterable(sequences))
         return (kinds.pop() if kinds else unseen)(_cast(item, items, unseen) for item in value)
     if isinstance(value, dict):
@@ -162,14 +155,11 @@ def _are_numbers(shown: Iterable[Any]) -> bool:
 
 
 def cast_calls(
-    literal: Sequence[Sequence[Any]],
-    base: Sequence[Sequence[Any]],
-    extra: Sequence[Sequence[Any]],
-    unseen: type = list,
+    literal: Sequence[Sequence[Any]], base: Sequence[Sequence[Any]], extra: Sequence[Sequence[Any]], unseen: type = list
 ) -> list[tuple[Any, ...]]:
     """The calls of `base` and `extra` (JSON) with typed arguments; `literal` holds the base calls as the row's asserts write them.
 
-    Raises CastError when the examples contradict each other or the types learned do not fit the JSON.
+    Raises RowError `input_types_unknown` when the examples contradict each other or the types learned do not fit the JSON.
     """
     calls = (*base, *extra)
     shown: list[list[Any]] = [[] for _ in range(max(map(len, (*literal, *calls)), default=0))]
@@ -189,4 +179,4 @@ def cast_calls(
             for call in cast
         ]
     except (TypeError, ValueError) as error:
-        raise CastError(str(error)) from error
+        raise RowError("input_types_unknown", str(error)) from error

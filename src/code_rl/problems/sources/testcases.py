@@ -16,9 +16,8 @@ decided here: `problems.resolve` runs the row's own solutions.
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.problems import syntax
@@ -213,7 +212,7 @@ def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls:
     if found.fn_name is None or found.exact or text_calls:
         return with_calls(draft, found.fn_name, found.typed())
     tiers = call_tiers(found.inputs, found.outputs)
-    return Ambiguous(dataclasses.replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
+    return Ambiguous(replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
 
 
 def solutions(value: Any) -> tuple[str, ...]:
@@ -333,7 +332,7 @@ def _identifier(name: Any, where: str) -> str:
 def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
     """The draft with its tests; where they call `fn_name`, with the starter code and the imports that a call needs."""
     if fn_name is None:
-        return dataclasses.replace(draft, tests=tests)
+        return replace(draft, tests=tests)
     starter = draft.starter_code
     if starter is None or not starter.strip():
         headers = filter(None, (_header(code, fn_name) for code in draft.solutions))
@@ -341,7 +340,7 @@ def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...])
         plain = f"def {fn_name}({', '.join(f'arg{index + 1}' for index in range(count))}):\n    "
         starter = next(headers, plain)
     meta = {**draft.meta, "preamble": CALL_PRELUDE}
-    return dataclasses.replace(draft, tests=tests, fn_name=fn_name, starter_code=starter, meta=meta)
+    return replace(draft, tests=tests, fn_name=fn_name, starter_code=starter, meta=meta)
 
 
 def _header(code: str, fn_name: str) -> str | None:

@@ -96,30 +96,24 @@ def _unworded(text: str) -> tuple[str, str | None]:
 
 
 def _functional(draft: Problem, source: str) -> Problem:
-    """Tests from the asserts of `check`, or from the tables `_inputs` and `_outputs`."""
-    body = read_statements(source)
-    match body[-1] if body else None:
-        case ast.Expr(value=ast.Call(func=ast.Name(id="check"), args=[entry])):
-            known = dataclasses.replace(draft, meta={**draft.meta, "preamble": CALL_PRELUDE + NODE_PRELUDE})
-            return check_tests(known, source, ast.unparse(entry))
-        case ast.For():
-            return _tabled(draft, body)
-    raise RowError("not_tests", source.strip().rpartition("\n")[2][:120])
-
-
-def _tabled(draft: Problem, body: list[ast.stmt]) -> Problem:
-    """Tests from `_inputs` and `_outputs`; the loop after them calls `name(*i)` and wants `o`, or `o[0]`."""
-    tables: dict[str, Any] = {}
+    """Tests from the asserts of `check`, or from the tables `_inputs` and `_outputs`: the loop after them calls `name(*i)` and wants `o`, or `o[0]`."""
+    body, tables = read_statements(source), dict[str, Any]()
     for part in body:
         match part:
+            case ast.Expr(value=ast.Call(func=ast.Name(id="check"), args=[entry])) if part is body[-1]:
+                known = dataclasses.replace(draft, meta={**draft.meta, "preamble": CALL_PRELUDE + NODE_PRELUDE})
+                return check_tests(known, source, ast.unparse(entry))
             case ast.Assign(targets=[ast.Name(id="_inputs" | "_outputs" as name)], value=value):
                 tables[name] = fold(value)
-            case ast.For(body=[ast.Assert(test=ast.Call(args=[ast.Call(func=ast.Name(id=called)), wanted]))]):
+            case ast.For(body=[ast.Assert(test=ast.Call(args=[ast.Call(func=ast.Name(id=called)), wanted]))]) if (
+                part is body[-1]
+            ):
                 pairs = _pairs(tables, first=isinstance(wanted, ast.Subscript))
                 tests = tuple(CallTest(tuple(args), value) for args, value in pairs)
                 rule = Compare("float", TACO_TOL, TACO_TOL)
                 return dataclasses.replace(with_calls(draft, called, tests), compare=rule)
-    raise RowError("not_tests", "no loop that compares a call of the program's function")
+    tells = "no loop that compares a call of the program's function" if tables else source.strip().rpartition("\n")[2]
+    raise RowError("not_tests", tells[:120])
 
 
 def _pairs(tables: Mapping[str, Any], *, first: bool) -> list[tuple[Any, Any]]:
