@@ -193,6 +193,24 @@ def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_where_
     assert (type(error), error.reason, fine) == (AskError, "server_error", None)
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_though_nothing_else_is_asked(status):
+    def poisoned(body, attempt):
+        return web.Response(status=status) if body["messages"][0]["content"] == "Add." else RIGHT
+
+    async def run():
+        async with chat_server(poisoned) as server:
+            asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=1, patience=0.3))
+            try:
+                await asked.ask(Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1), (0,))
+            finally:
+                await asked.aclose()
+
+    with pytest.raises(AskError) as error:
+        asyncio.run(run())
+    assert error.value.reason == "server_error"
+
+
 @pytest.mark.parametrize("usage", [[1], {"prompt_tokens": "x", "completion_tokens": None}, "many"])
 def test_counts_of_tokens_that_are_none_are_0(usage):
     answer = {"choices": [{"message": {"content": RIGHT}, "finish_reason": "stop"}], "usage": usage}

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from code_rl.errors import ConfigError, DataError
+from code_rl.errors import DataError
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
@@ -69,8 +69,13 @@ def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
     right = Outcome(VerdictKind.PASSED, format_ok=True, truncated=False)
     found = _rating(standings, None, {"1A": [right], "2A": [right]})
     assert (found["few_participants"], [each["contest"] for each in found["by_contest"]]) == (["1"], ["2"])
-    with pytest.raises(ConfigError, match="more than 200 participants"):
-        _rating(standings, None, {"1A": [right]})
+    alone = _rating(standings, None, {"1A": [right]})
+    assert (alone["rating"], alone["percentile"], alone["few_participants"], alone["contests"]) == (
+        None,
+        None,
+        ["1"],
+        0,
+    )
 
 
 def test_every_earlier_failure_costs_50_points():

@@ -303,6 +303,42 @@ def test_renamed_variables_make_a_duplicate() -> None:
     assert kept(problem("a", text), problem("b", renamed)) == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("x & y", "x | y"), ("[a, b)", "(a, b]"), ("[a, b]", "(a, b)"), ("|x - y|", "x - y"), ("x!", "x"), ("~x", "x"), ("-x", "x"), ("√x", "x"),
+     ("⌊x⌋", "⌈x⌉"), ("a ∪ b", "a ∩ b"), ("x = y", "x ≠ y"), ("the sign '#'", "the sign '.'")],
+)  # fmt: skip
+def test_a_sign_of_substance_makes_another_problem_when_nothing_else_is_known(one: str, other: str) -> None:
+    text = f"{TASK.format(most=100)} Print it for {{sign}} and no other."
+    tests = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
+    assert kept(problem("a", text.format(sign=one)), problem("b", text.format(sign=other), tests)) == ["a", "b"]
+
+
+def test_the_same_tests_and_a_solution_of_one_shape_make_a_duplicate_under_other_numbers() -> None:
+    text, tests = TASK.format(most=100), [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n"), ("2\n1 1\n", "1\n")]
+    one = problem("a", f"Score: 100 points\n{text}", tests, code="n = int(input())\nprint(n)")
+    two = problem("b", f"Score: 300 points\n{text}", tests, code="k = int(input())\nprint(k)")
+    assert kept(one, two) == ["a"]
+    assert kept(one, dataclasses.replace(two, solutions=("print(1)",))) == ["a", "b"]
+
+
+def test_a_limit_under_which_other_programs_solve_a_task_is_part_of_it() -> None:
+    text, other = TASK.format(most=100), [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
+    one = problem("a", f"{text}\nTime: 30 seconds\n", code="n = int(input())\nprint(n)")
+    two = problem("b", f"{text}\nTime: 45 seconds\n", other, code="for _ in range(2):\n    print(input())")
+    assert kept(one, two) == ["a", "b"]
+
+
+def test_a_row_of_a_known_shape_is_known_by_its_function_and_its_id(tmp_path: Path) -> None:
+    row = {"task_id": 2, "prompt": "Write a function to find shared elements.", "code": "def similar_elements(a, b):\n    return a",
+           "test_imports": [], "test_list": ["assert similar_elements((3,), (3,)) == (3,)"], "source_file": "x"}  # fmt: skip
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(row) + "\n")
+    (one,) = evaluation_problems(str(rows))
+    assert "Mbpp/2" in one.names
+    assert one.functions == ("similar_elements",)
+
+
 def test_one_input_with_two_answers_makes_two_problems() -> None:
     text = TASK.format(most=100)
     other = [(given, f"{int(expected) + 1}\n") for given, expected in TESTS]

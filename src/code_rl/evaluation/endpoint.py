@@ -113,7 +113,7 @@ class Endpoint(Asked):
                 silent = now + wait - max(trouble_since, self._answered)
                 if slow == SLOW_TRIES and now - self._answered <= patience + SLOW_TRIES * timeout:
                     raise AskError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
-                if silent > patience and broken >= SLOW_TRIES and self._answered > trouble_since:
+                if silent > patience and broken >= SLOW_TRIES and await self._answers_another(trouble_since):
                     how = f"{error}, {broken} times, while other requests were answered"
                     raise AskError("server_error", how) from error
                 if silent > patience or slow == SLOW_TRIES:
@@ -126,6 +126,19 @@ class Endpoint(Asked):
                     logger.warning("%s asks to be left alone for %g s (%s); waiting", self._url, wait, error)
                 await asyncio.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _answers_another(self, since: float) -> bool:
+        """Whether the server has answered another request since then (monotonic seconds), or answers one of a token now: then this one is to blame."""
+        if self._answered <= since:
+            asked = {
+                "model": self._config.model,
+                "messages": [{"role": "user", "content": "1"}],
+                "max_tokens": 1,
+                "seed": 0,
+            }
+            with contextlib.suppress(_PassingError, AskError):
+                await self._once(asked)
+        return self._answered > since
 
     async def _once(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self._session is None:
@@ -159,7 +172,7 @@ def _check_status(response: aiohttp.ClientResponse, text: str, url: str, model: 
         return
     shown = " ".join(text[:SHOWN].split())
     if status in PASSING or status >= 500:
-        raise _PassingError(f"HTTP {status}: {shown}", _seconds(response), broken=status == 500)
+        raise _PassingError(f"HTTP {status}: {shown}", _seconds(response), broken=status >= 500)
     if status in FOR_ITSELF:
         raise AskError(f"http_{status}", shown)
     if status in (401, 403):

@@ -141,13 +141,12 @@ def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[O
     known = [contests[name] for name in sorted(attempts) if name in contests]
     small = [contest.contest_id for contest in known if len(contest.ratings_n) <= MIN_PARTICIPANTS]
     rated = [rate_contest(one, attempts[one.contest_id]) for one in known if one.contest_id not in small]
-    if not rated:
-        why = f" with more than {MIN_PARTICIPANTS} participants" if small else ""
-        raise ConfigError(f"standings={standings} has none of the {len(attempts)} contests of these problems{why}")
-    value = fmean(one.rating for one in rated)
+    if not known:
+        raise ConfigError(f"standings={standings} has none of the {len(attempts)} contests of these problems")
+    value = fmean(one.rating for one in rated) if rated else None
     return {
-        "rating": round(value, 1),
-        "percentile": None if ratings is None else percentile(value, read_rating_table(ratings)),
+        "rating": None if value is None else round(value, 1),
+        "percentile": None if ratings is None or value is None else percentile(value, read_rating_table(ratings)),
         "contests": len(rated),
         "few_participants": small,
         "without_standings": sorted(set(attempts) - set(contests)),

@@ -78,7 +78,8 @@ class EvalView(View):
         if "rating" in results:
             rating = results["rating"]
             above = "" if rating["percentile"] is None else f", above {rating['percentile']}% of users"
-            self.say(f"rating {rating['rating']:.0f}{above}, mean of {rating['contests']} contests")
+            value = "none" if rating["rating"] is None else f"{rating['rating']:.0f}{above}"
+            self.say(f"rating {value}, mean of {rating['contests']} contests")
         skipped = dict(sorted(Counter(results["skipped"].values()).items()))
         for reasons, what in ((skipped, "rows have no problem"), (results["missing"], "samples are missing")):
             if reasons:

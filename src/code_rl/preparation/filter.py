@@ -27,7 +27,7 @@ LEAST_WORDS, LEAST_WORDS_BESIDE = 4, 25
 _PICTURE = r"(?:(?:figure|picture|image|diagram|illustration|drawing)s?|fig(?=\.? ?\d))"
 _FILE = r"\.(?:png|jpe?g|gif|svg|webp|bmp|eps)"
 _EMBEDDED = re.compile(
-    r"!\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])|<(?:img|image|picture|object|embed|canvas)\b[^>]*>?|(?s:<svg\b.*?(?:</svg>|\Z))|\\(?:includegraphics|epsfbox|epsfig)(?:\[[^\]]*\])?(?:\{[^}]*\})?"
+    r"!\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])|<(?:img|image|picture|object|embed|canvas)\b[^>]*>?|(?s:\[asy\].*?\[/asy\])|(?s:<svg\b.*?(?:</svg>|\Z))|\\(?:includegraphics|epsfbox|epsfig)(?:\[[^\]]*\])?(?:\{[^}]*\})?"
     r"|\[(?:\w+ )?(?:image|figure|picture)(?:\s*:[^\]]*)?\]|\((?:image|figure|picture|fig\.?)\s*\d*\)|data:image/|\[img\b[^\]]*\]|\.\. (?:image|figure)::[^\n]*(?:\n[ \t]+:\w+:[^\n]*)*"
     rf"|(?:!|\[\[|\{{\{{) ?[^\s\]}}!\"']{{1,200}}{_FILE}(?=[\s\]}}|!])[\]}}|! ]*|(?m:^[ \t]*https?://\S+{_FILE}[ \t]*$)|:[ \t]*https?://\S+{_FILE}(?![\w,\"])",
     re.IGNORECASE,
@@ -42,14 +42,15 @@ _SENDS = re.compile(
 )
 _SHOWN = re.compile(
     rf"\b(?:shown|depicted|displayed|given|illustrated|represented|described|drawn) (?:in|by|on) (?:the |an? |this |these )*(?:\w+ )?{_PICTURE}\b"
-    rf"|\b(?:as|like) in (?:the |this )?{_PICTURE}\b|\baccording to the {_PICTURE}\b",
+    rf"|\b(?:as|like) in (?:the |this )?{_PICTURE}\b|\baccording to the {_PICTURE}\b|\bas pictured\b"
+    rf"|\bin (?:the (?:figure|picture|diagram|drawing)\b|fig(?:ure)?\.? ?\d)|\b{_PICTURE} on the (?:left|right)\b|на (?:рисунке|картинке)",
     re.IGNORECASE,
 )
 _POINTS = re.compile(
     rf"\b{_PICTURE}(?: (?:above|below)\b(?! (?:the|an?|this|that|its|\w|\d+)\b)|(?:\.? ?\d+)?(?: below| above)? shows?\b)|\b(?:above|below|following|attached|accompanying) {_PICTURE}\b",
     re.IGNORECASE,
 )
-_SIGHT = ("fig", "picture", "image", "diagram", "illustration", "drawing", "![", "[img", "<img", "<svg", "<object", "<embed", "<canvas", "includegraphics", "epsf", "://", ".png", ".jp", ".gif", ".svg", ".webp", ".bmp", ".eps")  # fmt: skip
+_SIGHT = ("fig", "picture", "image", "diagram", "illustration", "drawing", "![", "[img", "<img", "<svg", "<object", "<embed", "<canvas", "includegraphics", "epsf", "[asy]", "рисунке", "картинке", "://", ".png", ".jp", ".gif", ".svg", ".webp", ".bmp", ".eps")  # fmt: skip
 _DATA = (
     r"\b(?:given|represent\w*|consists? of) (?:an?|the|one|two) (?:(?!following|attached|accompanying|above|below)\w+ ){0,2}(image|picture)s?\b(?! (?:above|below))"
     r"|\ban? (image|picture) (?:is|as|of|consists|has|with)\b"

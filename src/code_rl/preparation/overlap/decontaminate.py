@@ -104,12 +104,17 @@ def _files(name: str) -> list[Path] | None:
 
 def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> EvaluationProblem | None:
     text = max((_text(row.get(field)) for field in STATEMENT_FIELDS), key=len)
-    if len(text.strip()) < LEAST_CHARACTERS:
-        item = read_row(row, Origin(file.stem, file.stem, number, f"{file.name}, row {number}"))
-        return None if isinstance(item, Skipped) else _exam_of(set_name, item)
     names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
+    known = None
+    if len(text.strip()) < LEAST_CHARACTERS or not any(map(_CERTAIN.fullmatch, _names(names, ()))):
+        item = read_row(row, Origin(file.stem, file.stem, number, f"{file.name}, row {number}"))
+        known = None if isinstance(item, Skipped) else _exam_of(set_name, item)
+    if len(text.strip()) < LEAST_CHARACTERS:
+        return known
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
     functions += _FUNCTION.findall(f"{row.get('starter_code') or ''}\n{text}")
+    if known is not None:
+        names, functions = tuple(dict.fromkeys((*names, *known.names))), [*functions, *known.functions]
     plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
     return EvaluationProblem(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
 

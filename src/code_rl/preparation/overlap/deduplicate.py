@@ -22,6 +22,7 @@ from code_rl.preparation.overlap.text import (
     canonical,
     grams,
     jaccard,
+    limits,
     numbers,
     other_numbers,
     problem_text,
@@ -36,6 +37,8 @@ PERMUTATIONS = 128
 BANDS = 32
 """32 bands of 4 rows: a pair of similarity 0.8 is missed with a chance of 5e-8, one of 0.5 with 13%."""
 SAME_TESTS_SIMILARITY = 0.4
+SEVERAL = 3
+"""So many tests, all the same, and solutions of one shape tell one problem under other numbers too."""
 _NUMERAL = re.compile(r"[\s_-]+(i|ii|iii|iv|v|vi|vii)$")
 MOST_CANDIDATES = 256
 """Candidates looked at for one entry: a family of thousands of alike statements stays linear."""
@@ -121,10 +124,14 @@ class Deduplicator:
     def _why_same(self, new: Sketch, old: Sketch) -> str:
         """Why `new` is the same problem as `old`, or nothing."""
         same_text = new.text_key == old.text_key
-        if in_series(new.entry.called, old.entry.called) or (not same_text and other_numbers(new.numbers, old.numbers)):
+        if in_series(new.entry.called, old.entry.called):
             return ""
         similarity = 1.0 if same_text else jaccard(new.shingles, old.shingles)
-        if new.tests_key == old.tests_key and similarity >= SAME_TESTS_SIMILARITY:
+        same_tests = new.tests_key == old.tests_key and similarity >= SAME_TESTS_SIMILARITY
+        if not same_text and other_numbers(new.numbers, old.numbers):
+            same = same_tests and new.entry.tests >= SEVERAL and self._shapes(new.entry) & self._shapes(old.entry)
+            return f"the same {new.entry.tests} tests, solutions of one shape" if same else ""
+        if same_tests:
             return f"the same tests, statements {similarity:.2f} alike"
         if similarity < self._similarity or (min(new.tokens, old.tokens) < LEAST_TOKENS and not same_text):
             return ""
@@ -138,6 +145,9 @@ class Deduplicator:
             return f"statements {similarity:.2f} alike, solutions of one shape"
         if new.entry.fn_name != old.entry.fn_name and new.entry.fn_name and old.entry.fn_name:
             return ""
+        told, was_told = limits(new.text), limits(old.text)
+        if shapes and others and told and was_told and told != was_told:
+            return ""  # solved in other ways under other numbers: a limit may be part of the task
         alike = same_telling(new.text, old.text, renamed=not (shapes and others))
         return f"statements {similarity:.2f} alike, the same words" if alike else ""
 

@@ -164,8 +164,14 @@ def task_text(statement: str) -> str:
     return statement[: match.start()] if match and match.start() > 0 else statement
 
 
-_OPERATOR = r"(?<=[\w)\]] )[-+*/%^](?= [\w(\[])|(?<=[\w)\]])[+*%^](?=[\w(\[])"
-_SUBSTANCE = re.compile(f"{_TOKEN.pattern}|{_OPERATOR}")
+_OPERATOR = r"(?<=[\w)\]] )[-+*/%^](?= [\w(\[])|(?<=[\w)\]])[+*%^](?=[\w(\[])|(?<![\w)\]-])-(?=[^\W\d])|(?<=\b\w)!"
+_SIGN = r"['\"][^\w\s]['\"]|[^\w\s.,:;?!'\"()*_#>+/%^$`{}•–—…“”‘’-]"
+_SUBSTANCE = re.compile(f"{_TOKEN.pattern}|{_OPERATOR}|{_SIGN}")
+
+
+def limits(text: str) -> list[str]:
+    """The numbers in the archive's lines of a text: its limits, and what it counts its problems by."""
+    return re.findall(r"\d+(?:\.\d+)?", " ".join(match[0] for match in _ARCHIVE.finditer(text.lower())))
 
 
 def same_telling(left: str, right: str, *, renamed: bool) -> bool:

@@ -47,7 +47,7 @@ _CONDITIONS = re.compile(
 )
 """Words of a statement that name a condition on its inputs which is not among those that a change keeps."""
 _PROPERTIES = re.compile(
-    r"\b(?:palindrom\w*|primes?|coprime|divis\w+|multiples? of|powers? of|triang\w+|magic|symmetric|roman|binary|hexadecimal|equation|satisf\w+|exists?|possible)\b",
+    r"\b(?:palindrom\w*|primes?|coprime|divis\w+|multiples? of|powers? of|permutations?|odd|even|somewhere|(?:stands?|occurs?|lies|contained|included|present) (?:in|among)|triang\w+|magic|symmetric|roman|binary|hexadecimal|equation|satisf\w+|exists?|possible)\b",
     re.IGNORECASE,
 )
 """Words that name such a condition, unless they stand in what is asked for."""
