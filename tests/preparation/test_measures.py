@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.evaluation.figures import wilson
-from code_rl.preparation.bench import Entry, make_entry
+from code_rl.preparation.bench import Entry, Survivor, make_entry
 from code_rl.preparation.cap import cap_entry, spread
 from code_rl.preparation.difficulty import judge_rate
-from code_rl.preparation.ledger import Decision, Ledger, content_key
+from code_rl.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions, Ledger, content_key
 from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verification.trials import trivial_pass
@@ -141,6 +143,28 @@ def test_a_torn_last_line_of_a_ledger_is_forgotten_and_the_rest_stands(tmp_path:
         again.put("d", Decision(keep=True))
         again.close(["a", "b", "c", "d"])
         assert Ledger(path).get("d") == Decision(keep=True)
+
+
+def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_one_goes_alone(tmp_path: Path) -> None:
+    sizes = [size * BYTES_IN_FLIGHT // 10 for size in (4, 5, 30, 6, 3, 1, 9, 10, 2)]
+    plain = entry(stdin_problem(("1", "2")))
+    survivors = [Survivor(replace(plain, length=size)) for size in sizes]
+    under_way: list[int] = []
+    most: list[list[int]] = []
+
+    async def decide(survivor: Survivor) -> Decision:
+        under_way.append(survivor.entry.length)
+        most.append(sorted(under_way))
+        await asyncio.sleep(0.001)
+        under_way.remove(survivor.entry.length)
+        return KEEP
+
+    ledger = Ledger(tmp_path / "stage.jsonl")
+    decisions = Decisions(survivors, list(map(str, range(len(sizes)))), ledger, lambda: None)
+    assert asyncio.run(decisions.at_once(decide, 5)) == [KEEP] * len(sizes)
+    assert all(sum(each) <= BYTES_IN_FLIGHT or len(each) == 1 for each in most)
+    assert max(map(len, most)) > 1
+    ledger.close([])
 
 
 def test_a_closed_ledger_holds_the_wanted_records_in_their_order(tmp_path: Path) -> None:
