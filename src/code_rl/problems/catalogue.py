@@ -5,11 +5,10 @@ Any other hub id works as well (`owner/name`, `owner/name/config`), as long as i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-DEEPCODER = "agentica-org/DeepCoder-Preview-Dataset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,54 +17,24 @@ class Entry:
 
     repository: str
     config: str | None = None
-    splits: tuple[str, ...] = ("train", "test")
-
-    @property
-    def test_split(self) -> str | None:
-        """The split that evaluation reads, when it is not the one that training reads."""
-        return "test" if "test" in self.splits[1:] else None
+    splits: Sequence[str] = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """Data sets read one after the other for training (a seeded shuffle mixes them), and the held-out ones by name."""
 
-    train: tuple[str, ...]
+    train: Sequence[str]
     test: Mapping[str, str] = field(default_factory=dict)
 
 
-CATALOGUE: dict[str, Entry] = {
-    "deepcoder/primeintellect": Entry(DEEPCODER, "primeintellect", ("train",)),
-    "deepcoder/taco": Entry(DEEPCODER, "taco", ("train",)),
-    "deepcoder/lcbv5": Entry(DEEPCODER, "lcbv5"),
-    "deepcoder/codeforces": Entry(DEEPCODER, "codeforces", ("test",)),
-    "livecodebench": Entry("livecodebench/code_generation_lite", None, ()),
-    "taco": Entry("BAAI/TACO", "ALL"),
-    "taco-verified": Entry("likaixin/TACO-verified", None, ("train",)),
-    "apps": Entry("codeparrot/apps"),
-    "code_contests": Entry("deepmind/code_contests", None, ("train", "valid", "test")),
-    "leetcode": Entry("newfacade/LeetCodeDataset"),
-    "code-r1-12k": Entry("ganler/code-r1-12k"),
-    "humaneval": Entry("openai/openai_humaneval", None, ("test",)),
-    "humanevalplus": Entry("evalplus/humanevalplus", None, ("test",)),
-    "mbpp": Entry("google-research-datasets/mbpp", "full", ("train", "test", "validation", "prompt")),
-    "mbpp-sanitized": Entry("google-research-datasets/mbpp", "sanitized", ("train", "test", "validation", "prompt")),
-    "mbppplus": Entry("evalplus/mbppplus", None, ("test",)),
-}
-
-MIXTURES: dict[str, Mixture] = {
-    "deepcoder": Mixture(
-        train=("deepcoder/primeintellect:train", "deepcoder/taco:train", "deepcoder/lcbv5:train"),
-        test={"codeforces": "deepcoder/codeforces:test", "lcbv5": "deepcoder/lcbv5:test"},
-    ),
-    "code-r1": Mixture(train=("leetcode:train", "taco-verified:train"), test={"leetcode": "leetcode:test"}),
-}
+with Path(__file__).with_name("catalogue.toml").open("rb") as _file:
+    _told = tomllib.load(_file)
+CATALOGUE = {name: Entry(**told) for name, told in _told["sets"].items()}
+MIXTURES = {name: Mixture(**told) for name, told in _told["mixtures"].items()}
 
 BUILTIN = "builtin"
 SHIPPED = {"functions": Path(__file__).parent / "functions"}
 """Prepared folders that come with this package (scripts/write_functions.py)."""
-
-
-def known_names() -> list[str]:
-    """Every name that `dataset=` knows."""
-    return [BUILTIN, *SHIPPED, *MIXTURES, *CATALOGUE]
+KNOWN_NAMES = (BUILTIN, *SHIPPED, *MIXTURES, *CATALOGUE)
+"""Every name that `dataset=` knows."""

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from code_rl import __version__, registry
 from code_rl.errors import ConfigError, DataError
-from code_rl.problems.catalogue import BUILTIN, CATALOGUE, MIXTURES, SHIPPED, Entry, known_names
+from code_rl.problems.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, Entry
 from code_rl.problems.fetch import fetch_file, open_repository, select_files
 from code_rl.problems.files import count_rows, describe_files, is_data_file, stream_rows
 from code_rl.problems.native import format_problem
@@ -217,7 +217,7 @@ def own_test_setting(setting: str) -> str | None:
     if name in MIXTURES and MIXTURES[name].test:
         return f"{name}{at}"
     if name in CATALOGUE:
-        return f"{name}{at}:test" if CATALOGUE[name].test_split else None
+        return f"{name}{at}:test" if "test" in CATALOGUE[name].splits[1:] else None
     manifest = read_prepared(SHIPPED.get(name, Path(name).expanduser()))
     return f"{name}:test" if manifest is not None and "test" in manifest["splits"] else None
 
@@ -253,12 +253,12 @@ def _sources(part: str, role: Role) -> list[Source]:
         return [_named(name, Entry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={part}: there is no such file or folder")
-    if OBJECT.fullmatch(part) and not suggestion(name, known_names()):
+    if OBJECT.fullmatch(part) and not suggestion(name, KNOWN_NAMES):
         problems = problems_of("dataset", part, registry.find("dataset", part, dict[str, Any]()))
         return [MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))]
     raise ConfigError(
         f"dataset={part!r}: there is no such file or folder, and no data set of that name"
-        f"{suggestion(name, known_names())}; known are {', '.join(known_names())}, hub ids (owner/name), paths, and package.module:object for your own"
+        f"{suggestion(name, KNOWN_NAMES)}; known are {', '.join(KNOWN_NAMES)}, hub ids (owner/name), paths, and package.module:object for your own"
     )
 
 
@@ -268,7 +268,7 @@ def _named(name: str, entry: Entry, revision: str | None, split: str | None, rol
         split = split or "release_latest"
         wanted = release_shards(split)
     else:
-        default = entry.test_split if role == "test" and entry.test_split else entry.splits[0]
+        default = "test" if role == "test" and "test" in entry.splits[1:] else entry.splits[0]
         split = split or default
         if name in CATALOGUE and split not in entry.splits:
             raise ConfigError(f"{name}:{split}: the splits of {name} are {', '.join(entry.splits)}")

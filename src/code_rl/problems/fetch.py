@@ -7,10 +7,8 @@ answers, where it holds the files.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
-import os
 import re
 import tomllib
 import urllib.request
@@ -22,6 +20,7 @@ from typing import Any
 from code_rl.concurrency import interruptible
 from code_rl.errors import ConfigError, DataError
 from code_rl.problems.files import DATA_SUFFIXES, data_folder, file_sha256, is_data_file
+from code_rl.runs.files import write_lines_atomically
 
 MAIN, README = "main", "README.md"
 
@@ -204,7 +203,6 @@ def fetch(pinned: Pinned) -> Path:
                 f"{target} is not what {pinned.url} was (its SHA-256 differs); move it away, or set CODE_RL_DATA"
             )
         return target
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with interruptible(), urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response:  # noqa: S310 - addresses are constants of this package
@@ -212,11 +210,8 @@ def fetch(pinned: Pinned) -> Path:
         found = hashlib.sha256(data).hexdigest()
         if found != pinned.sha256:
             raise DataError(f"{pinned.url} has SHA-256 {found}, expected {pinned.sha256}; nothing was kept")
-        partial.write_bytes(data)
-        partial.replace(target)
+        write_lines_atomically(target, (data,), mode=0o644)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise ConfigError(
             f"{pinned.url} cannot be downloaded ({error}); bring the file to {target} yourself"
         ) from error

@@ -61,14 +61,19 @@ def write_atomically(path: Path, text: str) -> None:
     write_lines_atomically(path, (text,))
 
 
-def write_lines_atomically(path: Path, parts: Iterable[str | bytes]) -> None:
-    """`write_atomically`, with text, or bytes, that come in parts."""
+def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: int = 0o600) -> None:
+    """`write_atomically`, with text, or bytes, that come in parts. Nothing is left of a file that cannot be written whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
-    with os.fdopen(_private(temporary, os.O_TRUNC), "wb") as file:
-        file.writelines(part.encode() if isinstance(part, str) else part for part in parts)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with os.fdopen(_private(temporary, os.O_TRUNC), "wb") as file:
+            file.writelines(part.encode() if isinstance(part, str) else part for part in parts)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 
