@@ -93,7 +93,12 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     unmasked_G = [reason is None for reason in reasons_G]
     counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else unmasked_G
     A_G = only(unmasked_G, compute_advantages(only(counted_G, r_G), objective.estimator))
-    skipped = should_skip(A_G) or should_skip(compute_advantages(only(counted_G, R_G)))
+    if not any(unmasked_G):
+        skipped: str | None = "all_masked"
+    elif should_skip(compute_advantages(only(counted_G, R_G))):
+        skipped = "rewards_alike"
+    else:
+        skipped = "no_advantage" if should_skip(A_G) else None
     return ScoredGroup(group, tuple(r_G), tuple(A_G), tuple(reasons_G), skipped)
 
 

@@ -233,6 +233,26 @@ def test_a_group_that_only_a_penalty_tells_apart_is_skipped():
     assert found.skipped
 
 
+@pytest.mark.parametrize(
+    ("rewards", "parts", "why"),
+    [
+        ((1.0, 0.0), {}, None),
+        ((1.0, 1.0), {}, "rewards_alike"),
+        ((None, None), {}, "all_masked"),
+        ((1.0, 0.0), {"estimator": lambda rewards_G: [0.0 for _ in rewards_G]}, "no_advantage"),
+    ],
+)
+def test_a_group_says_why_it_is_skipped(rewards, parts, why):
+    assert score_group(group_of(trajectory(reward=each) for each in rewards), objective(**parts)).skipped == why
+
+
+def test_a_group_that_only_length_tells_apart_is_skipped_for_its_rewards_though_it_has_advantages():
+    members = [trajectory(reward=1.0, length=length) for length in (4, 8)]
+    found = score_group(group_of(members), objective(shaping=Shaping(length_coef=0.3)))
+    assert found.skipped == "rewards_alike"
+    assert any(found.advantages_G)
+
+
 def test_a_penalty_counts_in_a_group_that_has_right_and_wrong_answers():
     members = [trajectory(reward=1.0, length=8), trajectory(reward=1.0), trajectory(reward=0.0)]
     found = score_group(group_of(members), objective(shaping=Shaping(length_coef=0.5)))
