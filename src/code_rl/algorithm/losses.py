@@ -140,6 +140,10 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
 
 def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
     """Compute a loss of the user's on two tokens, as metrics (NumPy) and training (torch) will. Raises ConfigError, naming it, where it cannot be."""
+    for key in [key for key, value in loss.defaults.items() if value is None and key not in (given or {})]:
+        raise ConfigError(
+            f"loss={loss.name} has no default of its setting {key!r}; give it one: a run sets {LOW} and {HIGH} alone"
+        )
     settings = loss_settings(loss, given)
     unknown = sorted(set(loss.inputs) - {"logprobs", "advantages"})
     if unknown:
