@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 from code_rl.algorithm.advantages import compute_advantages, should_skip
 from code_rl.algorithm.datums import Example, forward_backward, make_datum, segments, train_step
 from code_rl.algorithm.kl import penalise_kl
 from code_rl.backends.connect import logprobs_of
 from code_rl.concurrency import together
+from code_rl.errors import BackendError
 from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.objective import Objective, ScoredGroup
 from code_rl.pipeline import Batch, Batches, TrainedBatch
@@ -133,10 +135,11 @@ async def with_kl_penalty(
 
 
 async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
-    """The base model's log-probability of each example's sampled tokens."""
+    """The base model's log-probability of each example's sampled tokens. Raises BackendError where it gave none."""
     assert run.reference is not None
     temperature = run.objective.temperature
     answers = await together(logprobs_of(run.reference, example.segment.tokens, temperature) for example in examples)
-    return [
-        [logprobs[at + 1] or 0.0 for at in example.sampled] for example, logprobs in zip(examples, answers, strict=True)
-    ]
+    found_T = [[answer[at + 1] for at in each.sampled] for each, answer in zip(examples, answers, strict=True)]
+    if any(None in each for each in found_T):
+        raise BackendError("the reference model (kl_coef) gave no log-probability for a token that was sampled")
+    return cast(list[list[float]], found_T)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from code_rl.algorithm.kl import penalise_kl
 from code_rl.algorithm.losses import Loss, get_loss
 from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
-from code_rl.loop import examples_of, score_group
+from code_rl.errors import BackendError
+from code_rl.loop import examples_of, log_p_ref, score_group
 from code_rl.objective import Objective
 from tests.rollout_support import REWARD, group_of, objective, trajectory
 
@@ -224,6 +227,20 @@ def test_kl_term_lowers_tokens_that_left_the_reference_and_keeps_the_mean_advant
         assert change[before.sampled].tolist() == pytest.approx([-0.15, 0.05, 0.05, 0.05])
         change[before.sampled] = 0.0
         assert not change.any()
+
+
+@pytest.mark.parametrize("missing", [0, -1])
+def test_a_sampled_token_without_a_reference_log_probability_is_no_certain_one(missing):
+    examples = examples_of(score_group(group_of([trajectory(reward=1.0), trajectory(reward=0.0)]), objective()))
+    answer: list[float | None] = [-0.5 for _ in examples[0].segment.tokens]
+    answer[missing] = None
+    client = SimpleNamespace(compute_logprobs=lambda text: answer)
+    run: Any = SimpleNamespace(reference=client, objective=objective())
+    if missing == 0:  # nothing stands before the first token of a prompt
+        assert asyncio.run(log_p_ref(run, examples)) == [[-0.5] * len(each.sampled) for each in examples]
+    else:
+        with pytest.raises(BackendError, match="kl_coef"):
+            asyncio.run(log_p_ref(run, examples))
 
 
 def test_a_group_that_only_a_penalty_tells_apart_is_skipped():
