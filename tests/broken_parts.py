@@ -61,6 +61,7 @@ TORCH_ONLY = Loss(
 )
 FLAT = Loss("flat", lambda ops, logprobs, inputs, settings: inputs["advantages"] * 1.0, {})
 STRANGE = Loss("strange", lambda ops, logprobs, inputs, settings: logprobs, {}, inputs=("colour",))
+UNSET = Loss("unset", lambda ops, logprobs, inputs, settings: logprobs * settings["scale"], {"scale": None})
 PLAIN = Loss("plain", lambda ops, logprobs, inputs, settings: -(logprobs * inputs["advantages"]), {})
 
 

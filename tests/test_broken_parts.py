@@ -16,7 +16,7 @@ from tests.pipeline_support import rollouts, small
         *(("reward", name) for name in ("nan", "later", "text")),
         *(("prompt", name) for name in ("sentence", "bare")),
         *(("environment", name) for name in ("Mute", "Unready", "Hasty")),
-        *(("loss", name) for name in ("SHORT", "SCALAR", "TORCH_ONLY", "FLAT", "STRANGE")),
+        *(("loss", name) for name in ("SHORT", "SCALAR", "TORCH_ONLY", "FLAT", "STRANGE", "UNSET")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:coroutine")
@@ -37,6 +37,14 @@ def test_a_clip_range_that_a_loss_does_not_take_is_refused_before_anything_is_sa
     with pytest.raises(ConfigError, match=r"clip_low=0\.1 has no effect with loss=tests.broken_parts:PLAIN"):
         train_command(small(tmp_path / "run", loss="tests.broken_parts:PLAIN", clip_low=0.1))
     assert not (tmp_path / "run" / "rollouts.jsonl").exists()
+
+
+def test_a_loss_with_a_setting_without_a_value_is_told_to_give_it_one_and_of_no_setting_that_does_not_exist(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"loss=tests.broken_parts:UNSET has no default of its setting 'scale'; give"
+    ) as said:
+        train_command(small(tmp_path / "run", loss="tests.broken_parts:UNSET"))
+    assert "loss_fn_config" not in str(said.value)
 
 
 def test_an_environment_that_ends_on_the_public_tests_is_told_which_call_is_for_the_last_answer(tmp_path):

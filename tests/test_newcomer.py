@@ -176,6 +176,7 @@ def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
 @dataclass(frozen=True, slots=True)
 class Roomy(Verdict):
     peak_mb: float = 0.0
+    seen: tuple[tuple[str, float], ...] = ()
 
 
 def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
@@ -184,9 +185,10 @@ def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
     log = inflight.InFlight(tmp_path).group_log((0, 0, 0))
     log.open(request)
     log.keep_answers((0, 0), [1, 2], [inflight.SampledAnswer((3,), (-0.5,), "stop")], 1.0, 0)
-    log.keep_verdict((False, "print(3)"), Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5))
+    verdict = Roomy(
+        VerdictKind.PASSED, 1, 1, "lcb", transcript=(("program", "3"),), peak_mb=12.5, seen=(("first", 0.5),)
+    )
+    log.keep_verdict((False, "print(3)"), verdict)
     again = inflight.InFlight(tmp_path).group_log((0, 0, 0))
     again.open(request)
-    found = again.verdicts[False, "print(3)"]
-    assert isinstance(found, Roomy)
-    assert found.peak_mb == 12.5
+    assert again.verdicts[False, "print(3)"] == verdict

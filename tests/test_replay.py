@@ -141,6 +141,7 @@ CHANGES: dict[str, tuple[str, Callable[[list[dict[str, Any]]], object], str]] = 
     "text": ("rollouts.jsonl", lambda r: [c.update(text="no block") for c in r[0]["completions"]], "no fenced block"),
     "mask": ("rollouts.jsonl", lambda r: r[2]["completions"][0].update(masked="overlong"), "masked overlong is recorded"),
     "skipped": ("rollouts.jsonl", lambda r: r[-1].update(skipped=not r[-1]["skipped"]), "skipped="),
+    "why skipped": ("rollouts.jsonl", lambda r: [g.update(skip_reason="no_advantage") for g in r if g["skipped"]], "no_advantage is recorded"),
     "lost group": ("rollouts.jsonl", lambda r: r.pop(3), "1 groups are missing from the rollouts (3)"),
     "doubled group": ("rollouts.jsonl", lambda r: r.insert(1, r[0]), "attempts [0, 0]"),
     "problem": ("rollouts.jsonl", lambda r: r[0].update(problem_id="another"), "the journal decided on"),
@@ -159,6 +160,12 @@ def test_a_record_that_was_changed_is_reported(plain, tmp_path, capsys, what):
     output = capsys.readouterr()
     assert code in (1, 2), output
     assert said in output.out or "do not fit its rollouts" in output.err, output
+
+
+def test_a_run_that_does_not_say_why_it_skipped_a_group_is_verified(plain, tmp_path, capsys):
+    run = changed(plain, tmp_path / "run", "rollouts.jsonl", lambda r: [group.pop("skip_reason") for group in r])
+    assert main(["replay", f"log_path={run}", "verify=true"]) == 0
+    assert ": no differences" in capsys.readouterr().out
 
 
 def test_answers_whose_checksum_does_not_fit_are_refused_by_file_and_line(plain, tmp_path, capsys):

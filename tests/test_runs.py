@@ -149,6 +149,16 @@ def test_logs_log_says_of_each_masked_completion_why(tmp_path):
     assert (tmp_path / "run" / "logs.log").read_text().count(" (masked: overlong)") == cut
 
 
+def test_a_group_that_only_length_tells_apart_is_said_to_have_rewards_alike(tmp_path):
+    assert train_command(small(tmp_path / "run", max_steps="2", save_every="0", length_coef="0.3")) == 0
+    text = (tmp_path / "run" / "logs.log").read_text()
+    lines = [line for line in rollouts(tmp_path / "run") if line["skip_reason"] == "rewards_alike"]
+    assert any(each["advantage"] for line in lines for each in line["completions"])
+    for line in lines:
+        said = "the rewards of its completions are alike, before anything is taken off for length"
+        assert f"step {line['step']} group {line['group']} is degenerate and skipped: {said}\n" in text
+
+
 def test_logs_log_has_the_rewards_of_each_group_a_warning_for_each_degenerate_one_and_the_back_ends_answers(tmp_path):
     assert train_command(small(tmp_path / "run", max_steps="2", save_every="0")) == 0
     text = (tmp_path / "run" / "logs.log").read_text()
@@ -160,7 +170,7 @@ def test_logs_log_has_the_rewards_of_each_group_a_warning_for_each_degenerate_on
             in text
         )
         warned = f" WARNING step {line['step']} group {line['group']} is degenerate" in text
-        assert warned == line["skipped"]
+        assert warned == line["skipped"] == (line["skip_reason"] is not None)
     assert any(line["skipped"] for line in lines)
     assert text.count("the back end answered optim_step: ") == len(
         {line["step"] for line in lines if not line["skipped"]}

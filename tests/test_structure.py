@@ -7,6 +7,9 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src"
+ALGORITHM, USED_BY_IT = "code_rl.algorithm", {"code_rl.errors", "code_rl.registry"}
+RECORDS = {"code_rl.objective", "code_rl.pipeline", "code_rl.rollouts.trajectory"}
+"""Whose types the algorithm names; it imports them for type checkers alone."""
 ABOVE_THE_PAGE = ("code_rl.commands.train", "code_rl.replaying", "code_rl.library")
 
 
@@ -72,9 +75,15 @@ def test_nothing_below_the_page_imports_it():
     assert all(name.startswith(ABOVE_THE_PAGE) for name in importers), importers
 
 
-def test_the_algorithm_does_no_io():
+def test_the_algorithm_knows_records_and_neither_files_nor_processes():
     forbidden = {"asyncio", "os", "pathlib", "socket", "subprocess", "threading"}
     for name, tree in modules().items():
-        if name.startswith("code_rl.algorithm"):
+        if name.startswith(ALGORITHM):
             names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-            assert not names & forbidden, name
+            names |= {
+                "." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+            }
+            assert not {each.partition(".")[0] for each in names} & {*forbidden, ""}, name
+            ours = {each for each in names if each.startswith("code_rl") and not each.startswith(ALGORITHM)}
+            assert ours <= USED_BY_IT | RECORDS, name
+            assert not graph()[name] & RECORDS, name

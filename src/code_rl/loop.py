@@ -1,10 +1,11 @@
 """The algorithm on one page: GRPO on programs that are really run.
 
-    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i) − length;   A = A(r);   θ ← Adam(∇ Σ_x Σ_i Σ_t L(τ_it, A_i))
+    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i);   A = A(r);   θ ← Adam(∇ Σ_x Σ_i Σ_t L(τ_it, A_i))
 
-The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose rewards are alike teaches nothing and is skipped.
+The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose R are alike, or that has no A but 0, teaches nothing and is skipped.
 Left out of the textbook: no critic (the group is the baseline), no entropy term, and by default no KL term, no division by the standard
-deviation, one optimizer step per batch (`num_substeps`), its gradient in one piece (`num_minibatches`), and no overlap of the stages.
+deviation, nothing off r for length (`length_coef`, `overlong=penalty`), one optimizer step per batch (`num_substeps`), its gradient in one
+piece (`num_minibatches`), and no overlap of the stages.
 Beside the page: `pipeline` decides which weights a batch is sampled from and what runs at the same time; `run.recorder` keeps
 all that happens, so that a run can be cut anywhere.
 """
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 from code_rl.algorithm.advantages import compute_advantages, should_skip
 from code_rl.algorithm.datums import Example, forward_backward, make_datum, segments, train_step
 from code_rl.algorithm.kl import penalise_kl
 from code_rl.backends.connect import logprobs_of
 from code_rl.concurrency import together
+from code_rl.errors import BackendError
 from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.objective import Objective, ScoredGroup
 from code_rl.pipeline import Batch, Batches, TrainedBatch
@@ -33,7 +36,7 @@ async def train(run: Run) -> None:
         run.before_training(await evaluate_run(run, policy, full=True))
     async with Batches(run) as batches:
         while run.goes_on(policy.step):
-            batch = batches.next(policy)  # x and τ, under way
+            batch = batches.next(policy)  # x and τ of this step, under way: by this policy, or one of K steps ago
             trained = await train_on(run, batch)  # r, A, and a new θ
             policy = await run.policy(policy.step + 1, unchanged=None if trained.examples else policy)
             await batches.finish(batch, trained, policy)  # log, evaluate, save
@@ -70,7 +73,10 @@ async def train_on(run: Run, batch: Batch) -> TrainedBatch:
 async def examples_by_micro_batch(
     run: Run, batch: Batch, substep: int, trained: TrainedBatch
 ) -> AsyncIterator[tuple[list[Example], bool]]:
-    """r, A and the examples of each micro-batch of one substep, once its trajectories are judged, and whether it is the last."""
+    """r, A and the examples of each micro-batch of one substep, once its trajectories are judged, and whether it is the last.
+
+    With `dynamic_sampling` a place of the batch may give several groups, one for each problem that it was filled with.
+    """
     parts = run.config.num_minibatches
     for part in range(parts):
         groups = await batch.share(substep * parts + part, run.config.num_substeps * parts)
@@ -93,7 +99,12 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     unmasked_G = [reason is None for reason in reasons_G]
     counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else unmasked_G
     A_G = only(unmasked_G, compute_advantages(only(counted_G, r_G), objective.estimator))
-    skipped = should_skip(A_G) or should_skip(compute_advantages(only(counted_G, R_G)))
+    if not any(unmasked_G):
+        skipped: str | None = "all_masked"
+    elif should_skip(compute_advantages(only(counted_G, R_G))):
+        skipped = "rewards_alike"
+    else:
+        skipped = "no_advantage" if should_skip(A_G) else None
     return ScoredGroup(group, tuple(r_G), tuple(A_G), tuple(reasons_G), skipped)
 
 
@@ -105,7 +116,7 @@ def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[flo
 def examples_of(scored: ScoredGroup) -> list[Example]:
     """The datums of one group: one for each segment of its trajectories, none for those that are masked or of a group that is skipped."""
     return [
-        Example(make_datum(*each, len(each.tokens) - len(each.logprobs), advantage), each)
+        Example(make_datum(each.tokens, each.logprobs, each.prompt_length, advantage), each)
         for index, advantage in scored.trained
         for each in segments(scored.group.trajectories[index].turns)
     ]
@@ -114,7 +125,10 @@ def examples_of(scored: ScoredGroup) -> list[Example]:
 async def with_kl_penalty(
     run: Run, micro_batches: AsyncIterator[tuple[list[Example], bool]], trained: TrainedBatch
 ) -> AsyncIterator[tuple[list[Example], bool]]:
-    """The same micro-batches with β · KL(π ‖ π_ref) in their advantages, centred over all of them: they wait for each other."""
+    """The same micro-batches of one substep, each sampled token's advantage less β · (log q − log p_ref), an estimate of β · KL(π ‖ π_ref).
+
+    That gap is centred over all of the substep, skipped groups and masked members aside, so that they wait for each other.
+    """
     waiting = [each async for each in micro_batches]
     examples = [example for each, _ in waiting for example in each]
     if examples:
@@ -128,10 +142,11 @@ async def with_kl_penalty(
 
 
 async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
-    """The base model's log-probability of each example's sampled tokens."""
+    """The base model's log-probability of each example's sampled tokens. Raises BackendError where it gave none."""
     assert run.reference is not None
     temperature = run.objective.temperature
     answers = await together(logprobs_of(run.reference, example.segment.tokens, temperature) for example in examples)
-    return [
-        [logprobs[at + 1] or 0.0 for at in example.sampled] for example, logprobs in zip(examples, answers, strict=True)
-    ]
+    found_T = [[answer[at + 1] for at in each.sampled] for each, answer in zip(examples, answers, strict=True)]
+    if any(None in each for each in found_T):
+        raise BackendError("the reference model (kl_coef) gave no log-probability for a token that was sampled")
+    return cast(list[list[float]], found_T)

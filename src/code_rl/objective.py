@@ -35,14 +35,14 @@ class Objective:
 class ScoredGroup:
     """A group with its shaped rewards_G (None without a verdict), advantages_G (None where masked) and mask_reasons_G (None where not).
 
-    `skipped`: nothing of it is trained on.
+    `skipped` is why nothing of it is trained on: `all_masked`, `rewards_alike` or `no_advantage`; None where it is.
     """
 
     group: Group
     rewards_G: tuple[float | None, ...]
     advantages_G: tuple[float | None, ...]
     mask_reasons_G: tuple[str | None, ...]
-    skipped: bool
+    skipped: str | None
 
     @property
     def trained(self) -> list[tuple[int, float]]:

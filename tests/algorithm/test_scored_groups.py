@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from code_rl.algorithm.kl import penalise_kl
 from code_rl.algorithm.losses import Loss, get_loss
 from code_rl.algorithm.metrics import loss_metrics
 from code_rl.algorithm.shaping import Shaping
-from code_rl.loop import examples_of, score_group
+from code_rl.errors import BackendError
+from code_rl.loop import examples_of, log_p_ref, score_group
 from code_rl.objective import Objective
 from tests.rollout_support import REWARD, group_of, objective, trajectory
 
@@ -226,11 +229,45 @@ def test_kl_term_lowers_tokens_that_left_the_reference_and_keeps_the_mean_advant
         assert not change.any()
 
 
+@pytest.mark.parametrize("missing", [0, -1])
+def test_a_sampled_token_without_a_reference_log_probability_is_no_certain_one(missing):
+    examples = examples_of(score_group(group_of([trajectory(reward=1.0), trajectory(reward=0.0)]), objective()))
+    answer: list[float | None] = [-0.5 for _ in examples[0].segment.tokens]
+    answer[missing] = None
+    client = SimpleNamespace(compute_logprobs=lambda text: answer)
+    run: Any = SimpleNamespace(reference=client, objective=objective())
+    if missing == 0:  # nothing stands before the first token of a prompt
+        assert asyncio.run(log_p_ref(run, examples)) == [[-0.5] * len(each.sampled) for each in examples]
+    else:
+        with pytest.raises(BackendError, match="kl_coef"):
+            asyncio.run(log_p_ref(run, examples))
+
+
 def test_a_group_that_only_a_penalty_tells_apart_is_skipped():
     members = [trajectory(reward=0.0, length=8, truncated=True), *(trajectory(reward=0.0) for _ in range(3))]
     found = score_group(group_of(members), objective(shaping=Shaping("penalty", 4)))
     assert found.rewards_G[0] == -1.0
     assert found.skipped
+
+
+@pytest.mark.parametrize(
+    ("rewards", "parts", "why"),
+    [
+        ((1.0, 0.0), {}, None),
+        ((1.0, 1.0), {}, "rewards_alike"),
+        ((None, None), {}, "all_masked"),
+        ((1.0, 0.0), {"estimator": lambda rewards_G: [0.0 for _ in rewards_G]}, "no_advantage"),
+    ],
+)
+def test_a_group_says_why_it_is_skipped(rewards, parts, why):
+    assert score_group(group_of(trajectory(reward=each) for each in rewards), objective(**parts)).skipped == why
+
+
+def test_a_group_that_only_length_tells_apart_is_skipped_for_its_rewards_though_it_has_advantages():
+    members = [trajectory(reward=1.0, length=length) for length in (4, 8)]
+    found = score_group(group_of(members), objective(shaping=Shaping(length_coef=0.3)))
+    assert found.skipped == "rewards_alike"
+    assert any(found.advantages_G)
 
 
 def test_a_penalty_counts_in_a_group_that_has_right_and_wrong_answers():

@@ -74,3 +74,10 @@ def test_one_loss_without_temperature_is_a_trainer_without():
 
 def test_losses_that_only_a_probe_can_tell_are_not_refused_beforehand():
     Capabilities(BackendKind.TINKER, None).require_loss("anything", {"x": 1.0})
+
+
+def test_only_losses_that_a_run_can_ask_for_are_named():
+    able = Capabilities(BackendKind.SERVER, {"gspo": frozenset(), "ppo": frozenset(), "cross_entropy": frozenset()})
+    assert able.describe().startswith("losses ppo; ")
+    with pytest.raises(ConfigError, match=r"it has ppo$"):
+        able.require_loss("cispo")

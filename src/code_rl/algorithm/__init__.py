@@ -1,1 +1,5 @@
-"""The algorithm: pure functions without I/O, one idea a file. It knows records (`rollouts.trajectory`) and nothing else of the tree."""
+"""The algorithm, one idea a file: functions of records, without files, processes or a loop of their own.
+
+Two submit requests, to the trainer that they are given: `datums.forward_backward` and `datums.train_step`. Of the tree the room uses `errors` and
+`registry` (parts that a user names); records (`rollouts.trajectory`, `objective`, `pipeline.TrainedBatch`) it knows as types.
+"""

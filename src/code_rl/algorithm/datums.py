@@ -32,6 +32,11 @@ class Segment(NamedTuple):
     tokens: list[int]
     logprobs: list[float | None]
 
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first that the policy wrote."""
+        return len(self.tokens) - len(self.logprobs)
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -43,8 +48,8 @@ class Example:
     @property
     def sampled(self) -> Ints:
         """Which targets the policy sampled."""
-        tokens, logprobs = self.segment
-        return np.flatnonzero([False] * (len(tokens) - 1 - len(logprobs)) + [each is not None for each in logprobs])
+        before = [False] * (self.segment.prompt_length - 1)
+        return np.flatnonzero(before + [each is not None for each in self.segment.logprobs])
 
     def array(self, name: str) -> Floats:
         """A field of the datum, [T − 1]."""

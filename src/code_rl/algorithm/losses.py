@@ -1,11 +1,11 @@
 """L(θ): each loss once, for the engine that trains (torch) and for metrics computed without one (NumPy).
 
-With p the log-probability of a token under the weights in training, q the one under which it was sampled, A its advantage and r = exp(p − q), the loss of a
-token is what `LOSSES` says `about` each: the formula, and a line with its source. There s has the value of exp(mean of p − q over the tokens that `sequence_ratio_mask` marks) and, times r / stop_gradient(r), the gradient of the token's own p. `POLICY_LOSSES` are
-those of a run's `loss=`; the others are for servers.
+With p the probability of a token under the weights in training, q the one it was sampled with, A its advantage and ρ = p / q, the loss of
+a token is what `about` says in `LOSSES`: the formula, and a line with its source. In gspo, s is the geometric mean of ρ over the tokens that
+`sequence_ratio_mask` marks, as a constant, times p / stop_gradient(p). `POLICY_LOSSES` are those of a run's `loss=`; the others are for servers.
 
 Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position whose advantage (or weight) is zero contributes
-nothing, whatever the loss; to `dro` it does where it was sampled: where q is not 0.
+nothing, whatever the loss; to `dro` it does where it was sampled: where log q is not 0.
 """
 
 from __future__ import annotations
@@ -92,17 +92,17 @@ def _ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
 
 # fmt: off
 POLICY_LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (
-    Loss("importance_sampling", _importance_sampling, {}, about="−r · A\nTinker"),
+    Loss("importance_sampling", _importance_sampling, {}, about="−ρ · A\nTinker"),
     Loss("ppo", _ppo, {LOW: 0.8, HIGH: 1.2},
-         about="−min(r · A, clip(r) · A)\nSchulman et al. 2017, arXiv 1707.06347"),
+         about="−min(ρ · A, clip(ρ) · A)\nSchulman et al. 2017, arXiv 1707.06347"),
     Loss("cispo", _cispo, {LOW: 0.0, HIGH: 4.0},
-         about="−stop_gradient(clip(r)) · A · p\nMiniMax 2025, arXiv 2506.13585"),
+         about="−stop_gradient(clip(ρ)) · A · log p\nMiniMax 2025, arXiv 2506.13585"),
 )}
 LOSSES: Mapping[str, Loss] = {
-    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, ("weights",), ("weights",), about="−w · p"),
+    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, ("weights",), ("weights",), about="−w · log p"),
     **POLICY_LOSSES,
     "dro": Loss("dro", _dro, {"beta": None}, signal=("advantages", "logprobs"),
-                about="−(p · A − ½ · beta · (p − q)²)\nRichemond et al. 2024, arXiv 2405.19107"),
+                about="−(log p · A − ½ · beta · (log p − log q)²)\nRichemond et al. 2024, arXiv 2405.19107"),
     "gspo": Loss("gspo", _gspo, {LOW: 1 - 3e-4, HIGH: 1 + 4e-4}, ("logprobs", "advantages", "sequence_ratio_mask"),
                  ("advantages", "sequence_ratio_mask"), whole=True, about="−min(s · A, clip(s) · A)\nZheng et al. 2025, arXiv 2507.18071"),
 }
@@ -140,6 +140,10 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
 
 def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
     """Compute a loss of the user's on two tokens, as metrics (NumPy) and training (torch) will. Raises ConfigError, naming it, where it cannot be."""
+    for key in [key for key, value in loss.defaults.items() if value is None and key not in (given or {})]:
+        raise ConfigError(
+            f"loss={loss.name} has no default of its setting {key!r}; give it one: a run sets {LOW} and {HIGH} alone"
+        )
     settings = loss_settings(loss, given)
     unknown = sorted(set(loss.inputs) - {"logprobs", "advantages"})
     if unknown:

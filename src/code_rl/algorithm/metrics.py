@@ -98,7 +98,7 @@ def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict
         "mean_reward": mean([reward for scored in trained.groups for reward in scored.rewards_G if reward is not None]),
         "mean_correct": mean([float(each.verdict.correct) for each in done if not each.verdict.undecided]),
         "format_rate": mean([float(each.format_ok) for each in done]),
-        "groups_skipped": sum(scored.skipped for scored in trained.groups),
+        "groups_skipped": sum(scored.skipped is not None for scored in trained.groups),
         "groups_total": len(groups),
         "groups_refilled": sum(group.attempt > 0 for group in groups),
         "n_datums": len(trained.examples),

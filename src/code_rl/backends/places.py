@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from code_rl.algorithm.losses import POLICY_LOSSES
 from code_rl.errors import ConfigError
 
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
@@ -137,8 +138,7 @@ class Capabilities:
         if self.losses is None:
             return
         if name not in self.losses:
-            known = ", ".join(sorted(self.losses))
-            raise ConfigError(f"loss {name!r} is not available on backend={self.kind}; it has {known}")
+            raise ConfigError(f"loss {name!r} is not available on backend={self.kind}; it has {self._policy_losses}")
         for key in settings or {}:
             if key not in self.losses[name]:
                 known = ", ".join(sorted(self.losses[name])) or "none"
@@ -180,11 +180,17 @@ class Capabilities:
             "are drawn at; nothing corrects the difference, and gradients are biased by it"
         )
 
+    @property
+    def _policy_losses(self) -> str:
+        """Those of its losses that `loss=` takes; a server may have others."""
+        if self.losses is None:
+            return "probed"
+        return ", ".join(sorted(self.losses.keys() & POLICY_LOSSES.keys())) or "none that loss= takes"
+
     def describe(self) -> str:
         """One line for the head of a run."""
-        losses = "probed" if self.losses is None else ", ".join(sorted(self.losses))
         scaled = {None: "not known", True: "scaled by temperature", False: "the policy's own"}[self.scaled_logprobs]
-        facts = [f"losses {losses}", f"sampled logprobs {scaled}"]
+        facts = [f"losses {self._policy_losses}", f"sampled logprobs {scaled}"]
         if self.trains_at_temperature:
             facts.append("trained at the same temperature")
         if not self.safe_repeats:

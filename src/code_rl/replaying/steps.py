@@ -22,7 +22,7 @@ from code_rl.loop import examples_of, score_group
 from code_rl.objective import Objective, ScoredGroup, objective_of
 from code_rl.pipeline import TrainedBatch
 from code_rl.runs.journal import Logprobs
-from code_rl.runs.recording import UNREADABLE, RecordedStep, Recording
+from code_rl.runs.recording import NOT_RECORDED, UNREADABLE, RecordedStep, Recording
 
 Member = tuple[int, int, int, int]
 """Place in the batch, attempt, index in the group, number of the segment."""
@@ -172,7 +172,7 @@ def _score_differences(recorded: ScoredGroup, scored: ScoredGroup) -> Iterator[s
         if trajectory.format_ok == (trajectory.verdict.kind == "no_code"):
             block = "a" if trajectory.format_ok else "no"
             yield f"{where} completion {index}: its text has {block} fenced block, its verdict is {trajectory.verdict.kind}"
-    if recorded.skipped != scored.skipped:
+    if recorded.skipped != scored.skipped and not (recorded.skipped == NOT_RECORDED and scored.skipped):
         yield f"{where}: skipped={recorded.skipped} is recorded, {scored.skipped} follows from its verdicts"
 
 

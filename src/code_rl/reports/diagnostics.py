@@ -169,12 +169,12 @@ def too_few_steps(run: Windows) -> Sign | None:
 
 
 def degenerate_groups(run: Windows) -> Sign | None:
-    """All rewards of most groups are the same."""
+    """Most groups are skipped."""
     late = [record for record in run.steps[-run.window :] if as_number(record.get("groups_total"))]
     total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
     if not total or skipped / total < 0.8:
         return None
-    evidence = f"{percent(skipped / total)} of the groups of the last {len(late)} steps had the same reward for every completion"
+    evidence = f"{percent(skipped / total)} of the groups of the last {len(late)} steps were skipped"
     solved = (run.late("mean_correct") or 0) > 0.5
     return Sign("bad" if skipped == total else "warning", evidence, "solved" if solved else "")
 

@@ -221,5 +221,10 @@ def read_group_logs(path: Path) -> dict[tuple[int, int], GroupLog]:
 
 def _verdict(kept: Mapping[str, Any]) -> Verdict:
     failure = None if kept["failure"] is None else Failure(**kept["failure"])
-    transcript = tuple((str(who), str(text)) for who, text in kept.get("transcript", ()))
-    return Verdict(**{**kept, "kind": VerdictKind(kept["kind"]), "failure": failure, "transcript": transcript})
+    values = {name: _tuples(value) for name, value in kept.items()}
+    return Verdict(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})
+
+
+def _tuples(value: Any) -> Any:
+    """`value` as a frozen record has it: JSON has lists for its tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

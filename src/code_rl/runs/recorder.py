@@ -43,6 +43,12 @@ PATHS = ("state_path", "sampler_path")
 FALLBACKS = 2
 """Checkpoints from which a run can be resumed exactly without buying completions again."""
 MAX_SHOWN_TEST = 10_000
+SKIPPED = {
+    "all_masked": "all of its completions are masked",
+    "rewards_alike": "the rewards of its completions are alike, before anything is taken off for length",
+    "no_advantage": "no advantage differs from zero",
+}
+"""Why a group is skipped, in words."""
 Saving = tuple[Mapping[str, Any], Mapping[str, Mark]]
 """A checkpoint that was asked for: what the service was asked, and how the logs of the steps were then."""
 
@@ -258,7 +264,7 @@ def _log_group(step: int, scored: ScoredGroup) -> None:
     group = scored.group
     logger.info("step %s %s, problem %s: rewards %s", step, group.where, group.problem.id, rewards)
     if scored.skipped:
-        logger.warning("step %s %s is degenerate: no advantage differs from zero, it is skipped", step, group.where)
+        logger.warning("step %s %s is degenerate and skipped: %s", step, group.where, SKIPPED[scored.skipped])
 
 
 def _name(step: int) -> str:
@@ -274,7 +280,8 @@ def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
         "attempt": group.attempt,
         "policy_step": group.policy_step,
         "max_tokens": group.max_tokens,
-        "skipped": scored.skipped,
+        "skipped": scored.skipped is not None,
+        "skip_reason": scored.skipped,
         "problem_id": group.problem.id,
         "statement": group.problem.statement,
         "public_tests": _public_tests(group.problem),

@@ -29,6 +29,10 @@ UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, Re
 UNRECORDED = {each.name for each in fields(Verdict)} - {"kind", "passed", "total", "failure"}
 
 
+NOT_RECORDED = "not recorded"
+"""Why a group was skipped, where an older run does not say it."""
+
+
 class RecordedVerdict(Verdict):
     """A verdict as `rollouts.jsonl` has it. A reward that reads what is not there cannot be replayed, and is told so."""
 
@@ -164,7 +168,7 @@ def _group(record: Mapping[str, Any]) -> tuple[int, ScoredGroup]:
         tuple(_number(row["reward"]) for row in rows),
         tuple(_number(row["advantage"]) for row in rows),
         tuple(row["masked"] for row in rows),
-        _is(record["skipped"], bool),
+        record.get("skip_reason") or NOT_RECORDED if _is(record["skipped"], bool) else None,
     )
 
 
