@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "slow-tests.md"
 ENDS = ("passed", "failed", "skipped", "not run")
 HEAD = """# Slow tests
 
-`make slow` runs what `make test` leaves out and writes this page anew (`scripts/write_slow_index.py`). One file: `pytest -m slow tests/…`.
+`make slow` runs what `make test` leaves out and writes this page anew (`scripts/write_slow_index.py`). One file: `pytest -m slow tests/test_fork.py`.
 Seconds are those of the tests of a file one after the other, on the machine of that day. Skipped ones name what they lack.
 
 | file | what it proves | passed | failed | skipped | not run | seconds | date |
