@@ -54,7 +54,7 @@ class Verb:
 VERBS = {
     "train": Verb("code_rl.config:Config", "code_rl.commands.train:train_command", "train a model with GRPO on code problems"),
     "replay": Verb("code_rl.commands.replay:ReplayConfig", "code_rl.commands.replay:replay_command",
-        "credit a recorded run again under other settings of the algorithm, or check its record"),
+        "score a recorded run again under other settings of the algorithm, or check its record"),
     "eval": Verb("code_rl.evaluation.settings:EvalConfig", "code_rl.commands.evaluate:eval_command",
         "evaluate a model on benchmarks, with intervals; compare two evaluations"),
     "reproduce": Verb("code_rl.commands.reproduce:ReproduceConfig", "code_rl.commands.reproduce:reproduce_command",

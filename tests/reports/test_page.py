@@ -110,6 +110,16 @@ def test_the_viewer_filters_follows_a_problem_and_opens_a_matrix_cell(browser, r
         assert seen.leaving(report.as_uri()) == []
 
 
+def test_a_completion_without_a_reward_is_said_to_have_no_verdict(browser, report):
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, report)
+        page.click("#follow")
+        page.select_option("#verdict-filter", "sandbox_error")
+        page.locator(".group-row").first.click()
+        page.wait_for_selector("#sample .tag.v-s")
+        assert "no verdict" in page.inner_text("#sample .figures")
+
+
 def test_a_public_test_is_shown_in_full_and_a_hidden_one_is_marked(browser, report):
     with watched(browser, **DESKTOP) as seen:
         page = open_page(seen, report)

@@ -113,7 +113,7 @@ def get_loss(name: str) -> Loss:
     """The policy loss called `name`, or the `Loss` that `package.module:object` is, under that name. Raises ConfigError."""
     loss = find("loss", name, POLICY_LOSSES)
     if not isinstance(loss, Loss):
-        raise ConfigError(f"loss={name} is no code_rl.algorithm.losses.Loss; make one of your formula")
+        raise ConfigError(f"loss={name} is no Loss; wrap its formula: code_rl.Loss('name', formula, {{}})")
     return loss if name in POLICY_LOSSES else replace(loss, name=name)
 
 

@@ -40,7 +40,7 @@ def _with_replayable() -> type[Any]:
     fields = chz.chz_fields(Config)
     described = {name: option(None, fields[name]._doc) for name in REPLAYABLE}
     types = {name: Optional[fields[name].x_type] for name in REPLAYABLE}  # noqa: UP045 - a type that is only known here
-    about = """Credit a run's recorded steps again under other settings of the algorithm, without model or sandbox.
+    about = """Score a run's recorded steps again under other settings of the algorithm, without model or sandbox.
 
     What is not given stays as the run had it.
     """

@@ -1,4 +1,7 @@
-"""The settings of a training run, recipes, and how both conventions of `group_size` resolve."""
+"""The settings of a training run, recipes, and how both conventions of `group_size` resolve.
+
+Others import from here; verbs also `setting`, in which their own settings are declared.
+"""
 
 from code_rl.config.derived import BatchShape, batch_shape, context_schedule, loss_config, refuse_idle, unused
 from code_rl.config.fields import FACTS, Config, parse_difficulty, refuse_buffer

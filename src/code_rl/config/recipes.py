@@ -23,7 +23,9 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Config:
     """The run's settings: defaults, then the recipe (or the earlier run's settings), then what was given."""
     if "groups_per_batch" in given and "group_size" not in given:
-        raise ConfigError("groups_per_batch= is given without group_size=, which is then the completions per prompt")
+        raise ConfigError(
+            "groups_per_batch= is given without group_size=, which is then the completions per prompt; type groups_per_batch=8 group_size=16"
+        )
     if "groups_per_batch" in given and "batch_size" in given:
         raise ConfigError(
             "groups_per_batch= and batch_size= are both given; with groups_per_batch=, group_size= completes it"

@@ -1,4 +1,7 @@
-"""Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are ours, `wording` puts the problem into words."""
+"""Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are ours, `wording` puts the problem into words.
+
+Others import from here and from `wording`; what samples also `base` and `single`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def get_environment(
 ) -> Environment:
     """The environment called `name`, or made by the class that `package.module:object` is.
 
-    Raises ConfigError for an unknown name, one that has not the two calls, or a setting that has no effect on it.
+    Raises ConfigError for an unknown name, one that lacks `begin` or `reply`, or a setting that has no effect on it.
     """
     make = find("environment", name, ENVIRONMENTS)
     turns = {} if max_turns is None else {"max_turns": max_turns}

@@ -1,4 +1,7 @@
-"""Messages to tokens and back: `get_renderer` chooses, `base` is the contract, `qwen3` and `template` are ours."""
+"""Messages to tokens and back: `get_renderer` chooses, `base` is the contract, `qwen3` and `template` are ours.
+
+Others import from here, and `Message` and `Renderer` from `base`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags on programs worth a look: answers written into the source, hands on the grader, walls that the sandbox met.
+"""Flags on programs worth a look: answers written into the source, attempts on the grader, acts that the sandbox refused.
 
 A flag is a reason to read the program, never a verdict: honest programs can carry one, and a cheat can carry none.
 """

@@ -1,4 +1,4 @@
-"""Reading a request's body: bytes and JSON's parts are counted as they come, unpacked, before anything is built of them; who sends too slowly is left."""
+"""Reads a request's body. Its bytes, once unpacked, and the parts of its JSON are counted before anything is built of them; a sender that is too slow is refused."""
 
 from __future__ import annotations
 
