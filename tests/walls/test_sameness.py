@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +17,8 @@ from tests.walls.programs import source
 
 TESTS = 8
 SUBMISSIONS = 5
+SMALL_NUMBERS = 256
+"""CPython has one object for each number up to this; a larger one takes memory."""
 
 _LOOK = source(
     """
@@ -82,3 +88,30 @@ def test_every_test_finds_the_same_interpreter(level: str) -> None:
     assert found[0].startswith(b"places "), found[0]
     assert len(found) == TESTS * SUBMISSIONS
     assert set(found) == {found[0]}
+
+
+@contextlib.contextmanager
+def _running(processes: int) -> Iterator[None]:
+    with contextlib.ExitStack() as started:
+        for _ in range(processes):
+            started.callback(started.enter_context(subprocess.Popen(["sleep", "60"])).kill)
+        yield
+
+
+@pytest.mark.parametrize("level", CONFINED)
+def test_how_many_processes_the_machine_runs_cannot_be_told(level: str) -> None:
+    if os.stat("/proc").st_nlink > SMALL_NUMBERS:
+        pytest.skip(f"this machine runs more than {SMALL_NUMBERS} processes as it is")
+
+    async def looks() -> list[bytes]:
+        job = Job(_LOOK, (StdinInput(b"same\n"),))
+        found = []
+        async with EmbeddedSandbox(1, level) as box:
+            for processes in (0, SMALL_NUMBERS):
+                with _running(processes):
+                    found += [execution.stdout async for execution in box.run(job)]
+        return found
+
+    few, many = asyncio.run(looks())
+    assert few.startswith(b"places ")
+    assert few == many

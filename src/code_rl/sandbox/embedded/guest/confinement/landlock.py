@@ -58,13 +58,14 @@ def _size(abi: int) -> int:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
+    # Not by stat(2): a number as large as it tells (of /proc: how many processes the machine runs) moves what is allocated after it.
     try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
     except FileNotFoundError:
         return
+    except NotADirectoryError:
+        fd, rights = os.open(path, os.O_PATH | os.O_CLOEXEC), rights & _FILE_RIGHTS
     try:
-        if not os.path.isdir(path):
-            rights &= _FILE_RIGHTS
         rule = struct.pack("=Qi", rights, fd)
         kernel.raw_syscall(f"landlock_add_rule({path})", _ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
     finally:
