@@ -20,6 +20,8 @@ from typing import Any
 STAGES = ("sampling", "scoring", "training", "saving", "logging", "evaluating")
 STEP = 1
 """The step whose stages are struck."""
+AHEAD = ("sampling", "scoring")
+"""Stages that a later step may be in while an earlier one trains."""
 FILLER = "filler"
 
 _evaluating = contextvars.ContextVar("evaluating", default=False)
@@ -30,11 +32,13 @@ class Armed:
 
     def __init__(self, fault: str, stage: str, more: dict[str, Any]) -> None:
         self.strike, self.stage, self.more = FAULTS[fault], stage, more
-        self.step, self.struck, self.down = -1, False, set[str]()
+        self.sampled, self.trained = -1, -1
+        self.struck, self.down = False, set[str]()
 
     def at(self, stage: str) -> None:
         """A stage begins."""
-        if stage == self.stage and self.step >= self.more.get("step", STEP) and not self.struck:
+        step = self.sampled if stage in AHEAD else self.trained
+        if stage == self.stage and step >= self.more.get("step", STEP) and not self.struck:
             self.struck = True
             if "marker" in self.more:
                 Path(self.more["marker"]).touch()
@@ -204,7 +208,9 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
 
     def recorded(self: Any, event: str, **facts: Any) -> None:
         if event == "sample":
-            armed.step = facts["step"]
+            armed.sampled = facts["step"]
+        elif event in ("train", "skip"):
+            armed.trained = facts["step"]
         record(self, event, **facts)
 
     async def evaluated(*args: Any, **kwargs: Any) -> Any:
