@@ -127,7 +127,7 @@ def test_datum_refuses_numbers_that_are_not_finite(logprob, advantage):
         make_datum([1, 2, 3], [-0.5, logprob], 1, advantage)
 
 
-class Recording:
+class RecordedRun:
     """A training client that notes the order of submissions and waits."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Recording:
 
 
 def test_train_step_submits_both_requests_before_it_waits_for_either():
-    client: Any = Recording()
+    client: Any = RecordedRun()
     train_step(client, [make_datum([1, 2], [-0.1], 1, 1.0)], types.AdamParams(learning_rate=0.25))
     assert client.events == [
         "submit importance_sampling 1",
@@ -163,7 +163,7 @@ def test_train_step_submits_both_requests_before_it_waits_for_either():
 
 
 def test_train_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
-    client: Any = Recording()
+    client: Any = RecordedRun()
     futures: list[Any] = []
     datums = [make_datum([1, 2], [-0.1], 1, 1.0)]
     train_step(client, datums, types.AdamParams(learning_rate=0.25), futures=futures)
@@ -172,7 +172,7 @@ def test_train_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
 
 
 def test_a_step_without_datums_applies_what_was_accumulated():
-    client: Any = Recording()
+    client: Any = RecordedRun()
     train_step(client, [], types.AdamParams(learning_rate=0.25))
     assert client.events == ["submit optim_step 0.25", "wait optim_step"]
 

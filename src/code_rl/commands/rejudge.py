@@ -30,7 +30,7 @@ from code_rl.problems.problem import Problem
 from code_rl.progress import JudgingView
 from code_rl.replaying.rejudge import Completion, Find, compare_passing, completions, last_sound_checkpoint
 from code_rl.reports.diagnostics import DISAGREEMENTS
-from code_rl.runs.recording import Recording, open_recording
+from code_rl.runs.recorded_run import RecordedRun, open_recorded_run
 from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
@@ -88,12 +88,12 @@ def rejudge_command(given: Mapping[str, str]) -> int:
     """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
     named = {"log_path" if name == "run" and "log_path" not in given else name: each for name, each in given.items()}
     config = make_settings(RejudgeConfig, named)
-    recording = open_recording(Path(config.log_path).expanduser())
+    recording = open_recorded_run(Path(config.log_path).expanduser())
     out = os.path.expanduser(config.out or recording.log_path / REJUDGED)
     return asyncio.run(_run(config, recording, out))
 
 
-async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
+async def _run(config: RejudgeConfig, recording: RecordedRun, out: str) -> int:
     pins = recording.settings.get("resolved", {}).get("data", {}) if config.dataset is None else {}
     data = find_data(config.dataset or recording.config.dataset, None, evaluates=False, pins=pins)
     async with sandbox_on_demand(config) as executor:
@@ -105,7 +105,7 @@ async def _run(config: RejudgeConfig, recording: Recording, out: str) -> int:
         return 0
 
 
-async def _rejudge(config: RejudgeConfig, recording: Recording, find: Find, executor: Executor, out: str) -> int:
+async def _rejudge(config: RejudgeConfig, recording: RecordedRun, find: Find, executor: Executor, out: str) -> int:
     """Each different program of a problem once, then a row for every completion."""
     objective, limit = objective_of(recording.config), recording.config.reward_timeout
     every, digests, met = objective.reward.all_tests, dict[str, str | None](), dict[str, Problem]()
@@ -165,7 +165,7 @@ class Tally:
         return row
 
 
-def _say(config: RejudgeConfig, recording: Recording, tally: Tally, missing: Sequence[str], out: str) -> None:
+def _say(config: RejudgeConfig, recording: RecordedRun, tally: Tally, missing: Sequence[str], out: str) -> None:
     """The table of steps, what changed, and where to go on."""
     run, counts, changed = recording.log_path, tally.counts, tally.changed
     widths = {"step": 6, "datums": 7, "fell": 6, "rose": 6, "untrained": 11}

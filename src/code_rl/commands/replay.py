@@ -16,7 +16,7 @@ from code_rl.config.setting import option
 from code_rl.errors import ConfigError, DataError
 from code_rl.replaying.steps import ReplayedStep, differences, replay_steps
 from code_rl.runs.files import write_lines_atomically, writes
-from code_rl.runs.recording import Recording, open_recording
+from code_rl.runs.recorded_run import RecordedRun, open_recorded_run
 from code_rl.settings import make_settings
 
 MAX_SHOWN = 20
@@ -61,7 +61,7 @@ def replay_command(given: Mapping[str, Any]) -> int:
             )
     wanted = make_settings(ReplayConfig, given)
     log_path = Path(wanted.log_path).expanduser()
-    recording = open_recording(log_path)
+    recording = open_recorded_run(log_path)
     changes = {name: given[name] for name in REPLAYABLE if name in given}
     config = make_settings(Config, _recorded_settings(recording, changes), changes)
     changed = [name for name in REPLAYABLE if getattr(config, name) != getattr(recording.config, name)]
@@ -101,7 +101,7 @@ def _check_out(out: str, run: Path) -> Path:
     return path
 
 
-def _recorded_settings(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded_settings(recording: RecordedRun, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The run's own settings, without those that a changed one makes meaningless (a clip range belongs to its loss)."""
     settings = chz.asdict(recording.config)
     if "loss" in changes:
@@ -111,7 +111,7 @@ def _recorded_settings(recording: Recording, changes: Mapping[str, Any]) -> dict
     return settings
 
 
-def _compare(recording: Recording, steps: Iterator[ReplayedStep], changed: Sequence[str], config: Config) -> int:
+def _compare(recording: RecordedRun, steps: Iterator[ReplayedStep], changed: Sequence[str], config: Config) -> int:
     was = [f"{name}={getattr(config, name)} (was {getattr(recording.config, name)})" for name in changed]
     print(f"replay of {recording.log_path}: {', '.join(was) or 'nothing changed'}")
     print("each step on the samples that the run drew; a cell with an arrow is recorded → replayed")
@@ -156,7 +156,7 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
-def _verify(recording: Recording, steps: Iterator[ReplayedStep]) -> int:
+def _verify(recording: RecordedRun, steps: Iterator[ReplayedStep]) -> int:
     found = unanswered = 0
     counts = {"steps": 0, "groups": 0, "completions": 0}
     for step in steps:

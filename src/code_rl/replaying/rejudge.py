@@ -19,7 +19,7 @@ from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
 from code_rl.rollouts.trajectory import Trajectory
 from code_rl.runs.checkpoints import read_checkpoints
-from code_rl.runs.recording import Recording
+from code_rl.runs.recorded_run import RecordedRun
 from code_rl.sandbox.executor import Executor
 
 Judged = Mapping[str, Any]
@@ -65,7 +65,7 @@ class Completion:
         return {**facts, **about, "reward": before, "reward_now": after, "changed": changed, "key": judged["key"]}
 
 
-def completions(recording: Recording) -> Iterator[Completion]:
+def completions(recording: RecordedRun) -> Iterator[Completion]:
     """All of a run's, in order. Raises DataError for a record that is damaged."""
     for step in recording.steps():
         for scored in step.groups:
@@ -79,7 +79,7 @@ def last_sound_checkpoint(run: Path, step: int) -> str | None:
 
 
 async def compare_passing(
-    recording: Recording,
+    recording: RecordedRun,
     find: Find,
     executor: Executor,
     count: int,

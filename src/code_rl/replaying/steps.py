@@ -22,7 +22,7 @@ from code_rl.loop import examples_of, score_group
 from code_rl.objective import Objective, ScoredGroup, objective_of
 from code_rl.pipeline import TrainedBatch
 from code_rl.runs.journal import Logprobs
-from code_rl.runs.recording import NOT_RECORDED, UNREADABLE, RecordedStep, Recording
+from code_rl.runs.recorded_run import NOT_RECORDED, UNREADABLE, RecordedRun, RecordedStep
 
 Member = tuple[int, int, int, int]
 """Place in the batch, attempt, index in the group, number of the segment."""
@@ -44,7 +44,7 @@ class ReplayedStep:
     assumed: int
 
 
-def replay_steps(recording: Recording, config: Config) -> Iterator[ReplayedStep]:
+def replay_steps(recording: RecordedRun, config: Config) -> Iterator[ReplayedStep]:
     """Every recorded step under `config`'s algorithm. Raises DataError for damage, ConfigError for what no recording can give."""
     objective = objective_of(config)
     for step in recording.steps():
@@ -54,7 +54,7 @@ def replay_steps(recording: Recording, config: Config) -> Iterator[ReplayedStep]
             raise DataError(f"{recording.log_path}: step {step.step} cannot be computed again: {error}") from error
 
 
-def _replayed(step: RecordedStep, recording: Recording, objective: Objective) -> ReplayedStep:
+def _replayed(step: RecordedStep, recording: RecordedRun, objective: Objective) -> ReplayedStep:
     _refuse_buffer(step, objective)
     answers = _by_member(step, recording)
     scored = [score_group(recorded.group, objective) for recorded in step.groups]
@@ -109,7 +109,7 @@ def _members(scored: ScoredGroup) -> list[tuple[Member, int]]:
     ]
 
 
-def _by_member(step: RecordedStep, recording: Recording) -> dict[Member, tuple[Logprobs, Logprobs | None]]:
+def _by_member(step: RecordedStep, recording: RecordedRun) -> dict[Member, tuple[Logprobs, Logprobs | None]]:
     """Recorded answers by member; empty when the step's were not recorded."""
     if step.answers is None:
         return {}
@@ -145,7 +145,7 @@ def _trainer_logprobs(example: Example, answered: Logprobs | None) -> Logprobs:
     return logprobs_T
 
 
-def differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
+def differences(step: ReplayedStep, recording: RecordedRun) -> Iterator[str]:
     """One sentence per difference."""
     for recorded, scored in zip(step.recorded.groups, step.scored, strict=True):
         yield from _score_differences(recorded, scored)
@@ -176,7 +176,7 @@ def _score_differences(recorded: ScoredGroup, scored: ScoredGroup) -> Iterator[s
         yield f"{where}: skipped={recorded.skipped} is recorded, {scored.skipped} follows from its verdicts"
 
 
-def _place_differences(step: ReplayedStep, recording: Recording) -> Iterator[str]:
+def _place_differences(step: ReplayedStep, recording: RecordedRun) -> Iterator[str]:
     """Every place of the batch is there once, from attempt 0 on without a gap, with all its completions."""
     attempts: dict[int, list[int]] = {}
     for group in [recorded.group for recorded in step.recorded.groups]:

@@ -24,7 +24,7 @@ from typing import Any
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, abandon, together
 from code_rl.errors import ConfigError, IsolationError, SandboxError, install_command
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox, case_messages
-from code_rl.sandbox.executor import CallInput, Conversation, Execution, Job, closing, default_places
+from code_rl.sandbox.executor import CallInput, Conversation, Execution, Job, closing, default_slots
 from code_rl.sandbox.node import Facts, Node, Reply, code_here
 from code_rl.sandbox.retries import RefusedError, Retries
 from code_rl.sandbox.servers import Server, ServerPool
@@ -221,7 +221,7 @@ class RayCluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         name = f"{row['NodeName']} ({row['NodeID'][:6]})"
-        places = self._concurrency or default_places(int(row["Resources"]["CPU"]))
+        places = self._concurrency or default_slots(int(row["Resources"]["CPU"]))
         slots = IN_FLIGHT_PER_PLACE * places
         options = {
             "num_cpus": 0,

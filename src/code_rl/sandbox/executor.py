@@ -200,7 +200,7 @@ class Converses(Protocol):
         ...
 
 
-def default_places(processors: float) -> int:
+def default_slots(processors: float) -> int:
     """How many submissions run at once on a machine with so many processors, where nobody says."""
     return max(4, round(2 * processors))
 

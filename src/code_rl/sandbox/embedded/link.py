@@ -30,7 +30,7 @@ StreamsOf = Callable[[int], Streams]
 
 
 class Idle:
-    """The running test gets less than a quarter of its share of the processors, and does not want it: its place can be lent."""
+    """The running test gets less than a quarter of its share of the processors, and does not want it: its slot can be lent."""
 
 
 class WorkerLink:

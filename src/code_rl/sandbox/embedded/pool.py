@@ -21,7 +21,7 @@ from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.embedded.launcher import PRELOADED_PACKAGES, Zygote
 from code_rl.sandbox.embedded.link import WorkerLink
 from code_rl.sandbox.embedded.outcome import Streams
-from code_rl.sandbox.embedded.places import Places
+from code_rl.sandbox.embedded.slots import Slots
 from code_rl.sandbox.executor import (
     CallInput,
     Conversation,
@@ -30,7 +30,7 @@ from code_rl.sandbox.executor import (
     Status,
     StdinInput,
     case_bytes,
-    default_places,
+    default_slots,
 )
 from code_rl.sandbox.retries import EMBEDDED_PATIENCE_S, RefusedError, Retries
 
@@ -64,7 +64,7 @@ class EmbeddedSandbox:
     """Runs programs in namespaces of this machine; an `Executor`.
 
     `concurrency` is the number of submissions at work at once (default: twice the processors, at least four); others wait in order of arrival. A
-    submission whose test has been idle for a while gives its place to another, as long as their memory limits leave room. Trusted jobs have
+    submission whose test has been idle for a while gives its slot to another, as long as their memory limits leave room. Trusted jobs have
     zygotes and workers of their own. `isolation` is auto (the strongest level available, never none), full, landlock or none. `patience_s` is for how
     long a machine that cannot run a control program is waited for, unless `stop` is set. May be created outside an event loop and used from several
     in turn, but from one thread at a time.
@@ -83,14 +83,14 @@ class EmbeddedSandbox:
         if isolation not in (*LEVELS, "auto"):
             raise ConfigError(f"isolation={isolation!r}: use auto, full, landlock or none")
         processors = len(os.sched_getaffinity(0))
-        self.concurrency = concurrency if concurrency is not None else default_places(processors)
+        self.concurrency = concurrency if concurrency is not None else default_slots(processors)
         self._groups = Groups()
         self._zygotes: dict[_Kind, Zygote] = {}
         self._starts: dict[_Kind, asyncio.Task[Zygote]] = {}
         self._idle: defaultdict[_Kind, list[WorkerLink]] = defaultdict(list)
         self._workers: set[WorkerLink] = set()
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._places = Places(self.concurrency, lending_bytes=memory_bytes // 2)
+        self._slots = Slots(self.concurrency, lending_bytes=memory_bytes // 2)
         self._closed = False
         self.crowding = max(1.0, self.concurrency / processors)
         """How many submissions share a processor."""
@@ -121,7 +121,7 @@ class EmbeddedSandbox:
             return Streams(cases[index], job.fn_name is not None, bool(job.fetch))
 
         async with (
-            self._places.place() as place,
+            self._slots.slot() as slot,
             self._worker(_Kind.of(job), alone) as link,
             contextlib.aclosing(link.run(message, len(cases), job.files, streams)) as found,
         ):
@@ -129,20 +129,20 @@ class EmbeddedSandbox:
                 if isinstance(item, Execution):
                     yield item
                 else:
-                    self._places.offer(place, message.memory_bytes)
+                    self._slots.offer(slot, message.memory_bytes)
 
     async def converse(self, program: Job, interactor: Job) -> Conversation:
-        """See `Converses.converse`. The two hold one place between them."""
+        """See `Converses.converse`. The two hold one slot between them."""
         outcome: list[Conversation] = []
 
         async def attempt(job: Job, alone: bool) -> AsyncIterator[Execution]:
-            async with self._places.place() as place, contextlib.AsyncExitStack() as stack:
+            async with self._slots.slot() as slot, contextlib.AsyncExitStack() as stack:
                 sides = []
                 for each in (job, interactor):
                     link = await stack.enter_async_context(self._worker(_Kind.of(each), alone))
                     sides.append(Side(link, _message(each)._replace(talks=True), case_messages(each)[0]))
                 memory_bytes = sum(side.job.memory_bytes for side in sides)
-                outcome[:] = [await converse(*sides, idle=lambda _: self._places.offer(place, memory_bytes))]
+                outcome[:] = [await converse(*sides, idle=lambda _: self._slots.offer(slot, memory_bytes))]
             yield outcome[0].program
 
         executions = [execution async for execution in self._retries.run(program, attempt)]

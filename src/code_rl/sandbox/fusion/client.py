@@ -23,7 +23,7 @@ from aiohttp import ClientSession, TCPConnector
 
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.sandbox import starvation
-from code_rl.sandbox.executor import Execution, Job, closing, default_places
+from code_rl.sandbox.executor import Execution, Job, closing, default_slots
 from code_rl.sandbox.fusion.attempts import Attempts
 from code_rl.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.sandbox.fusion.transport import ping, post_run
@@ -204,7 +204,7 @@ async def _refusal(session: ClientSession, server: Server, measures: bool) -> st
         return None
     if measures and answer.run_result is not None:
         with contextlib.suppress(ValueError, OverflowError):
-            server.slots = default_places(float(answer.run_result.stdout))
+            server.slots = default_slots(float(answer.run_result.stdout))
     return None
 
 

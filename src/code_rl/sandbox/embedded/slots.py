@@ -1,4 +1,4 @@
-"""The places at which submissions run: so many at once, in order of arrival, and a way to lend one's place while being idle."""
+"""The slots at which submissions run: so many at once, in order of arrival, and a way to lend one's slot while being idle."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 
-class Place:
+class Slot:
     """What a submission holds while it runs."""
 
     lent = 0
     """Bytes of memory that its holder may use without having it; 0 while it has it."""
 
 
-class Places:
-    """`count` places. Usable from several event loops in turn."""
+class Slots:
+    """`count` slots. Usable from several event loops in turn."""
 
     def __init__(self, count: int, lending_bytes: int) -> None:
-        """`lending_bytes`: how much memory submissions whose places are lent may be allowed, all together."""
+        """`lending_bytes`: how much memory submissions whose slots are lent may be allowed, all together."""
         self._count, self._lending = count, lending_bytes
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._offers: dict[Place, int] = {}
+        self._offers: dict[Slot, int] = {}
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[Place]:
-        """Wait for a place, and hold it."""
+    async def slot(self) -> AsyncIterator[Slot]:
+        """Wait for a slot, and hold it."""
         await self._take()
-        place = Place()
+        slot = Slot()
         try:
-            yield place
+            yield slot
         finally:
-            self._offers.pop(place, None)
-            if place.lent:
-                self._lending += place.lent
+            self._offers.pop(slot, None)
+            if slot.lent:
+                self._lending += slot.lent
                 self._lend()
             else:
                 self._give_back()
 
-    def offer(self, place: Place, memory_bytes: int) -> None:
-        """Let another submission have the place, as soon as one waits; the holder goes on, and may use so much memory."""
-        if not place.lent:
-            self._offers[place] = memory_bytes
+    def offer(self, slot: Slot, memory_bytes: int) -> None:
+        """Let another submission have the slot, as soon as one waits; the holder goes on, and may use so much memory."""
+        if not slot.lent:
+            self._offers[slot] = memory_bytes
             self._lend()
 
     def _lend(self) -> None:
-        """Give those who wait the places that are offered, as far as memory allows."""
-        for place, memory_bytes in list(self._offers.items()):
+        """Give those who wait the slots that are offered, as far as memory allows."""
+        for slot, memory_bytes in list(self._offers.items()):
             if not self._waiting:
                 return
             if memory_bytes <= self._lending:
                 self._lending -= memory_bytes
-                place.lent = self._offers.pop(place)
+                slot.lent = self._offers.pop(slot)
                 self._give_back()
 
     async def _take(self) -> None:
@@ -71,7 +71,7 @@ class Places:
             raise
 
     def _give_back(self) -> None:
-        """Hand a place to the first who waits and is still there."""
+        """Hand a slot to the first who waits and is still there."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done() and not turn.get_loop().is_closed():

@@ -63,7 +63,7 @@ class RecordedStep:
 
 
 @dataclass(slots=True)
-class Recording:
+class RecordedRun:
     """A run directory. `notices` grows with what a reader should know while steps are read."""
 
     log_path: Path
@@ -141,13 +141,13 @@ class Recording:
             raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def open_recording(log_path: Path) -> Recording:
+def open_recorded_run(log_path: Path) -> RecordedRun:
     """The recording in a run directory. Raises ConfigError or DataError when there is none that can be read."""
     if not is_run(log_path):
         raise DataError(f"{log_path} holds no run (config.json is missing); give the directory of a run")
     if not (log_path / ROLLOUTS).is_file():
         raise DataError(f"{log_path} holds no {ROLLOUTS}: nothing was recorded that could be judged or scored again")
-    return Recording(log_path, make_settings(Config, settings_of(log_path)), read_config(log_path))
+    return RecordedRun(log_path, make_settings(Config, settings_of(log_path)), read_config(log_path))
 
 
 def _group(record: Mapping[str, Any]) -> tuple[int, ScoredGroup]:
