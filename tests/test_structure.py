@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -87,3 +88,31 @@ def test_the_algorithm_knows_records_and_neither_files_nor_processes():
             ours = {each for each in names if each.startswith("code_rl") and not each.startswith(ALGORITHM)}
             assert ours <= USED_BY_IT | RECORDS, name
             assert not graph()[name] & RECORDS, name
+
+
+def test_a_room_names_what_other_rooms_import_of_it():
+    """In the first lines of its `__init__`, the module or the folder it lies in; verbs and the library's front put everything together."""
+    trees = modules()
+    fronts = ("code_rl.commands", "code_rl.cli", "code_rl.library")
+    for room in sorted(
+        name for name in trees if name.count(".") == 1 and any(each.startswith(f"{name}.") for each in trees)
+    ):
+        named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", ast.get_docstring(trees[room]) or ""))))
+        for importer, targets in everything_imported().items():
+            if importer != "code_rl" and not importer.startswith((*fronts, room)):
+                for module in targets:
+                    inside = module.removeprefix(f"{room}.").split(".")
+                    assert not module.startswith(f"{room}.") or named & set(inside), (room, module, importer)
+
+
+@cache
+def everything_imported() -> dict[str, set[str]]:
+    """For each module those of ours that it imports anywhere, in functions and for type checkers too."""
+    found = {name: set[str]() for name in modules()}
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found[name] |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return {name: targets & found.keys() for name, targets in found.items()}
