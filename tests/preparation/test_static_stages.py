@@ -526,8 +526,18 @@ def test_another_task_in_a_long_frame_is_no_copy_with_scattered_edits() -> None:
         "Report the mean of all times between two refills she makes", "Add up what each visit costs her over the whole long night",
         "Choose the order of visits that wastes the fewest possible refills")]  # fmt: skip
     own = [entry(problem(f"o{number}", task)) for number, task in enumerate(tasks)]
-    found = Decontaminator([exam(LEAK)], own, 0.5)
+    other = exam(f"{story}Compare the two rows of lamps by the light that each gives, {asked}")
+    found = Decontaminator([exam(LEAK), other], own, 0.5)
     assert [found.find(one) for one in own] == [None] * len(own)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3, 7, 24])
+def test_copies_whose_opening_is_told_anew_do_not_hide_each_other(copies: int) -> None:
+    kept = " ".join(LEAK.split()[28:])
+    told = [" ".join(f"{word}{copy}" for word in TASK.split()[:28]) for copy in range(copies)]
+    own = [entry(problem(f"p{copy}", f"{opening} {kept}")) for copy, opening in enumerate(told)]
+    found = Decontaminator([exam(LEAK)], own, 0.5)
+    assert all(map(found.find, own))
 
 
 def test_an_instruction_before_every_problem_hides_no_leak() -> None:

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,8 @@ SAME_PROBLEM = 0.8
 SKETCH = 16
 """The smallest 5-gram hashes of a text, by which its like are found: two texts just alike enough share about ten."""
 SHARED_SKETCH = 4
+TELLING, LONG = 0.5, 40
+"""A training problem with so large a share of an evaluation problem's 13-grams, and so many of them, is a telling of it; fewer may be a definition."""
 MOST_ALIKE = 64
 WHOLE = 0.85
 """So large a share is an overlap with other numbers too."""
@@ -183,9 +185,10 @@ class Decontaminator:
         self._containment = containment
         self._exams = list({exam.text: exam for exam in reversed(list(exams))}.values())
         own = [_document(problem_text(entry.statement, entry.starter_code)) for entry in entries]
-        weighed = _weighed([*(_document(exam.text) for exam in self._exams), *own])
-        self._texts = weighed[: len(self._exams)]
-        self._own = {entry.digest: text for entry, text in zip(entries, weighed[len(self._exams) :], strict=True)}
+        self._texts = [_document(exam.text) for exam in self._exams]
+        self._sharers = _Sharers(self._texts, own)
+        self._counts = list(map(self._sharers.of_exam, self._texts))
+        self._own = {entry.digest: text for entry, text in zip(entries, own, strict=True)}
         every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.telling for text in self._texts)])
         owner = np.repeat(np.arange(len(self._texts)), [len(text.telling) for text in self._texts])
         order = np.argsort(every, kind="stable")
@@ -226,15 +229,16 @@ class Decontaminator:
         starts, ends = (np.searchsorted(self._every, own.grams, side=side) for side in ("left", "right"))
         found = np.flatnonzero(starts < ends)
         owners = [self._owner[start:end] for start, end in zip(starts[found], ends[found], strict=True)]
-        weights = np.repeat(own.weights[found], ends[found] - starts[found])
+        weights = np.repeat(_weight(self._sharers.of_all(own.grams[found])), ends[found] - starts[found])
         total_E = np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *owners]), weights, len(self._exams))
         return [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
 
     def _share(self, own: Document, number: int, called: Sequence[str]) -> float:
         """The share of what tells in an evaluation problem that `own` has, or the other way round where nearly all of `own` is found there."""
-        exam = self._texts[number]
-        part = _covered(own, exam)
-        share = max(_covered(exam, own), part if part >= WHOLE else 0.0)
+        exam, counts = self._texts[number], self._counts[number]
+        in_exam = _looked_up(own.grams, exam.telling, counts)
+        part = _covered(own, exam, np.where(in_exam > 0, in_exam, self._sharers.of_all(own.grams)))
+        share = max(_covered(exam, own, _looked_up(exam.grams, exam.telling, counts)), part if part >= WHOLE else 0.0)
         if in_series(called, self._exams[number].names):  # another part of a series is another problem
             return share if share >= EQUAL else 0.0
         return max(share, _scattered(exam, own), _scattered(own, exam)) if share < self._containment else share
@@ -267,13 +271,12 @@ def _decide(pair: Pair | None) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text's `tokens`, hashed, with one sign for all numbers; its 13-grams in order, with that sign (`grams`) and with the numbers (`exact`); those that tell, sorted; what each token weighs."""
+    """A text's `tokens`, hashed, with one sign for all numbers; its 13-grams in order, with that sign (`grams`) and with the numbers (`exact`); those that tell, sorted."""
 
     tokens: Hashes
     grams: Hashes
     exact: Hashes
     telling: Hashes
-    weights: npt.NDArray[np.float64]
 
 
 def _document(text: str) -> Document:
@@ -284,7 +287,7 @@ def _document(text: str) -> Document:
     grams = runs(hashes, GRAM)
     named = np.cumsum([0, *(token not in (PLACEHOLDER, "#") for token in tokens)])
     telling = np.unique(grams[named[GRAM:] - named[:-GRAM] >= LEAST_WORDS]) if len(grams) else grams
-    return Document(hashes, grams, exact, telling, np.zeros(len(tokens)))
+    return Document(hashes, grams, exact, telling)
 
 
 def _around(values: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
@@ -293,36 +296,71 @@ def _around(values: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     return largest
 
 
-def _weighed(texts: Sequence[Document]) -> list[Document]:
-    """Weighs each token: against one over the squared number of the other problems that the commonest 13-gram around it is in.
+def _weight(counts: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """What a 13-gram weighs that so many problems share."""
+    return 1 / np.maximum(1.0, counts - 1.0) ** 2
 
-    Copies of a leak that are each edited elsewhere make all of it common alike, and a frame of many problems makes the frame common alone.
+
+def _looked_up(grams: Hashes, known: Hashes, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For each 13-gram its count, of those that are `known`, sorted; 0 for others."""
+    if not len(known):
+        return np.zeros(len(grams), np.int64)
+    places = np.minimum(np.searchsorted(known, grams), len(known) - 1)
+    return np.where(known[places] == grams, counts[places], 0)
+
+
+class _Sharers:
+    """How many problems share a 13-gram, of evaluation sets and training alike."""
+
+    def __init__(self, exams: Sequence[Document], own: Sequence[Document]) -> None:
+        tellings: dict[int, list[Hashes]] = defaultdict(list)
+        for problem, text in zip(distinct([text.tokens for text in (*exams, *own)]), (*exams, *own), strict=True):
+            tellings[problem].append(text.telling)
+        every = {problem: np.unique(np.concatenate(told)) for problem, told in tellings.items()}
+        grams = np.concatenate([np.empty(0, np.uint64), *every.values()])
+        order = np.argsort(grams, kind="stable")
+        self._owners = np.repeat(list(every), list(map(len, every.values())))[order].astype(np.int64)
+        self._values, self._starts, self._counts = np.unique(grams[order], return_index=True, return_counts=True)
+        self._exams, self._problems = len(exams), len(exams) + len(own)
+
+    def of_all(self, grams: Hashes) -> npt.NDArray[np.int64]:
+        """How many problems share each 13-gram; 0 for one that tells nothing."""
+        return _looked_up(grams, self._values, self._counts)
+
+    def of_exam(self, exam: Document) -> npt.NDArray[np.int64]:
+        """The same for what tells in an evaluation problem, where training problems that have most of it count as one: they are tellings of it.
+
+        What several evaluation problems share is their frame and makes no telling.
+        """
+        if not len(exam.telling):
+            return np.empty(0, np.int64)
+        places = np.searchsorted(self._values, exam.telling)
+        counts = self._counts[places]
+        rows = np.repeat(np.arange(len(places)), counts)
+        owners = self._owners[
+            np.arange(len(rows)) + np.repeat(self._starts[places] - np.cumsum(counts) + counts, counts)
+        ]
+        of_training = owners >= self._exams
+        weights = 1 / np.bincount(rows[~of_training], minlength=len(places)) ** 2.0
+        shares = np.bincount(owners, weights[rows], self._problems) / weights.sum()
+        telling = of_training & (shares >= TELLING)[owners] & (np.bincount(owners) >= LONG)[owners]
+        tellings = np.bincount(rows[telling], minlength=len(places))
+        return counts - np.maximum(0, tellings - 1)
+
+
+def _covered(one: Document, other: Document, counts: npt.NDArray[np.int64]) -> float:
+    """The share of what tells in `one` that lies in 13-grams of `other`; with the very numbers, unless nearly all of it does.
+
+    So many problems share each 13-gram of `one`, 0 where it tells nothing; a token weighs as the commonest 13-gram around it: copies of a leak that are each
+    edited elsewhere make all of it common alike, and a frame of many problems makes the frame common alone.
     """
-    tellings: dict[int, list[Hashes]] = defaultdict(list)
-    for problem, text in zip(distinct([text.tokens for text in texts]), texts, strict=True):
-        tellings[problem].append(text.telling)
-    every = [np.unique(np.concatenate(one)) for one in tellings.values()]
-    values, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *every]), return_counts=True)
-
-    def weigh(text: Document) -> Document:
-        if not len(text.telling):
-            return text
-        told = among(text.grams, text.telling)
-        count_T = np.zeros(len(text.grams))
-        count_T[told] = counts[np.searchsorted(values, text.grams[told])]
-        most_T = _around(count_T, GRAM)
-        return replace(text, weights=np.where(most_T > 0, 1 / np.maximum(1, most_T - 1) ** 2, 0.0))
-
-    return list(map(weigh, texts))
-
-
-def _covered(one: Document, other: Document) -> float:
-    """The share of what tells in `one` that lies in 13-grams of `other`; with the very numbers, unless nearly all of it does."""
     found = among(one.grams, other.telling)
     if not found.any():
         return 0.0
+    most_T = _around(counts, GRAM)
+    weights_T = np.where(most_T > 0, _weight(most_T), 0.0)
     for held in (found, found & among(one.exact, np.sort(other.exact))):
-        share = float(one.weights[_around(held, GRAM)].sum() / one.weights.sum())
+        share = float(weights_T[_around(held, GRAM)].sum() / weights_T.sum())
         if share >= WHOLE:
             break
     return share
