@@ -44,7 +44,10 @@ def assert_no_secret(text: str) -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log_path = tmp_path_factory.mktemp("secrets") / "made" / "run"
-    words = [f"{name}={value}" for name, value in small(log_path, max_steps=1, save_every=1, eval_every=0).items()]
+    words = [
+        f"{name}={value}"
+        for name, value in small(log_path, max_steps=1, save_every=1, eval_every=0, batch_size=8, max_tokens=32).items()
+    ]
     done = command("train.py", *words)
     assert done.returncode == 0, done.stderr
     assert_no_secret(done.stdout + done.stderr)
