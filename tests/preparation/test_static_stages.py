@@ -372,6 +372,23 @@ def exam(text: str, names: tuple[str, ...] = (), functions: tuple[str, ...] = ()
     return EvaluationProblem("exams", "e", text, names, functions)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_evaluation_problem_of_two_files_has_the_names_of_both(order: int) -> None:
+    text = TASK.format(most=100)
+    half = " ".join(text.split()[: len(text.split()) * 2 // 5])
+    own = [
+        entry(
+            problem(
+                "HumanEval/7",
+                f"{half} and then something else altogether, in words of its own that nobody else has said so far.",
+            )
+        )
+    ]
+    unnamed, named = exam(text), exam(text, ("HumanEval/7",))
+    assert Decontaminator([unnamed], own, 0.5).find(own[0]) is None
+    assert Decontaminator([unnamed, named][::order], own, 0.5).find(own[0]) is not None
+
+
 def test_an_evaluation_problem_told_in_a_frame_is_found() -> None:
     text = TASK.format(most=100)
     assert overlap(problem("a", f"Round 7.\n{text}\nHave fun!"), exam(f"Solve this.\n\n{text}")) == "shared text"

@@ -181,7 +181,14 @@ class Decontaminator:
 
     def __init__(self, exams: Iterable[EvaluationProblem], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
-        self._exams = list({exam.text: exam for exam in reversed(list(exams))}.values())
+        united: dict[str, EvaluationProblem] = {}
+        for exam in exams:  # one text is one problem, by whatever names its files know it
+            same = united.get(exam.text, exam)
+            names, functions = (
+                tuple(dict.fromkeys(each)) for each in (same.names + exam.names, same.functions + exam.functions)
+            )
+            united[exam.text] = replace(same, names=names, functions=functions)
+        self._exams = list(united.values())
         own = [_document(problem_text(entry.statement, entry.starter_code)) for entry in entries]
         weighed = _weighed([*(_document(exam.text) for exam in self._exams), *own])
         self._texts = weighed[: len(self._exams)]
