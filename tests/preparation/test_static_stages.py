@@ -379,7 +379,12 @@ def test_an_evaluation_file_whose_rows_all_read_alike_is_refused(tmp_path: Path)
     (tmp_path / "train.jsonl").write_text(
         json.dumps({"id": "a", "statement": TASK, "tests": [{"kind": "stdin", "input": "1", "expected": "1"}]}) + "\n"
     )
-    words = {"dataset": tmp_path / "train.jsonl", "decontaminate": tmp_path / "exam.jsonl", "out": tmp_path / "out"}
+    words = {
+        "dataset": tmp_path / "train.jsonl",
+        "decontaminate": tmp_path / "exam.jsonl",
+        "out": tmp_path / "out",
+        "min_tests": 1,
+    }
     with pytest.raises(DataError, match=r"9 of 9 rows have one text, 'Solve the problem"):
         prepare_command({name: str(value) for name, value in words.items()})
 
