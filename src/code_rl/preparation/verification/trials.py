@@ -91,7 +91,8 @@ def _elsewhere(number):
     pid = os.getpid()
     os.getpid = lambda: pid + number
     makers = [list, dict, set, float, object]
-    makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda n=n: bytes(n) for n in range(0, 500, 16)]
+    makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda: pid + 2**31]
+    makers += [lambda n=n: bytes(n) for n in range(1, 500, 16)]  # one of each size that memory is given out in: the others may come from free lists
     os._held = [[make() for _ in range(60 + 7 * number)] for make in makers]
 """
 _LATER = """
