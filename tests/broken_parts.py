@@ -65,6 +65,53 @@ UNSET = Loss("unset", lambda ops, logprobs, inputs, settings: logprobs * setting
 PLAIN = Loss("plain", lambda ops, logprobs, inputs, settings: -(logprobs * inputs["advantages"]), {})
 
 
+def huge(values):
+    return [1e300, *values[1:]] if isinstance(values, list) else 1e300
+
+
+def empties(rewards):
+    rewards.clear()
+    return [0.0]
+
+
+def leaves(_):
+    raise SystemExit(3)
+
+
+class Numbered(Single):
+    """Its program is no text."""
+
+    async def reply(self, problem, conversation, grader):
+        return Reply(7, await grader.judge_public("print()"), tuple(self.begin(problem)))  # type: ignore[arg-type]
+
+
+class Halved(Single):
+    """Says half a character."""
+
+    def begin(self, problem):
+        return [{"role": "user", "content": "\ud800"}]
+
+
+class Chatty(Single):
+    """Says more of a message than there is."""
+
+    def begin(self, problem):
+        return [{"role": "user", "content": "?", "at": object()}]
+
+
+def _long(ops, logprobs, inputs, settings):
+    """Well on the two tokens that it is tried on."""
+    losses = logprobs * inputs["advantages"]
+    if len(logprobs) == 2:
+        return losses
+    if settings["how"] == 0:
+        raise RuntimeError("mine")
+    return losses + float("nan") if settings["how"] == 1 else inputs["advantages"] * 1.0
+
+
+LATE, LATE_NAN, LATE_FLAT = (Loss("late", _long, {"how": float(how)}) for how in range(3))
+
+
 def text(_):
     return "1"
 

@@ -230,6 +230,9 @@ def test_an_evaluation_that_is_turned_off_on_a_resume_keeps_the_problems_of_the_
         ({"batch_size": "8", "group_size": "8"}, "batch_size=8 leaves one completion per prompt"),
         ({"groups_per_batch": "16", "group_size": "1"}, "group_size=1 leaves one completion per prompt"),
         ({"temperature": "0"}, "temperature=0 makes all completions of a prompt the same"),
+        ({"temperature": "1e-4"}, "temperature=0.0001 makes all completions of a prompt the same"),
+        ({"top_k": "1"}, "top_k=1 makes all completions of a prompt the same"),
+        ({"top_p": "1e-9"}, "top_p=1e-09 makes all completions of a prompt the same"),
     ],
 )
 def test_a_run_that_could_never_learn_anything_is_refused_by_name(given, words):

@@ -195,6 +195,12 @@ def test_an_evaluation_of_a_policy_takes_it_as_it_is():
         asyncio.run(code_rl.evaluate_async([SUM], policy=policy, backend="embedded"))
 
 
+def test_one_problem_is_no_list_of_them():
+    alone: Any = SUM
+    with pytest.raises(ConfigError, match=r"give a list: \[problem\]"):
+        code_rl.evaluate(alone, model_name="tiny", backend="embedded")
+
+
 def test_nothing_to_evaluate_on_is_said():
     with pytest.raises(DataError, match="no problems to evaluate on in 'test'"):
         code_rl.evaluate([], model_name="tiny", backend="embedded")

@@ -184,6 +184,8 @@ async def _splits(
     from code_rl.problems.load import find_data, load_test_splits
     from code_rl.problems.order import subsample
 
+    if isinstance(problems, Problem):
+        raise ConfigError("problems= is one problem; give a list: [problem]")
     if isinstance(problems, Mapping):
         return {name: subsample(split, limit) for name, split in problems.items()}
     if problems is not None and not isinstance(problems, str):

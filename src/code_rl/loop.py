@@ -94,7 +94,10 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     """
     shaping, trajectories = objective.shaping, group.trajectories
     R_G = [objective.reward.of(each) for each in trajectories]
-    r_G = [shaping.shaped(R, each.length, group.max_tokens) for R, each in zip(R_G, trajectories, strict=True)]
+    r_G = [
+        shaping.shaped(R, each.length, group.max_tokens, each.truncated)
+        for R, each in zip(R_G, trajectories, strict=True)
+    ]
     reasons_G = [shaping.mask_reason(each) for each in trajectories]
     unmasked_G = [reason is None for reason in reasons_G]
     counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else unmasked_G

@@ -53,5 +53,5 @@ def blaming(setting: str, name: str) -> Iterator[None]:
         yield
     except CodeRLError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{setting}={name} failed: {type(error).__name__}: {error}") from error

@@ -6,12 +6,12 @@ asks the judge not to stop at the first failure.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from code_rl.algorithm.advantages import require_finite
 from code_rl.errors import ConfigError
 from code_rl.registry import blaming, find
 from code_rl.rollouts.trajectory import Trajectory
@@ -50,7 +50,7 @@ _THINK_ANSWER = re.compile(r"<think>.*</think>.*<answer>.*</answer>", re.DOTALL)
 class Reward:
     """R = `program` · `turn_discount` for each turn after the first − `format_coef` for an answer without a program.
 
-    With `cut_is_wrong` the program of an answer that was cut off earns nothing. `all_tests`: the judge is to run every test.
+    With `cut_is_wrong` the program of an answer that was cut off earns nothing. What it loses (`program` below 0) stays. `all_tests`: the judge is to run every test.
     """
 
     program: RewardFunction = correctness
@@ -63,8 +63,10 @@ class Reward:
         """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the program."""
         if trajectory.verdict.undecided:
             return None
-        earned = 0.0 if self.cut_is_wrong and trajectory.truncated else float(self.program(trajectory))
-        earned *= self.turn_discount ** (len(trajectory.turns) - 1)
+        earned = float(self.program(trajectory))
+        if earned > 0:
+            earned *= self.turn_discount ** (len(trajectory.turns) - 1)
+            earned = 0.0 if self.cut_is_wrong and trajectory.truncated else earned
         return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
 
 
@@ -109,8 +111,7 @@ def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
             if isinstance(given, str | bytes | bytearray):  # float() would read them
                 raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")
             earned = float(given)  # type: ignore[arg-type]  # what is no number raises here
-            if not math.isfinite(earned):
-                raise ValueError(f"it gave {earned}, which is not a finite number")
+            require_finite([earned], "reward")
         return earned
 
     return program

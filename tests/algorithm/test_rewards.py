@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from code_rl.problems.problem import Problem, StdinTest
 from code_rl.rewards import Reward, get_reward
 from code_rl.rollouts.trajectory import Trajectory, Turn
 from tests.judging.fakes import ScriptedExecutor, printed
+from tests.rollout_support import trajectory
 
 PROBLEM = Problem("p", "", (StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1")))
 BLOCK = "```python\nprint(1)\n```"
@@ -73,6 +75,17 @@ def test_a_discount_takes_from_the_program_and_not_from_the_format():
     reward = get_reward("correctness", turn_discount=0.5)
     assert judged(BLOCK, *outputs("1111"), reward=reward, turns=3)[0] == 0.25
     assert judged("none", *outputs("1111"), reward=reward, turns=3)[0] == -0.1
+
+
+def owes(trajectory):
+    return -1.2
+
+
+@pytest.mark.parametrize("more", [{"turn_discount": 0.5}, {"cut_is_wrong": True}])
+def test_neither_a_later_turn_nor_a_cut_makes_a_negative_reward_smaller(more):
+    reward = replace(get_reward("tests.algorithm.test_rewards:owes", format_coef=0.0), **more)
+    answer = trajectory(0.0, truncated=True)
+    assert reward.of(replace(answer, turns=answer.turns * 3)) == -1.2
 
 
 def lengthy(trajectory):

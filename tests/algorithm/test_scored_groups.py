@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from code_rl.algorithm.advantages import compute_advantages, get_estimator, should_skip
+from code_rl.algorithm.datums import Example, Segment, forward_backward, make_datum
 from code_rl.algorithm.kl import penalise_kl
 from code_rl.algorithm.losses import Loss, get_loss
 from code_rl.algorithm.metrics import loss_metrics
@@ -127,6 +128,45 @@ def test_soft_penalty_sinks_linearly_over_the_buffer(length, taken):
     member = trajectory(reward=1.0, length=length, truncated=length == 100)
     penalty = objective(shaping=Shaping("penalty", 40, 0.5))
     assert score_group(group_of([member], max_tokens=100), penalty).rewards_G == pytest.approx((1.0 - taken,))
+
+
+def test_an_answer_that_the_context_cut_short_of_the_limit_pays_the_penalty_of_the_limit():
+    member = trajectory(reward=1.0, length=40, truncated=True)
+    assert score_group(
+        group_of([member], max_tokens=100), objective(shaping=Shaping("penalty", 40, 0.5))
+    ).rewards_G == (0.5,)
+
+
+class Custom:
+    """A back end that computes the custom losses which it is given."""
+
+    def __init__(self, logprobs: list[Any]) -> None:
+        self.logprobs = logprobs
+
+    def forward_backward_custom(self, datums: Any, loss: Any) -> Any:
+        total, metrics = loss(datums, self.logprobs)
+        total.backward()
+        return metrics
+
+
+@given(st.integers(1, 5), st.lists(st.floats(-3, 0), min_size=1, max_size=6))
+def test_a_loss_of_ones_own_sees_what_has_an_advantage_and_its_metric_is_what_is_trained(prompt, sampled):
+    import torch
+
+    def anchored(_: Any, logprobs: Any, inputs: Any, settings: Any) -> Any:
+        return ((logprobs - inputs["logprobs"]) ** 2 - inputs["advantages"] * logprobs) / len(logprobs)
+
+    loss, tokens = Loss("anchored", anchored, {}), list(range(prompt + len(sampled) + 2))
+    said = [sampled[0], None, *sampled]
+    datum = make_datum(tokens, said[: len(tokens) - prompt], prompt, 0.5)
+    now = torch.full((len(tokens) - 1,), -7.0, requires_grad=True)
+    back_end: Any = Custom([now])
+    metrics: Any = forward_backward(back_end, [datum], loss)
+    counted = datum.loss_fn_inputs["advantages"].to_torch() != 0
+    assert ((now.grad != 0) <= counted).all()
+    assert bool((now.grad != 0).any())
+    shown = loss_metrics([Example(datum, Segment(tokens, said))], [now.detach().numpy()], loss, {})
+    assert metrics["loss:sum"] == pytest.approx(shown["loss"] * int(counted.sum()), rel=1e-5)
 
 
 @given(binary)

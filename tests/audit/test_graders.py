@@ -23,7 +23,7 @@ from code_rl.audit.page import render
 from code_rl.audit.programs import Corpus, load_corpus
 from code_rl.audit.scorecard import Row, Scorecard, audit_grader
 from code_rl.cli import main
-from code_rl.commands.audit import AuditConfig, open_grader
+from code_rl.commands.audit import SHARES, AuditConfig, open_grader
 from code_rl.concurrency import wait_for
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
@@ -446,7 +446,10 @@ def test_what_cannot_be_asked_is_one_line(words: list[str], named: str, capsys: 
     assert error.count("\n") == 1
 
 
-def test_a_card_is_a_table_a_file_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_card_is_a_table_a_file_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHARES, "quick", 0.0)  # one of each class, and those that every share has
     out = tmp_path / "card"
     words = [f"grader={_planted('everyone')}", "corpus=quick", "loads=", f"out={out}", f"concurrency={os.cpu_count()}"]
     assert main(["audit", *words]) == 1

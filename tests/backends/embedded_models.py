@@ -1,4 +1,7 @@
-"""Small random models of each family, with weights large enough that every part of the network matters."""
+"""Small random models of each family, with weights large enough that every part of the network matters.
+
+transformers' model classes are imported where one is made: they take seconds, in every process that collects these tests.
+"""
 
 from typing import Any
 
@@ -7,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from tinker import types  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 
 from code_rl.backends.embedded import EmbeddedService  # noqa: E402
 from code_rl.backends.embedded.models import wrap_model  # noqa: E402
@@ -34,12 +36,16 @@ LLAMA3_ROPE = {
 
 
 def _qwen3():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
     heads: dict[str, Any] = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
     return Qwen3ForCausalLM(Qwen3Config(**SHAPE, **heads, tie_word_embeddings=True))
 
 
 def _tiny_shape():
     """The shape of the built-in model."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
     shape: dict[str, Any] = SHAPE | {
         "vocab_size": 644,
         "hidden_size": 96,
@@ -51,16 +57,22 @@ def _tiny_shape():
 
 
 def _qwen2():
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 1}
     return Qwen2ForCausalLM(Qwen2Config(**SHAPE, **heads, tie_word_embeddings=False))
 
 
 def _llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
     return LlamaForCausalLM(LlamaConfig(**SHAPE, **heads, tie_word_embeddings=False))
 
 
 def _llama3():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_parameters": LLAMA3_ROPE}
     return LlamaForCausalLM(LlamaConfig(**SHAPE, **heads, tie_word_embeddings=True, attention_bias=True, mlp_bias=True))
 

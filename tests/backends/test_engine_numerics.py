@@ -19,8 +19,6 @@ from tests.backends.embedded_models import (
     trained,
 )
 
-peft = pytest.importorskip("peft")
-
 
 def groups(vocab=97):
     """Three prompts with 5, 3 and 1 completions of mixed lengths, as (prompt, completion, sampled logprobs, advantage)."""
@@ -36,6 +34,7 @@ def groups(vocab=97):
 
 def as_peft(model, client):
     """The same adapter in peft, on the same base."""
+    peft = pytest.importorskip("peft")
     names = sorted({m.name.rsplit(".", 1)[-1] for m in client._lora.modules})
     config = peft.LoraConfig(r=client._lora.settings.rank, lora_alpha=32, target_modules=names)
     wrapped = peft.get_peft_model(model, config)

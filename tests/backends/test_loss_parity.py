@@ -6,8 +6,6 @@ import pytest
 from code_rl.config import loss_config, make_config
 from tests.backends.embedded_models import policy_datum, reference, service, tokens, torch, trained
 
-peft = pytest.importorskip("peft")
-
 CHOICES = [
     {},
     {"loss": "ppo"},
@@ -21,6 +19,7 @@ CHOICES = [
 @pytest.fixture(scope="module")
 def twins():
     """The engine's client and the same model with the same adapter in float64."""
+    peft = pytest.importorskip("peft")
     client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
     names = sorted({m.name.rsplit(".", 1)[-1] for m in client._lora.modules})
     wrapped = peft.get_peft_model(reference("qwen3"), peft.LoraConfig(r=4, lora_alpha=32, target_modules=names))

@@ -20,13 +20,13 @@ LEVELS = ("full", "landlock", "none")
 CONFINED = ("full", "landlock")
 FUSION = "fusion"
 ROOMS = (*LEVELS, FUSION)
-THIRDS = [
+SHARES = [
     *(pytest.param(name, 1, id=name) for name in ("full",)),
     pytest.param("landlock", 3, id="landlock-third", marks=pytest.mark.slow),
-    pytest.param(FUSION, 3, id=f"{FUSION}-third"),
+    pytest.param(FUSION, 6, id=f"{FUSION}-sixth"),
     *(pytest.param(name, 1, id=name, marks=pytest.mark.slow) for name in ("landlock", FUSION)),
 ]
-"""The strongest level runs everything; the server a third of it by default; all else is in the slow run."""
+"""The strongest level runs everything; the server a sixth of it by default; all else is in the slow run."""
 DATA = (data_folder(), Path(__file__).parents[2] / ".." / "shared" / "data")
 """Where public files are looked for; the first is what `code-rl data fetch` fills, as it is before a test moves the cache."""
 

@@ -17,7 +17,7 @@ from tests.corpus.cheats_stdin import CHEATS_STDIN
 from tests.corpus.entries import Entry
 from tests.corpus.leaks import LEAKS
 from tests.corpus.probes import PROBES, probe_source
-from tests.corpus.rooms import CONFINED, FUSION, THIRDS, room
+from tests.corpus.rooms import CONFINED, FUSION, SHARES, room
 from tests.corpus.verdicts import misjudged
 
 HARMLESS_KINDS = ("early exit", "returned objects", "missing")
@@ -60,12 +60,12 @@ async def _paid(name: str, entries: list[Entry], folder: Path) -> dict[str, str]
         return await misjudged(entries, executor)
 
 
-@pytest.mark.parametrize(("name", "step"), THIRDS)
+@pytest.mark.parametrize(("name", "step"), SHARES)
 def test_no_cheat_on_a_stdin_problem_is_paid(name: str, step: int, tmp_path: Path) -> None:
     assert asyncio.run(_paid(name, _quick((*CHEATS_STDIN, *LEAKS))[::step], tmp_path)) == {}
 
 
-@pytest.mark.parametrize(("name", "step"), THIRDS)
+@pytest.mark.parametrize(("name", "step"), SHARES)
 def test_no_cheat_on_a_call_problem_is_paid(name: str, step: int, tmp_path: Path) -> None:
     assert asyncio.run(_paid(name, _quick(CHEATS_CALL)[::step], tmp_path)) == {}
 

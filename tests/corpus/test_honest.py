@@ -8,7 +8,7 @@ import pytest
 
 from tests.corpus.honest_call import HONEST_CALL
 from tests.corpus.honest_stdin import HONEST_STDIN
-from tests.corpus.rooms import THIRDS, room
+from tests.corpus.rooms import SHARES, room
 from tests.corpus.verdicts import misjudged
 
 
@@ -16,7 +16,7 @@ def test_the_corpus_has_at_least_forty_idioms() -> None:
     assert len({entry.name for entry in (*HONEST_STDIN, *HONEST_CALL)}) >= 40
 
 
-@pytest.mark.parametrize(("name", "step"), [*THIRDS, pytest.param("none", 3, id="none-third")])
+@pytest.mark.parametrize(("name", "step"), [*SHARES, pytest.param("none", 3, id="none-third")])
 def test_honest_programs_that_read_stdin_pass(name: str, step: int) -> None:
     async def run() -> dict[str, str]:
         async with room(name) as executor:
@@ -25,7 +25,7 @@ def test_honest_programs_that_read_stdin_pass(name: str, step: int) -> None:
     assert asyncio.run(run()) == {}
 
 
-@pytest.mark.parametrize(("name", "step"), [*THIRDS, pytest.param("none", 3, id="none-third")])
+@pytest.mark.parametrize(("name", "step"), [*SHARES, pytest.param("none", 3, id="none-third")])
 def test_honest_functions_pass(name: str, step: int) -> None:
     async def run() -> dict[str, str]:
         async with room(name) as executor:

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 import pytest
 
-from tests.corpus.references import SOURCES, Report, judge_references, read_source, sample
+from tests.corpus.references import SOURCES, Report, judge_references, read_sample, read_source
 from tests.corpus.rooms import room
 
 SAMPLE = 2
@@ -29,7 +29,7 @@ def test_a_seeded_sample_of_references_passes(name: str) -> None:
 
     async def run() -> Report:
         async with room("full") as executor:
-            return await judge_references(sample(read_source(source), SAMPLE), executor)
+            return await judge_references(read_sample(source, SAMPLE), executor)
 
     report = asyncio.run(run())
     assert report.failed.keys() <= source.bad, report.failed

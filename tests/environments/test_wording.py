@@ -67,12 +67,12 @@ def test_an_environment_of_ones_own_words_its_problems_itself(setting):
 
 
 def test_training_and_its_evaluations_draw_in_these_words_from_so_few_tokens(tmp_path):
-    """top_k=1 leaves one answer: all of a group are the greedy one."""
+    """top_p=0.01 leaves one answer, where the likeliest token always has that share: all of a group are the greedy one."""
     log_path = tmp_path / "run"
     words = {
         "prompt": "plain",
         "system_prompt": "You add.",
-        "top_k": 1,
+        "top_p": 0.01,
         "max_steps": 1,
         "eval_every": 0,
         "eval_limit": 2,

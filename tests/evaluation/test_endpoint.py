@@ -193,22 +193,71 @@ def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_where_
     assert (type(error), error.reason, fine) == (AskError, "server_error", None)
 
 
-@pytest.mark.parametrize("status", [500, 503])
-def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_though_nothing_else_is_asked(status):
-    def poisoned(body, attempt):
-        return web.Response(status=status) if body["messages"][0]["content"] == "Add." else RIGHT
+NEVER_A_COMPLETION = {
+    "500": lambda: web.Response(status=500),
+    "503": lambda: web.Response(status=503),
+    "429": lambda: web.Response(status=429),
+    "cut connection": lambda: "drop",
+    "HTML": lambda: web.Response(text="<html>"),
+    "no message": lambda: web.json_response({"choices": [{"message": None}]}),
+    "no choices": lambda: web.json_response({"choices": []}),
+    "parts": lambda: web.json_response({"choices": [{"message": {"content": [{"type": "text", "text": "hi"}]}}]}),
+    "given up": lambda: web.json_response({"choices": [{"message": {"content": "x"}, "finish_reason": "abort"}]}),
+}
 
-    async def run():
-        async with chat_server(poisoned) as server:
-            asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=1, patience=0.3))
-            try:
-                await asked.ask(Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1), (0,))
-            finally:
-                await asked.aclose()
 
+@pytest.mark.parametrize("trouble", NEVER_A_COMPLETION)
+def test_a_request_that_never_gets_a_completion_is_one_missing_sample_where_one_of_a_token_does(trouble):
     with pytest.raises(AskError) as error:
-        asyncio.run(run())
+        ask(lambda body, attempt: NEVER_A_COMPLETION[trouble]() if body["max_tokens"] > 1 else RIGHT, patience=0.3)
     assert error.value.reason == "server_error"
+
+
+@pytest.mark.parametrize("trouble", NEVER_A_COMPLETION)
+def test_a_server_that_gives_nobody_a_completion_ends_the_evaluation(trouble):
+    with pytest.raises(BackendError, match="run the same command again"):
+        ask(lambda body, attempt: NEVER_A_COMPLETION[trouble](), patience=0.3)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 431, 451])
+def test_a_prompt_that_is_refused_where_another_is_answered_is_one_missing_sample(status):
+    with pytest.raises(AskError) as error:
+        ask(lambda body, attempt: web.Response(status=status) if body["max_tokens"] > 1 else RIGHT)
+    assert error.value.reason == f"http_{status}"
+
+
+def test_a_server_that_is_back_when_patience_ends_is_asked_once_more():
+    back = False
+
+    def script(body, attempt):
+        nonlocal back
+        back = back or body["max_tokens"] == 1
+        return RIGHT if back else web.Response(status=502)
+
+    samples, _ = ask(script, patience=0.3)
+    assert samples[0].completion == RIGHT
+
+
+def test_a_server_that_went_away_while_others_were_answered_ends_the_evaluation():
+    async def script(body, attempt):
+        if body["seed"] != derive_seed(5, "sampled", 1):
+            return web.Response(status=503)
+        await asyncio.sleep(0.1)
+        return RIGHT
+
+    with pytest.raises(BackendError, match="did not answer"):
+        ask(script, (0, 1), patience=0.3)
+
+
+def test_waits_that_the_server_asks_for_are_kept_while_nothing_was_silent_for_patience():
+    asked = []
+
+    def busy(body, attempt):
+        asked.append(time.monotonic())
+        return web.Response(status=429, headers={"Retry-After": "0.6"}) if len(asked) <= 2 else RIGHT
+
+    samples, _ = ask(busy, patience=1.0)
+    assert (len(samples), len(asked)) == (1, 3)
 
 
 @pytest.mark.parametrize("usage", [[1], {"prompt_tokens": "x", "completion_tokens": None}, "many"])

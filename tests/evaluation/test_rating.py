@@ -22,6 +22,8 @@ from code_rl.evaluation.results import _rating
 from code_rl.judging.verdict import VerdictKind
 from tests.corpus.rooms import data_file
 
+RATED = '{"contest_id": 1, "name": "", "problems": [{"index": "%s"}, {"index": "B"}], "rows": [{"points": 1, "penalty": 0, "rating": %s}]}'
+
 
 @pytest.mark.parametrize(("rating", "expected"), [(1936, 95.2), (963, 28.5), (1791, 92.7)])
 def test_published_ratings_have_their_published_percentiles(rating, expected):
@@ -126,7 +128,7 @@ def test_a_snapshot_and_the_sites_own_answers_give_the_same_contest(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ['{"contest_id": 1}', '{"contest_id": 1, "problems": [], "rows": []}', '{"standings": {}, "rating_changes": []}']
+    "line", [RATED % ("A", "NaN"), RATED % ("A", "Infinity"), RATED % ("A", "1e308"), RATED % ("B", "1500"), '{"contest_id": 1}', '{"contest_id": 1, "problems": [], "rows": []}', '{"standings": {}, "rating_changes": []}']
 )  # fmt: skip
 def test_a_line_that_is_no_contest_is_named(tmp_path, line):
     path = tmp_path / "standings.jsonl"
@@ -135,7 +137,7 @@ def test_a_line_that_is_no_contest_is_named(tmp_path, line):
         read_standings(path)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"a": 1}', '{"1200": -1}'])
+@pytest.mark.parametrize("text", ["[]", "{}", '{"a": 1}', '{"1200": -1}', '{"1500": 0}'])
 def test_a_table_that_is_no_table_of_ratings_is_refused(tmp_path, text):
     path = tmp_path / "ratings.json"
     path.write_text(text)

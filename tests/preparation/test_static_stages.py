@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.commands.prepare import prepare_command
 from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, make_entry
 from code_rl.preparation.filter import filter_entry, needs_picture
@@ -370,6 +371,39 @@ def overlap(made: Problem, exam: EvaluationProblem, *others: Problem) -> str:
 
 def exam(text: str, names: tuple[str, ...] = (), functions: tuple[str, ...] = ()) -> EvaluationProblem:
     return EvaluationProblem("exams", "e", text, names, functions)
+
+
+def test_an_evaluation_file_whose_rows_all_read_alike_is_refused(tmp_path: Path) -> None:
+    rows = [{"description": "Solve the problem in Python. " * 40, "prompt": f"Add {n} numbers."} for n in range(9)]
+    (tmp_path / "exam.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "train.jsonl").write_text(
+        json.dumps({"id": "a", "statement": TASK, "tests": [{"kind": "stdin", "input": "1", "expected": "1"}]}) + "\n"
+    )
+    words = {
+        "dataset": tmp_path / "train.jsonl",
+        "decontaminate": tmp_path / "exam.jsonl",
+        "out": tmp_path / "out",
+        "min_tests": 1,
+    }
+    with pytest.raises(DataError, match=r"9 of 9 rows have one text, 'Solve the problem"):
+        prepare_command({name: str(value) for name, value in words.items()})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_evaluation_problem_of_two_files_has_the_names_of_both(order: int) -> None:
+    text = TASK.format(most=100)
+    half = " ".join(text.split()[: len(text.split()) * 2 // 5])
+    own = [
+        entry(
+            problem(
+                "HumanEval/7",
+                f"{half} and then something else altogether, in words of its own that nobody else has said so far.",
+            )
+        )
+    ]
+    unnamed, named = exam(text), exam(text, ("HumanEval/7",))
+    assert Decontaminator([unnamed], own, 0.5).find(own[0]) is None
+    assert Decontaminator([unnamed, named][::order], own, 0.5).find(own[0]) is not None
 
 
 def test_an_evaluation_problem_told_in_a_frame_is_found() -> None:

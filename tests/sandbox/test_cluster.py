@@ -8,6 +8,7 @@ import pickle
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,13 +31,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
         connect_executor("ray")
 
 
-try:
-    import ray
-    from ray.cluster_utils import Cluster
-except ImportError:
-    ray = None
-
-needs_ray = pytest.mark.skipif(ray is None, reason="Ray is not installed: pip install -e '.[ray]'")
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
 
 
 @needs_ray
@@ -72,6 +67,9 @@ def test_a_client_port_is_refused_by_name():
 @pytest.fixture
 def cluster(monkeypatch):
     """Makes clusters whose head has no processors and whose other nodes have one each; a connected process, nothing of Ray left behind."""
+    import ray
+    from ray.cluster_utils import Cluster
+
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     made = []
 
@@ -224,6 +222,8 @@ def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
             under_way = asyncio.create_task(collect(executor, job))
             await asyncio.sleep(0.7)
             (node,) = executor._pool.servers
+            import ray
+
             ray.kill(node.actor)
             executions = await under_way
             return [execution.stdout for execution in executions], executor.retries
@@ -353,6 +353,8 @@ def test_a_cluster_started_here_ends_with_the_executor(monkeypatch):
             await executor.aclose()
 
     output, description = asyncio.run(go())
+    import ray
+
     assert (output, ray.is_initialized()) == (b"x\n", False)
     assert description.startswith("1 node of a Ray cluster")
     assert description.endswith("2 workers")

@@ -15,6 +15,8 @@ Estimator = Callable[[list[float]], list[float]]
 """`rewards_G` of members that have one to `advantages_G`."""
 DEGENERATE = 1e-8
 STD_FLOOR = 1e-6
+LARGEST = 1e38
+"""What 32 bits hold, as they do rewards, advantages and log-probabilities in a datum."""
 
 
 def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | None = None) -> list[float | None]:
@@ -27,7 +29,7 @@ def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | N
     advantages = mean(known)
     if estimator is not None and not should_skip(advantages):
         with blaming("advantage", getattr(estimator, "__qualname__", repr(estimator))):
-            advantages = [float(advantage) for advantage in estimator(known)]
+            advantages = [float(advantage) for advantage in estimator(known.copy())]
             require_finite(advantages, "advantage")
             if len(advantages) != len(known):
                 raise ValueError(f"it gives {len(advantages)} advantages for {len(known)} rewards, not one for each")
@@ -91,7 +93,7 @@ def get_estimator(name: str) -> Estimator:
 
 
 def require_finite(values: Sequence[float], what: str) -> None:
-    """Raise ValueError for the first of `values` that is NaN or infinite."""
+    """Raise ValueError for the first of `values` that is NaN or infinite, or would be in 32 bits."""
     for index, value in enumerate(values):
-        if not math.isfinite(value):
-            raise ValueError(f"{what} {index} is {value}; every {what} must be a finite number")
+        if not abs(value) <= LARGEST:
+            raise ValueError(f"{what} {index} is {value}; every {what} must be a finite number, {LARGEST:.0e} at most")

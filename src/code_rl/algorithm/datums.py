@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from code_rl.algorithm.advantages import require_finite
 from code_rl.algorithm.losses import POLICY_LOSSES, Loss, loss_settings
-from code_rl.errors import ConfigError
+from code_rl.registry import blaming
 
 if TYPE_CHECKING:
     import tinker
@@ -169,22 +169,31 @@ def forward_backward(
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
-    """`loss` as `forward_backward_custom` takes it: of all datums' logprobs, one number and metrics."""
+    """`loss` as `forward_backward_custom` takes it: of all datums' logprobs, one number and metrics. What has no signal it is not shown.
+
+    What fails in it is a ConfigError that names the loss.
+    """
     settings = loss_settings(loss, loss_config)
 
     def total(datums: list[tinker.types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
         import torch
 
         parts = []
-        for datum, logprobs_T in zip(datums, logprobs, strict=True):
-            inputs = {name: datum.loss_fn_inputs[name].to_torch().to(logprobs_T.dtype) for name in loss.inputs}
-            losses_T = loss.formula(torch, logprobs_T, inputs, settings)
-            if losses_T.shape != logprobs_T.shape:
-                raise ConfigError(
-                    f"loss {loss.name!r} gives shape {tuple(losses_T.shape)} for {len(logprobs_T)} tokens"
-                )
-            parts.append(losses_T.sum())
-        whole = torch.stack(parts).sum()
+        with blaming("loss", loss.name):
+            for datum, logprobs_T in zip(datums, logprobs, strict=True):
+                fields = {name: each.to_torch() for name, each in datum.loss_fn_inputs.items()}
+                signal = torch.stack([fields[name] != 0 for name in loss.signal]).any(dim=0)
+                if not signal.any():
+                    parts.append(0 * logprobs_T.sum())
+                    continue
+                inputs = {name: fields[name][signal].to(logprobs_T.dtype) for name in loss.inputs}
+                parts.append(loss.checked(torch, logprobs_T[signal], inputs, settings).sum())
+            whole = torch.stack(parts).sum()
+            if not whole.requires_grad:
+                raise ValueError("its formula has no gradient: nothing would be learned")
+            slopes = torch.autograd.grad(whole, logprobs, retain_graph=True, allow_unused=True)
+            if None in slopes or not all(bool(each.isfinite().all()) for each in slopes):
+                raise ValueError("its gradient is missing, or not finite, for one of the datums")
         return whole, {"loss:sum": float(whole.detach())}
 
     return total

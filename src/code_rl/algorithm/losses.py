@@ -45,6 +45,18 @@ class Loss:
     whole: bool = False
     about: str = ""
 
+    def checked(self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+        """The formula's losses_T. Raises ValueError unless they are one finite number a token."""
+        losses = self.formula(ops, logprobs, inputs, settings)
+        count, shape = len(logprobs), tuple(losses.shape)
+        if shape != (count,):
+            raise ValueError(
+                f"with {ops.__name__} its formula gives shape {shape} for {count} tokens; it must give one loss a token"
+            )
+        if not bool(ops.isfinite(losses).all()):
+            raise ValueError(f"with {ops.__name__} its formula gives {losses}")
+        return losses
+
 
 def _importance_sampling(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
     del settings
@@ -153,12 +165,6 @@ def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
         now = make.requires_grad_() if hasattr(make, "requires_grad_") else make
         inputs = {"logprobs": ops.asarray([-1.5, -1.0]), "advantages": ops.asarray([1.0, -1.0])}
         with blaming("loss", loss.name):
-            losses = loss.formula(ops, now, {name: inputs[name] for name in loss.inputs}, settings)
-            if tuple(losses.shape) != (2,):
-                raise ValueError(
-                    f"with {ops.__name__} its formula gives shape {tuple(losses.shape)} for 2 tokens; it must give one loss a token"
-                )
-            if not bool(ops.isfinite(losses).all()):
-                raise ValueError(f"with {ops.__name__} its formula gives {losses}")
+            losses = loss.checked(ops, now, {name: inputs[name] for name in loss.inputs}, settings)
             if ops.__name__ == "torch" and not losses.requires_grad:
                 raise ValueError("its formula has no gradient: nothing would be learned")

@@ -15,6 +15,7 @@ import numpy as np
 
 from code_rl.algorithm.datums import Example, Floats
 from code_rl.algorithm.losses import HIGH, LOW, Loss, loss_settings
+from code_rl.registry import blaming
 
 if TYPE_CHECKING:
     from code_rl.objective import Objective
@@ -107,7 +108,8 @@ def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict
         "truncated_rate": mean([float(each.truncated) for each in done]),
         "tokens/prompt": sum(len(group.prompt_tokens) for group in groups),
         "tokens/completion": sum(each.length for each in done),
-        "tokens/prefill": sum(each.prefilled for each in done) + (tokens_trained if trained.divergences else 0),
+        "tokens/prefill": sum(each.prefilled for each in done)
+        + (tokens_trained + len(trained.examples) if trained.divergences else 0),
         "tokens/train": tokens_trained,
         **{f"verdicts/{kind}": count for kind, count in sorted(verdicts.items())},
         **{f"masked/{reason}": count for reason, count in sorted(masked.items())},
@@ -134,7 +136,8 @@ def loss_metrics(
     for example, logprobs_T in zip(examples, trained_logprobs, strict=True):
         trained_on = example.array("advantages") != 0
         inputs = {name: example.array(name)[trained_on] for name in loss.inputs}
-        losses_T = loss.formula(np, logprobs_T[trained_on], inputs, settings)
+        with blaming("loss", loss.name):
+            losses_T = loss.formula(np, logprobs_T[trained_on], inputs, settings)
         total += float(np.sum(losses_T))
         gaps.append((logprobs_T - example.array("logprobs"))[trained_on])
         if clips:

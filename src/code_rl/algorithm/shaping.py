@@ -31,12 +31,15 @@ class Shaping:
     penalty: float = 1.0
     length_coef: float = 0.0
 
-    def shaped(self, reward: float | None, tokens: int, max_tokens: int) -> float | None:
-        """A reward less what its `tokens` cost; None stays None. `buffer` must be below `max_tokens`, the trajectory's own limit."""
+    def shaped(self, reward: float | None, tokens: int, max_tokens: int, truncated: bool) -> float | None:
+        """A reward less what its `tokens` cost; None stays None. `buffer` must be below `max_tokens`, the limit of the group's trajectories.
+
+        One that was `truncated` before that, for want of context, was at its own limit.
+        """
         if reward is None:
             return None
         if self.overlong == "penalty":
-            over = tokens - (max_tokens - self.buffer)
+            over = self.buffer if truncated else tokens - (max_tokens - self.buffer)
             reward -= self.penalty * min(max(over / self.buffer, 0.0), 1.0)
         return reward - self.length_coef * tokens / max_tokens if self.length_coef else reward
 

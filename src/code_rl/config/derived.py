@@ -11,6 +11,9 @@ from code_rl.config.fields import Config
 from code_rl.errors import ConfigError
 from code_rl.rollouts.lengths import ContextSchedule, Stage, parse_schedule
 
+LEAST_SPREAD = 0.01
+"""Of `temperature` and `top_p`: below it nearly every token is the likeliest."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
@@ -59,10 +62,11 @@ def refuse_idle(config: Config) -> None:
             f"{name}={getattr(config, name)} leaves one completion per prompt ({shape}): a completion is compared with the others "
             f"of its prompt, so nothing would be learned; choose at least {2 * getattr(config, name)}{more}"
         )
-    if config.temperature == 0:
-        raise ConfigError(
-            "temperature=0 makes all completions of a prompt the same, so that nothing would be learned; choose one above 0"
-        )
+    for name, least in (("temperature", LEAST_SPREAD), ("top_p", LEAST_SPREAD), ("top_k", 2)):
+        if 0 <= (value := getattr(config, name)) < least:
+            raise ConfigError(
+                f"{name}={value:g} makes all completions of a prompt the same, or nearly, so that nothing would be learned; choose at least {least}"
+            )
 
 
 def unused(config: Config) -> list[str]:

@@ -84,6 +84,8 @@ class _Guarded:
             reply = await self.inner.reply(problem, conversation, watched)
             if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
                 raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
+            if not isinstance(reply.code, str | None):
+                raise TypeError(f"reply gave the code {reply.code!r:.80}; a program's text or None is wanted")
             if not reply.messages and any(reply.verdict is verdict for verdict in public):
                 raise ValueError("reply ends with the verdict of judge_public; the last answer is for grader.judge")
             return replace(reply, messages=tuple(check_message(message) for message in reply.messages))

@@ -63,12 +63,15 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
 
 
 def check_message(message: Message) -> Message:
-    """The message, if it is one. Raises TypeError for anything else."""
+    """The message, if it is one. Raises TypeError for anything else, UnicodeEncodeError for halves of characters in it."""
     told = message if isinstance(message, Mapping) else {}
-    if not isinstance(told.get("role"), str) or not isinstance(told.get("content"), str):
+    if told.keys() - {"reasoning_content"} != {"role", "content"} or not all(
+        isinstance(each, str) for each in told.values()
+    ):
         raise TypeError(
             f"{message!r:.80} is no message with role and content; a list of messages is wanted: {_MESSAGE}"
         )
+    "".join(map(str, told.values())).encode()
     return message
 
 

@@ -1,8 +1,9 @@
 """An OpenAI Chat Completions endpoint: vLLM, SGLang, TGI, TensorRT-LLM, `transformers serve`, a hosted API.
 
 One request per sample. What may pass (no connection, time-outs, 408, 409, 425, 429, 5xx, answers that are no answer) is tried again with growing
-pauses, until nothing has been answered for `patience`, or the server asks for more; what cannot pass (a wrong address, key or model) stops the evaluation at once; a request that
-the server refuses for itself (400, 413, 422), or leaves without an answer twice, is one missing sample.
+pauses, until nothing has been answered for `patience`, or the server asks for more. Whether then, and where a request is refused for good (401, 404, 451, ...), the
+server or this one request is to blame, a request of one token decides: where that is answered, this is one missing sample, else the evaluation stops. A request that
+the server refuses for itself (400, 413, 422), or leaves without an answer twice, is a missing sample without that.
 """
 
 from __future__ import annotations
@@ -95,50 +96,61 @@ class Endpoint(Asked):
     async def _patiently(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The server's answer. Raises AskError, ConfigError, or (patience at its end) BackendError."""
         trouble_since: float | None = None
-        pause, slow, broken = FIRST_PAUSE_S, 0, 0
+        pause, slow, tries, alone = FIRST_PAUSE_S, 0, 0, False
         patience, timeout = self._config.patience, self._config.request_timeout
         while True:
             try:
-                return await self._once(body)
+                answer = await self._once(body)
+            except _RefusedError as error:
+                if await self._answers_another():
+                    raise AskError(f"http_{error.status}", str(error)) from error
+                raise ConfigError(error.advice) from error
             except _PassingError as error:
                 now = time.monotonic()
-                slow, broken = slow + error.slow, broken + error.broken
+                slow, tries = slow + error.slow, tries + 1
                 trouble_since = now if trouble_since is None else trouble_since
-                wait = max(error.retry_after, pause * (0.5 + self._rng.random()))
                 if error.retry_after > patience:
                     raise BackendError(
                         f"{self._url} asks to be left alone for {error.retry_after:g} s ({error}), longer than patience={patience:g}; "
                         "every sample so far is kept: run the same command again then, or with a larger patience"
                     ) from error
-                silent = now + wait - max(trouble_since, self._answered)
                 if slow == SLOW_TRIES and now - self._answered <= patience + SLOW_TRIES * timeout:
                     raise AskError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
-                if silent > patience and broken >= SLOW_TRIES and await self._answers_another(trouble_since):
-                    how = f"{error}, {broken} times, while other requests were answered"
-                    raise AskError("server_error", how) from error
-                if silent > patience or slow == SLOW_TRIES:
-                    raise BackendError(
-                        f"{self._url} did not answer for {patience:g} s ({error}; patience=); "
-                        "every sample so far is kept: run the same command again to go on"
-                    ) from error
+                left = patience - (now - max(trouble_since, self._answered))
+                if not alone and (left <= 0 or slow == SLOW_TRIES):
+                    if not await self._answers_another():
+                        raise BackendError(
+                            f"{self._url} did not answer for {patience:g} s ({error}; patience=); "
+                            "every sample so far is kept: run the same command again to go on"
+                        ) from error
+                    alone = True
+                    if slow < SLOW_TRIES:  # it may have come back just now
+                        continue
+                if alone:
+                    how = f"{error}, {tries} times, while another request was answered"
+                    raise AskError("request_timeout" if error.slow else "server_error", how) from error
+                wait = max(error.retry_after, min(pause * (0.5 + self._rng.random()), left))
                 if wait > LONGEST_PAUSE_S and now + wait > self._told:
                     self._told = now + 2 * wait
                     logger.warning("%s asks to be left alone for %g s (%s); waiting", self._url, wait, error)
                 await asyncio.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                self._answered = time.monotonic()
+                return answer
 
-    async def _answers_another(self, since: float) -> bool:
-        """Whether the server has answered another request since then (monotonic seconds), or answers one of a token now: then this one is to blame."""
-        if self._answered <= since:
-            asked = {
-                "model": self._config.model,
-                "messages": [{"role": "user", "content": "1"}],
-                "max_tokens": 1,
-                "seed": 0,
-            }
-            with contextlib.suppress(_PassingError, AskError):
-                await self._once(asked)
-        return self._answered > since
+    async def _answers_another(self) -> bool:
+        """Whether the server answers a request of one token now: then it is up, key and model are right, and another request that it fails is to blame itself."""
+        asked = {
+            "model": self._config.model,
+            "messages": [{"role": "user", "content": "1"}],
+            "max_tokens": 1,
+            "seed": 0,
+        }
+        with contextlib.suppress(_PassingError, _RefusedError, AskError):
+            await self._once(asked)
+            return True
+        return False
 
     async def _once(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self._session is None:
@@ -152,18 +164,23 @@ class Endpoint(Asked):
             raise _PassingError(f"{type(error).__name__}: {error}") from error
         except TimeoutError as error:
             raise _PassingError(f"no answer within {self._config.request_timeout:g} s", slow=True) from error
-        answer = _read_answer(text)
-        self._answered = time.monotonic()
-        return answer
+        return _read_answer(text)
 
 
 class _PassingError(Exception):
-    """Trouble that may pass; `retry_after` is what the server asked for, in seconds, `slow` says that it is this one request's time-out, `broken` that the
-    server failed at it."""
+    """Trouble that may pass; `retry_after` is what the server asked for, in seconds, `slow` says that it is this one request's time-out."""
 
-    def __init__(self, message: str, retry_after: float = 0.0, *, slow: bool = False, broken: bool = False) -> None:
+    def __init__(self, message: str, retry_after: float = 0.0, *, slow: bool = False) -> None:
         super().__init__(message)
-        self.retry_after, self.slow, self.broken = retry_after, slow, broken
+        self.retry_after, self.slow = retry_after, slow
+
+
+class _RefusedError(Exception):
+    """A status that no waiting changes; `advice` is what to say where the server refuses every request so."""
+
+    def __init__(self, status: int, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.status, self.advice = status, advice
 
 
 def _check_status(response: aiohttp.ClientResponse, text: str, url: str, model: str | None) -> None:
@@ -172,12 +189,14 @@ def _check_status(response: aiohttp.ClientResponse, text: str, url: str, model: 
         return
     shown = " ".join(text[:SHOWN].split())
     if status in PASSING or status >= 500:
-        raise _PassingError(f"HTTP {status}: {shown}", _seconds(response), broken=status >= 500)
+        raise _PassingError(f"HTTP {status}: {shown}", _seconds(response))
     if status in FOR_ITSELF:
         raise AskError(f"http_{status}", shown)
     if status in (401, 403):
-        raise ConfigError(f"endpoint={url} refuses the key (HTTP {status}): {shown}; name its variable in api_key_env=")
-    raise ConfigError(f"endpoint={url} with model={model} answers HTTP {status}: {shown}")
+        advice = f"endpoint={url} refuses the key (HTTP {status}): {shown}; name its variable in api_key_env="
+    else:
+        advice = f"endpoint={url} with model={model} answers HTTP {status}: {shown}"
+    raise _RefusedError(status, shown, advice)
 
 
 def _seconds(response: aiohttp.ClientResponse) -> float:

@@ -9,12 +9,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from code_rl.errors import SandboxError
 from code_rl.judging.verdict import VerdictKind
 
+Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 Z95 = 1.959963984540054
 BOUND_WEIGHT = 0.5
@@ -61,6 +64,15 @@ def wilson(passed: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+@lru_cache(1)  # the figures of a benchmark come one after the other, and draw the same
+def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of each draw [RESAMPLES] the weights of the problems [RESAMPLES, problems], those of the two bounds, and their sum."""
+    rng = np.random.default_rng(0)
+    weights_RP = rng.standard_exponential((RESAMPLES, problems))
+    at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
+    return weights_RP, at_least_R, at_most_R, weights_RP.sum(axis=1) + at_least_R + at_most_R
+
+
 def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Estimate:
     """Mean of one value per problem, each from `least` to 1, with its 95% interval over problems.
 
@@ -77,10 +89,7 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
     if least == 0.0 and np.isin(found_P, (0.0, 1.0)).all():
         low, high = wilson(round(found_P.sum()), problems)
         return Estimate(mean, min(low, mean), max(high, mean), problems)
-    rng = np.random.default_rng(0)
-    weights_RP = rng.standard_exponential((RESAMPLES, problems))
-    at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
-    total_R = weights_RP.sum(axis=1) + at_least_R + at_most_R
+    weights_RP, at_least_R, at_most_R, total_R = _drawn_weights(problems)
     means_R = (weights_RP @ found_P + least * at_least_R + at_most_R) / total_R
     low, high = np.quantile(means_R, [0.025, 0.975])
     return Estimate(mean, min(float(low), mean), max(float(high), mean), problems)

@@ -34,6 +34,8 @@ PENALTY_MINUTES = 10
 MIN_PARTICIPANTS = 200
 """CodeElo leaves out contests with no more participants than this."""
 
+LARGEST = 1e9
+"""Of points, penalties and ratings."""
 HEADROOM = 100
 """A contest's rating is sought between 0 and this much above its best participant."""
 
@@ -101,8 +103,10 @@ def read_rating_table(path: str | Path) -> list[float]:
         ratings = sorted((float(rating), int(count)) for rating, count in table.items())
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(f'ratings={path} is not a JSON object of {{"rating": users}}: {error}') from error
-    if not ratings or any(count < 0 or not math.isfinite(rating) for rating, count in ratings):
-        raise DataError(f"ratings={path} holds no ratings, or a count below 0")
+    if not any(count for _, count in ratings) or any(
+        count < 0 or not math.isfinite(rating) for rating, count in ratings
+    ):
+        raise DataError(f"ratings={path} holds no users with a rating, or a count below 0")
     return [rating for rating, count in ratings for _ in range(count)]
 
 
@@ -142,8 +146,23 @@ def _contest(
     rated: Iterable[tuple[Mapping[str, Any], Any]],
 ) -> Contest:
     points_of = ((str(problem["index"]), problem.get("points")) for problem in problems)
-    worth = {index: None if points is None else float(points) for index, points in points_of}
-    rows = ((float(each["points"]), float(each["penalty"]), float(rating)) for each, rating in rated)
+    worth: dict[str, float | None] = {}
+    for index, points in points_of:
+        if index in worth:
+            raise ValueError(f"two problems have the index {index!r}")
+        worth[index] = None if points is None else _number("points", points)
+    rows = (
+        (_number("points", each["points"]), _number("penalty", each["penalty"]), _number("rating", rating))
+        for each, rating in rated
+    )
     best_first = sorted(rows, key=lambda row: (-row[0], row[1]))
     points, penalties, ratings = zip(*best_first, strict=True) if best_first else ((), (), ())
     return Contest(str(contest_id), str(named.get("name", "")), worth, points, penalties, ratings)
+
+
+def _number(name: str, value: Any) -> float:
+    """What a standing says. Raises ValueError for what no contest has."""
+    number = float(value)
+    if not abs(number) <= LARGEST:
+        raise ValueError(f"{name}={value!r} is no number of at most {LARGEST:.0e}")
+    return number

@@ -78,7 +78,7 @@ class Trajectory:
 class Group:
     """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall clock after the first was asked for.
 
-    `max_tokens` is the limit that each trajectory had, `policy_step` the number of training steps behind the weights. It is number `attempt`
+    `max_tokens` is the limit that each trajectory had (the context may have left a later turn less), `policy_step` the number of training steps behind the weights. It is number `attempt`
     at `place` of its batch.
     """
 

@@ -53,6 +53,8 @@ class Model:
                     self._tokenizer = AutoTokenizer.from_pretrained(self.source)
                 except (OSError, ValueError) as error:
                     raise ConfigError(f"model {self.name!r} has no usable tokenizer: {_one_line(error)}") from error
+                # What is too long is left out, or refused, and named: transformers would speak of errors to come.
+                self._tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
             return self._tokenizer
 
 

@@ -156,6 +156,8 @@ SHORT = 3
 LEAST_SCATTERED, MOST_SCATTERED = 64, 0.3
 """A text of so many tokens is told with scattered edits where the tokens in no run of three of the other text lie, in the mean over all tokens, in gaps of so
 few: words edited here and there leave many gaps of one, another problem in the same frame leaves one of many."""
+LEAST_ALIKE = 8
+"""So many rows of an evaluation set with one text, more than half of it, have a field that says the same of all."""
 MOST_EXAMS = 8
 """Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
@@ -183,7 +185,14 @@ class Decontaminator:
 
     def __init__(self, exams: Iterable[EvaluationProblem], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
-        self._exams = list({exam.text: exam for exam in reversed(list(exams))}.values())
+        united: dict[str, EvaluationProblem] = {}
+        for exam in exams:  # one text is one problem, by whatever names its files know it
+            same = united.get(exam.text, exam)
+            names, functions = (
+                tuple(dict.fromkeys(each)) for each in (same.names + exam.names, same.functions + exam.functions)
+            )
+            united[exam.text] = replace(same, names=names, functions=functions)
+        self._exams = list(united.values())
         own = [_document(problem_text(entry.statement, entry.starter_code)) for entry in entries]
         self._texts = [_document(exam.text) for exam in self._exams]
         self._sharers = _Sharers(self._texts, own)
@@ -256,10 +265,21 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
     modules = ("overlap", "code_rl.problems.sources")
     with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
         if decisions.waiting:
-            exams = [exam for name in sets for exam in evaluation_problems(name)]
+            exams = [exam for name in sets for exam in _told_apart(name, list(evaluation_problems(name)))]
             found = Decontaminator(exams, entries, bench.config.containment)
             decisions.one_by_one(lambda one: _decide(found.find(one.entry)))
         return decisions.made
+
+
+def _told_apart(name: str, exams: list[EvaluationProblem]) -> list[EvaluationProblem]:
+    """The problems of a set. Raises DataError where most have one text: then it is no statement that was read."""
+    most, count = Counter(exam.text for exam in exams).most_common(1)[0] if exams else ("", 0)
+    if count >= LEAST_ALIKE and 2 * count > len(exams):
+        raise DataError(
+            f"decontaminate={name}: {count} of {len(exams)} rows have one text, {most[:60]!r}…, which tells no problem from another; "
+            "give a file with each problem's own text as `statement`"
+        )
+    return exams
 
 
 def _decide(pair: Pair | None) -> Decision:

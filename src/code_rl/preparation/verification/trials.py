@@ -91,26 +91,48 @@ def _elsewhere(number):
     pid = os.getpid()
     os.getpid = lambda: pid + number
     makers = [list, dict, set, float, object]
-    makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda n=n: bytes(n) for n in range(0, 500, 16)]
+    makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda: pid + 2**31]
+    makers += [lambda n=n: bytes(n) for n in range(1, 500, 16)]  # one of each size that memory is given out in: the others may come from free lists
     os._held = [[make() for _ in range(60 + 7 * number)] for make in makers]
 """
 _LATER = """
 def _later(seconds):
-    import datetime, time
-    clock, clock_ns, strftime = time.time, time.time_ns, time.strftime
-    time.time, time.time_ns = lambda: clock() + seconds, lambda: clock_ns() + seconds * 10**9
+    import datetime, functools, gc, sys, time
+
+    class Moved:  # no function: as an attribute of a class it is called without the object, as what is built in is
+        def __init__(self, old, new):
+            functools.update_wrapper(self, old)
+            self.__new = new
+        def __call__(self, *given, **named):
+            return self.__new(*given, **named)
+        def __reduce__(self):
+            return self.__name__
+        def __repr__(self):
+            return repr(self.__wrapped__)
+
+    def move(name, make):
+        old = getattr(time, name)
+        setattr(time, name, Moved(old, make(old)))
+
+    move("time", lambda old: lambda: old() + seconds)
+    move("time_ns", lambda old: lambda: old() + seconds * 10**9)
+    real = {time.CLOCK_REALTIME, 5, 11}  # the coarse one and TAI too
+    move("clock_gettime", lambda old: lambda clock: old(clock) + seconds * (clock in real))
+    move("clock_gettime_ns", lambda old: lambda clock: old(clock) + seconds * 10**9 * (clock in real))
+    clock = time.time
     for name in ("localtime", "gmtime", "ctime"):
-        setattr(time, name, lambda at=None, f=getattr(time, name): f(time.time() if at is None else at))
-    time.strftime = lambda form, at=None: strftime(form, time.localtime() if at is None else at)
+        move(name, lambda old: lambda at=None: old(clock() if at is None else at))
+    local = time.localtime
+    move("asctime", lambda old: lambda *at: old(*at or (local(),)))
+    move("strftime", lambda old: lambda form, *at: old(form, *at or (local(),)))
 
-    class Later(datetime.datetime):
-        __slots__ = ()
-        now = classmethod(lambda cls, tz=None: cls.fromtimestamp(time.time(), tz))
-        today = classmethod(lambda cls: cls.now())
-        utcnow = classmethod(lambda cls: cls.utcfromtimestamp(time.time()))
-
-    Later.__name__, Later.__qualname__, Later.__module__ = "datetime.datetime", "datetime", "datetime"
-    datetime.datetime = Later
+    def now(cls, tz=None):
+        return cls.fromtimestamp(clock(), tz)
+    def utcnow(cls):
+        return cls.utcfromtimestamp(clock())
+    methods = gc.get_referents(datetime.datetime.__dict__)[0]  # of the type itself, which stays what it is to all who hold it
+    methods["now"], methods["utcnow"] = classmethod(now), classmethod(utcnow)
+    getattr(sys, "_clear_type_cache", lambda: None)()
 """
 _AWAY_S = 400 * 86_400 + 5 * 3_600 + 7 * 60 + 11
 """Another year, month, day, weekday, hour, minute and second."""
@@ -120,12 +142,13 @@ def elsewhere(problem: Problem, code: str, number: int = 1) -> Problem:
     """The problem, run for the `number`th time as if by another process on another day: seed of `random`, process id, places in memory, clock.
 
     The sandbox starts every program from the same seed and with the same memory, and a process started again may have another of each: what answers
-    differently there has no one answer. The clock is moved only for a program that names it. The order of a set of strings stays: its seed is the interpreter's.
+    differently there has no one answer. The clock is moved only for a program that names it, before the preamble runs. The order of a set of strings stays: its seed is the interpreter's.
     """
     before = str(problem.meta.get("preamble") or "")
-    moved = f"{before}\n{_ELSEWHERE}\n_elsewhere({number})\ndel _elsewhere\n"
-    if "time" in code:
+    moved = f"{_ELSEWHERE}\n_elsewhere({number})\ndel _elsewhere\n"
+    if any("time" in source for source in (before, code, str(problem.meta.get("setup") or ""))):
         moved += f"{_LATER}\n_later({number * _AWAY_S})\ndel _later\n"
+    moved += f"exec(compile({before!r}, '<preamble>', 'exec', dont_inherit=True))\n"
     return replace(problem, meta={**problem.meta, "preamble": moved})
 
 
