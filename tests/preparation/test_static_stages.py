@@ -568,7 +568,7 @@ def test_another_task_in_a_long_frame_is_no_copy_with_scattered_edits() -> None:
 @pytest.mark.parametrize("copies", [1, 2, 3, 7, 24])
 def test_copies_whose_opening_is_told_anew_do_not_hide_each_other(copies: int) -> None:
     kept = " ".join(LEAK.split()[28:])
-    told = [" ".join(f"{word}{copy}" for word in TASK.split()[:28]) for copy in range(copies)]
+    told = [" ".join(word + chr(97 + copy) * 3 for word in re.findall(r"[a-z]{3,}", TASK)) for copy in range(copies)]
     own = [entry(problem(f"p{copy}", f"{opening} {kept}")) for copy, opening in enumerate(told)]
     found = Decontaminator([exam(LEAK)], own, 0.5)
     assert all(map(found.find, own))
