@@ -374,7 +374,7 @@ def exam(text: str, names: tuple[str, ...] = (), functions: tuple[str, ...] = ()
 
 
 def test_an_evaluation_file_whose_rows_all_read_alike_is_refused(tmp_path: Path) -> None:
-    rows = [{"description": "Solve the problem in Python. " * 40, "prompt": f"Add {n} numbers."} for n in range(9)]
+    rows = [{"description": "Solve the problem in Python. " * 40, "prompt": "", "id": n} for n in range(9)]
     (tmp_path / "exam.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "train.jsonl").write_text(
         json.dumps({"id": "a", "statement": TASK, "tests": [{"kind": "stdin", "input": "1", "expected": "1"}]}) + "\n"
@@ -636,6 +636,33 @@ def test_an_evaluation_row_of_any_shape_is_read(row: dict[str, object], tmp_path
     folder.mkdir(parents=True)
     (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert [one.text.strip() for one in evaluation_problems(str(tmp_path / "set"))] == [LEAK.strip()]
+
+
+FRAME = (
+    "You are an expert. Write a program that passes all of the hidden tests of the task that you are given, and explain it. "
+    * 9
+)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda text: {"prompt": text, "description": FRAME},
+        lambda text: {"text": FRAME, "problem": text},
+        lambda text: {"prompt": text, "text": f"{text[::-1]}\n" * 3},
+        lambda text: {"messages": [{"role": "system", "content": text}, {"role": "user", "content": FRAME}]},
+        lambda text: {"messages": [{"role": "user", "content": [{"type": "text", "text": text}]}]},
+        lambda text: {"messages": [{"role": "user", "content": FRAME}, {"role": "user", "content": text}]},
+        lambda text: {"conversations": [{"from": "human", "value": text}]},
+    ],
+    ids=["constant field", "constant longest", "longer field", "system", "parts", "constant turn", "from and value"],
+)  # fmt: skip
+def test_a_statement_is_found_in_whatever_text_of_its_row(row: Callable[[str], object], tmp_path: Path) -> None:
+    names = ["ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "ibex"]
+    texts = [LEAK, *(" ".join(f"{word}{name}" for word in TASK.split()) for name in names)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row(text)) + "\n" for text in texts))
+    own = entry(problem("a", LEAK))
+    assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is not None
 
 
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Ambiguous, Draft, Origin, Skipped
 from code_rl.problems.sources.shapes import read_row
 
-STATEMENT_FIELDS = (  # the longest counts: others may hold a title or "n/a"
-    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query", "messages", "complete_prompt",
+STATEMENT_FIELDS = (
+    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query", "messages", "conversations", "instruction", "complete_prompt",
 )  # fmt: skip
 ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "name", "slug", "title", "question_title", "url", "link")
 LEAST_CHARACTERS = 4
@@ -50,13 +50,14 @@ _FUNCTION = re.compile(r"^\s*(?:async )?def (\w+)\s*\(", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProblem:
-    """One problem of an evaluation set. `names` are its ids, slugs and titles as given, `functions` what it asks to define."""
+    """One problem of an evaluation set. `names` are its ids, slugs and titles as given, `functions` what it asks to define, `others` further texts of its row."""
 
     set_name: str
     id: str
     text: str
     names: tuple[str, ...]
     functions: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
 
 def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
@@ -72,13 +73,18 @@ def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
         return
     unread, count = [], 0
     for file in files:
+        found: list[tuple[EvaluationProblem, list[list[str]]]] = []
         for number, row in enumerate(stream_rows(file), start=1):
             count += 1
-            exam = _exam(name, row, file, number)
+            told = [turns for field in STATEMENT_FIELDS for turns in _told(row.get(field))]
+            exam = _exam(name, row, told, file, number)
             if exam is None:
                 unread.append(f"{file.name}, row {number}")
             else:
-                yield exam
+                found.append((exam, told))
+        seen = Counter(itertools.chain.from_iterable({turn for turns in told for turn in turns} for _, told in found))
+        constant = {turn for turn, times in seen.items() if times >= LEAST_ALIKE and 2 * times > len(found)}
+        yield from (_with_texts(exam, told, constant) for exam, told in found)
     if unread or not count:
         lack = f"{len(unread)} of {count} rows have no statement ({', '.join(unread[:3])})"
         looked = f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads"
@@ -102,8 +108,10 @@ def _files(name: str) -> list[Path] | None:
     return files
 
 
-def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> EvaluationProblem | None:
-    text = max((_text(row.get(field)) for field in STATEMENT_FIELDS), key=len)
+def _exam(
+    set_name: str, row: Mapping[str, Any], told: Sequence[Sequence[str]], file: Path, number: int
+) -> EvaluationProblem | None:
+    text = max(map("\n".join, told), key=len, default="")
     names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
     known = None
     if len(text.strip()) < LEAST_CHARACTERS or not any(map(_CERTAIN.fullmatch, _names(names, ()))):
@@ -112,19 +120,33 @@ def _exam(set_name: str, row: Mapping[str, Any], file: Path, number: int) -> Eva
     if len(text.strip()) < LEAST_CHARACTERS:
         return known
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
-    functions += _FUNCTION.findall(f"{row.get('starter_code') or ''}\n{text}")
+    functions += _FUNCTION.findall("\n".join([str(row.get("starter_code") or ""), *itertools.chain(*told)]))
     if known is not None:
         names, functions = tuple(dict.fromkeys((*names, *known.names))), [*functions, *known.functions]
     plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
     return EvaluationProblem(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
 
 
-def _text(value: object) -> str:
-    """A text, or what the user says in a chat."""
-    if isinstance(value, list):
-        said = (turn.get("content") for turn in value if isinstance(turn, Mapping) and turn.get("role") == "user")
-        return "\n".join(text for text in said if isinstance(text, str))
-    return value if isinstance(value, str) else ""
+def _told(value: object) -> list[list[str]]:
+    """The texts of a field: a text, one in parts, or what each speaker of a chat says, turn by turn."""
+    if not isinstance(value, list):
+        return [[value]] if isinstance(value, str) else []
+    said: dict[str, list[str]] = defaultdict(list)
+    for turn in value:
+        of = turn if isinstance(turn, Mapping) else {"text": turn}
+        content = next((of[key] for key in ("content", "value", "text") if key in of), None)
+        said[str(of.get("role", of.get("from", "")))] += itertools.chain.from_iterable(_told(content))
+    return list(said.values())
+
+
+def _with_texts(exam: EvaluationProblem, told: Sequence[Sequence[str]], constant: set[str]) -> EvaluationProblem:
+    """With the longest of the texts of its row, but for what is `constant` over the rows, and others that have enough words."""
+    texts = {"\n".join(turn for turn in turns if turn not in constant) for turns in told}
+    first, *others = sorted(texts, key=lambda text: (-len(text), text)) or [""]
+    if len(first.strip()) < LEAST_CHARACTERS:
+        return exam
+    more = tuple(text for text in others if text not in first and len(words(text)) >= GRAM)
+    return replace(exam, text=first, others=more)
 
 
 def _exam_of(set_name: str, item: Problem | Draft | Ambiguous) -> EvaluationProblem:
@@ -186,16 +208,20 @@ class Decontaminator:
     def __init__(self, exams: Iterable[EvaluationProblem], entries: Sequence[Entry], containment: float) -> None:
         self._containment = containment
         united: dict[str, EvaluationProblem] = {}
+        first: dict[str, str] = {}
         for exam in exams:  # one text is one problem, by whatever names its files know it
-            same = united.get(exam.text, exam)
-            names, functions = (
-                tuple(dict.fromkeys(each)) for each in (same.names + exam.names, same.functions + exam.functions)
-            )
-            united[exam.text] = replace(same, names=names, functions=functions)
+            for told in (exam.text, *exam.others):
+                same = united.get(told, exam)
+                names, functions = (
+                    tuple(dict.fromkeys(each)) for each in (same.names + exam.names, same.functions + exam.functions)
+                )
+                united[told] = replace(same, text=told, names=names, functions=functions)
+                first.setdefault(told, exam.text)
         self._exams = list(united.values())
+        places = {told: place for place, told in enumerate(united)}
         own = [_document(problem_text(entry.statement, entry.starter_code)) for entry in entries]
         self._texts = [_document(exam.text) for exam in self._exams]
-        self._sharers = _Sharers(self._texts, own)
+        self._sharers = _Sharers(self._texts, own, [places[told] for told in first.values()])
         self._counts = list(map(self._sharers.of_exam, self._texts))
         self._own = {entry.digest: text for entry, text in zip(entries, own, strict=True)}
         every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.telling for text in self._texts)])
@@ -330,12 +356,13 @@ def _looked_up(grams: Hashes, known: Hashes, counts: npt.NDArray[np.int64]) -> n
 
 
 class _Sharers:
-    """How many problems share a 13-gram, of evaluation sets and training alike."""
+    """How many problems share a 13-gram, of evaluation sets and training alike. `firsts` are the places of the first text of each evaluation text's row."""
 
-    def __init__(self, exams: Sequence[Document], own: Sequence[Document]) -> None:
+    def __init__(self, exams: Sequence[Document], own: Sequence[Document], firsts: Sequence[int]) -> None:
         tellings: dict[int, list[Hashes]] = defaultdict(list)
-        for problem, text in zip(distinct([text.tokens for text in (*exams, *own)]), (*exams, *own), strict=True):
-            tellings[problem].append(text.telling)
+        known = distinct([text.tokens for text in (*exams, *own)])
+        for place, text in enumerate((*exams, *own)):
+            tellings[known[firsts[place] if place < len(exams) else place]].append(text.telling)
         every = {problem: np.unique(np.concatenate(told)) for problem, told in tellings.items()}
         grams = np.concatenate([np.empty(0, np.uint64), *every.values()])
         order = np.argsort(grams, kind="stable")
