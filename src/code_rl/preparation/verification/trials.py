@@ -93,8 +93,12 @@ def _elsewhere(number):
     makers = [list, dict, set, float, object]
     makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda: pid + 2**31]
     makers += [lambda n=n: bytes(n) for n in range(1, 500, 16)]  # one of each size that memory is given out in: the others may come from free lists
-    os._held = [[make() for _ in range(60 + 7 * number)] for make in makers]
+    os._held = []
+    os._take = lambda: os._held.append([[make() for _ in range(60 + 7 * number)] for make in makers])
+    os._take()
 """
+_AGAIN = "import os as _os\n_os._take()\ndel _os\n"
+"""After the program: what was freed since then is taken, too."""
 _LATER = """
 def _later(seconds):
     import datetime, functools, gc, sys, time
@@ -149,7 +153,8 @@ def elsewhere(problem: Problem, code: str, number: int = 1) -> Problem:
     if any("time" in source for source in (before, code, str(problem.meta.get("setup") or ""))):
         moved += f"{_LATER}\n_later({number * _AWAY_S})\ndel _later\n"
     moved += f"exec(compile({before!r}, '<preamble>', 'exec', dont_inherit=True))\n"
-    return replace(problem, meta={**problem.meta, "preamble": moved})
+    setup = f"{problem.meta.get('setup') or ''}\n{_AGAIN}"
+    return replace(problem, meta={**problem.meta, "preamble": moved, "setup": setup})
 
 
 def is_unsteady(code: str) -> bool:
