@@ -500,6 +500,29 @@ def test_a_long_slug_decides_alone_and_a_short_id_does_not() -> None:
     assert overlap(dataclasses.replace(made, id="mbpp/2"), exam(unlike, names=("mbpp/2",))) == ""
 
 
+def test_a_common_title_needs_words_that_tell() -> None:
+    told = "You are given a tree with n vertices. In one move you may delete an edge and add another one so that the graph remains a tree. Print the least number of moves after which the diameter of the tree is k. The first line contains n and k."
+    asked = "You are given a rooted tree with n vertices, each of which has a colour. For each vertex print the number of colours that stand an odd number of times among the vertices of its subtree. The first line contains n, the next one the colours."
+    title = "Yet another tree problem"
+    assert overlap(problem("yet-another-tree-problem", told), exam(asked, (title,))) == ""
+    assert overlap(problem("yet-another-tree-problem", "Print, for each vertex of a rooted tree, how many colours stand oddly often in its subtree."), exam(asked, (title,))).startswith("slug")  # fmt: skip
+
+
+def test_an_address_that_a_whole_set_has_is_no_name() -> None:
+    address = "https://example.org/a-code-data-set"
+    exams = [exam(f"{TASK} Say {word}.", (address,)) for word in ("ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "yak")]  # fmt: skip
+    own = entry(dataclasses.replace(problem("a", " ".join(reversed(TASK.split()))), meta={"url": address}))
+    assert Decontaminator(exams[:1], [own], 1.0).find(own) is not None
+    assert Decontaminator(exams, [own], 1.0).find(own) is None
+
+
+def test_an_id_made_of_the_name_of_a_file_is_no_name(tmp_path: Path) -> None:
+    row = {"question": LEAK, "input_output": json.dumps({"inputs": ["1\n"], "outputs": ["2\n"]}), "solutions": "[]"}
+    (tmp_path / "my-code-set.jsonl").write_text(json.dumps(row) + "\n")
+    (one,) = evaluation_problems(str(tmp_path / "my-code-set.jsonl"))
+    assert one.names == ()
+
+
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "literal line ends": lambda text: text.replace("\n", "\\n"),
     "JSON": lambda text: json.dumps(text)[1:-1],

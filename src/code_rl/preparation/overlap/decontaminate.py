@@ -115,8 +115,10 @@ def _exam(
     names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
     known = None
     if len(text.strip()) < LEAST_CHARACTERS or not any(map(_CERTAIN.fullmatch, _names(names, ()))):
-        item = read_row(row, Origin(file.stem, file.stem, number, f"{file.name}, row {number}"))
+        item = read_row(row, Origin(file.stem, "", number, f"{file.name}, row {number}"))
         known = None if isinstance(item, Skipped) else _exam_of(set_name, item)
+        if known is not None and known.id.startswith("/"):  # made up for a row without one: no name
+            known = replace(known, id=f"{file.name}:{number}", names=known.names[1:])
     if len(text.strip()) < LEAST_CHARACTERS:
         return known
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
@@ -183,7 +185,11 @@ LEAST_ALIKE = 8
 MOST_EXAMS = 8
 """Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
-"""A shared name needs this much shared text beside it, or so many of its words where it is a name the world over."""
+"""Any other shared name needs this much shared text beside it."""
+ID_WORDS, SLUG_WORDS = 0.1, 0.45
+"""A name the world over needs so many of the words that tell: more where it is made of words, and may be another problem's title."""
+MOST_NAMESAKES = 8
+"""What more texts of evaluation sets are called by is the name of a set."""
 _DISTINCTIVE = re.compile(r"[a-z]+(?:[A-Z][a-z0-9]*){2,}|[a-z]+(?:_[a-z0-9]+){2,}")
 _CERTAIN = re.compile(
     r"id (?:(?:abc|arc|agc)\d{3}_[a-z]\d?|(?:humaneval|mbpp)/\d+)|slug [a-z]+(?:-[a-z]+){2,}(?:-[ivx0-9]+)?"
@@ -223,19 +229,23 @@ class Decontaminator:
         self._texts = [_document(exam.text) for exam in self._exams]
         self._sharers = _Sharers(self._texts, own, [places[told] for told in first.values()])
         self._counts = list(map(self._sharers.of_exam, self._texts))
+        each = [np.unique(text.tokens) for text in (*self._texts, *own)]
+        self._words, holders = np.unique(np.concatenate([np.empty(0, np.uint64), *each]), return_counts=True)
+        self._rarity = np.log((len(each) + 1) / holders)
         self._own = {entry.digest: text for entry, text in zip(entries, own, strict=True)}
         every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.telling for text in self._texts)])
         owner = np.repeat(np.arange(len(self._texts)), [len(text.telling) for text in self._texts])
         order = np.argsort(every, kind="stable")
         self._every, self._owner = every[order], owner[order]
-        self._named: dict[str, list[int]] = defaultdict(list)
+        named: dict[str, list[int]] = defaultdict(list)
         short: dict[int, dict[int, int]] = defaultdict(dict)
         for number, (exam, text) in enumerate(zip(self._exams, self._texts, strict=True)):
             for name in _names(exam.names, exam.functions):
-                self._named[name].append(number)
+                named[name].append(number)
             size = len(text.tokens)
             if size and not len(text.telling):
                 short[size].setdefault(int(runs(text.tokens, size)[0]), number)
+        self._named = {name: held for name, held in named.items() if len(held) <= MOST_NAMESAKES}
         self._short = {size: (np.array(sorted(known), np.uint64), known) for size, known in short.items()}
 
     def find(self, entry: Entry) -> Pair | None:
@@ -252,12 +262,22 @@ class Decontaminator:
         if best is not None and shares[best] >= self._containment:
             return self._pair(entry, best, "shared text", shares[best])
         for name in _names(entry.called, (entry.fn_name,) if entry.fn_name else ()):
+            least = SLUG_WORDS if name.startswith("slug") else ID_WORDS
             for number in self._named.get(name, ()):
                 share = shares.get(number, 0.0)
-                certain = _CERTAIN.fullmatch(name) and _common_words(entry.statement, self._exams[number].text)
-                if max(share, certain or 0.0) >= NAME_CONTAINMENT:
+                certain = _CERTAIN.fullmatch(name) and self._common(own, self._texts[number]) >= least
+                if certain or share >= NAME_CONTAINMENT:
                     return self._pair(entry, number, name, share)
         return None
+
+    def _common(self, one: Document, other: Document) -> float:
+        """The share of the words of the text that has fewer that the other has too; a word that many texts have tells little."""
+        left, right = np.unique(one.tokens), np.unique(other.tokens)
+        told_both, *told = (
+            float(self._rarity[np.searchsorted(self._words, words)].sum())
+            for words in (left[among(left, right)], left, right)
+        )
+        return told_both / max(min(told), 1e-9)
 
     def _near(self, own: Document) -> list[int]:
         """The evaluation problems that share the most, rare things first."""
@@ -421,12 +441,6 @@ def _scattered(one: Document, other: Document) -> float:
     lacks = ~_around(among(runs(one.tokens, SHORT), np.unique(runs(other.tokens, SHORT))), SHORT)
     gaps = np.diff(np.flatnonzero(np.diff(lacks.astype(np.int8), prepend=0, append=0)))[::2]
     return float(1 - gaps.sum() / size) if (gaps**2).sum() <= MOST_SCATTERED * size else 0.0
-
-
-def _common_words(left: str, right: str) -> float:
-    """The share of the words of the shorter text that the other has too."""
-    one, other = ({word for word in words(text) if len(word) > 2} for text in (left, right))
-    return len(one & other) / max(1, min(len(one), len(other)))
 
 
 def distinct(hashed: Sequence[Hashes]) -> list[int]:
