@@ -721,6 +721,48 @@ def test_a_sign_or_a_small_word_makes_another_problem(one: str, other: str) -> N
     assert kept(problem("a", text + one), problem("b", text + other, OTHER_TESTS)) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("`#` is corn, `.` is not.", "`.` is corn, `#` is not."),
+        ("Split each at `,`.", "Split each at `;`."),
+        ("A `_` is corn.", "A `-` is corn."),
+        ("A '(' is corn.", "A ')' is corn."),
+        ("The sign # is corn.", "The sign @ is corn."),
+        ("The sign * is corn.", "The sign + is corn."),
+        ("Print n // m.", "Print n ** m."),
+        ("Print `n**m`.", "Print `n*m`."),
+        ("Print (n + m) * n.", "Print n + (m * n)."),
+        ("Print $(n+m)\\cdot 3$.", "Print $n+m\\cdot 3$."),
+        ("Print n/2.", "Print n-2."),
+        ("Print 2n-1.", "Print 2n/1."),
+        ("Print n- 1.", "Print n+ 1."),
+        ("Print n ? m : 0.", "Print n : m ? 0."),
+        ("Print !x.", "Print x."),
+    ],
+)
+def test_a_sign_of_a_formula_or_in_quotes_makes_another_problem(one: str, other: str) -> None:
+    text = TASK.format(most=100)
+    assert kept(problem("a", text + one), problem("b", text + other, OTHER_TESTS)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("**Print** it: `n - m`.", "Print it: n - m."),
+        ("Print `n-m`", "Print $n - m$"),
+        ("Print **n** times", "Print n times"),
+        ("* Print it\n* Then stop", "- Print it\n- Then stop"),
+        ("# Output\nPrint it (all of it).", "Output\n\nPrint it, all of it."),
+        ("Non-empty and/or odd – see it.", "Non‐empty and/or odd — see it."),
+        ("A `#` is corn.", "A '#' is corn."),
+    ],
+)
+def test_a_sign_of_prose_or_markup_makes_no_other_problem(one: str, other: str) -> None:
+    text = TASK.format(most=100)
+    assert kept(problem("a", f"{text}\n{one}"), problem("b", f"{text}\n{other}", OTHER_TESTS)) == ["a"]
+
+
 @pytest.mark.parametrize(("one", "other"), [("bisect_left", "bisect_right"), ("gcd", "lcm")])
 def test_solutions_that_call_other_functions_are_of_other_shapes(one: str, other: str) -> None:
     text, code = TASK.format(most=100), "from math import *\nprint({}(*map(int, input().split())))"

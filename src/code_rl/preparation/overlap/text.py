@@ -43,7 +43,8 @@ _MARKUP = (
     ("\\…", re.compile(r"\\(?:ldots|dots|cdots)(?![a-z])|…"), "..."),
     ("\\", re.compile(r"\\(?:left|right|text(?:bf|it|tt)?|math(?:rm|tt|bf|it)|operatorname)(?![a-z])"), " "),
     ("\\", re.compile(r"\\[,;:! ]"), ""),
-    ("{}$`*", re.compile(r"[{}$`]|\*\*(?=\D)"), " "),
+    ("{}$`", re.compile(r"[{}$`]"), " "),
+    ("*", re.compile(r"(?<!\s)(?<!\b\w)\*\*(?=\D)|(?<=\s)\*\*(?=[^\s\d])|(?<=\b\w)\*\*(?!\w\b)"), " "),
 )
 """(Characters of which every match has one, pattern, replacement): most statements have few of them, and a look for a character costs little."""
 _GROUPED = re.compile(r"\d(?<![\d.]\d)\d{0,2}(?:,\d{3})+(?![\d,])")
@@ -164,9 +165,47 @@ def task_text(statement: str) -> str:
     return statement[: match.start()] if match and match.start() > 0 else statement
 
 
-_OPERATOR = r"(?<=[\w)\]] )[-+*/%^](?= [\w(\[])|(?<=[\w)\]])[+*%^](?=[\w(\[])|(?<![\w)\]-])-(?=[^\W\d])|(?<=\b\w)!"
-_SIGN = r"['\"][^\w\s]['\"]|[^\w\s.,:;?!'\"()*_#>+/%^$`{}•–—…“”‘’-]"
-_SUBSTANCE = re.compile(f"{_TOKEN.pattern}|{_OPERATOR}|{_SIGN}")
+_SIGN = r"[^\w\s.,:;?!'\"()*_#>+/%^$`{}•–—…“”‘’-]"
+_PIECE = re.compile(
+    rf"(?P<told>{_TOKEN.pattern}|(?<=\b\w)!|!(?=\w\b)|(?<![\w)\]-])-(?=[^\W\d])|{_SIGN})|(?P<operator>[-+*/%^–]+|(?<=\s)[?:](?=\s))|[()#]|\n"
+)
+_QUOTED_SIGNS = re.compile(r"([`'\"‘“])((?:(?!\1)[^\w\s]|_){1,3})[`'\"’”]")
+_QUOTED_ONES = 0xE000
+"""Where quoted signs are: in Unicode's private area, where nothing takes them for markup."""
+
+
+def _substance(text: str) -> list[str]:
+    """The words, numbers and signs of a task, without the signs of prose and markup.
+
+    Of those, signs count that are quoted, stand alone within a line, or join single letters, numbers and brackets, and brackets beside such a sign.
+    """
+    text = _QUOTED_SIGNS.sub(
+        lambda quoted: " ".join(chr(_QUOTED_ONES + ord(sign) % 0x1000) for sign in quoted[2]), text
+    )
+    text = simplify(text)
+    found = [*_PIECE.finditer(text)]
+    pieces = ["\n", *(piece[0] for piece in found), "\n"]
+    joins = [False] * len(pieces)
+    for at, piece in enumerate(found, start=1):
+        left, right = pieces[at - 1], pieces[at + 1]
+        within = "\n" not in (left, right)
+        if piece["operator"]:
+            before, behind = text[piece.start() - 1].isspace(), text[piece.end() : piece.end() + 1].isspace()
+            formula = (left == ")" or _operand(left)) and (right == "(" or _operand(right))
+            joins[at] = formula or (within and before == behind and piece[0][0] in ("-+*/%^?:" if before else "+*%^"))
+        else:
+            joins[at] = within and piece[0] == "#"
+    told = [False, *(piece["told"] is not None for piece in found), False]
+    for at, sign in enumerate(pieces):
+        if sign == "(":
+            told[at] = joins[at - 1] or (joins[at + 2] and _operand(pieces[at + 1]))
+        elif sign == ")":
+            told[at] = joins[at + 1] or (joins[at - 2] and _operand(pieces[at - 1]))
+    return [piece.replace("–", "-") for at, piece in enumerate(pieces) if told[at] or joins[at]]
+
+
+def _operand(piece: str) -> bool:
+    return _NUMBER.match(piece) is not None or piece in "[]" or (piece[0].isalpha() and _looks_variable(piece))
 
 
 def limits(text: str) -> list[str]:
@@ -176,10 +215,7 @@ def limits(text: str) -> list[str]:
 
 def same_telling(left: str, right: str, *, renamed: bool) -> bool:
     """True when two tasks read alike, word for word and sign for sign, up to articles; with `renamed` also where variables have other names throughout."""
-    one, other = (
-        [token for token in _SUBSTANCE.findall(simplify(task_text(text))) if token not in ARTICLES]
-        for text in (left, right)
-    )
+    one, other = ([token for token in _substance(task_text(text)) if token not in ARTICLES] for text in (left, right))
     if len(one) != len(other) or not renamed:
         return one == other
     there: dict[str, str] = {}
