@@ -192,13 +192,32 @@ def test_an_entry_survives_being_written_and_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "spelling", ["10^5", "10^{5}", "10⁵", "1e5", "100000", "100,000", "10**5", "10<sup>5</sup>", "1 \\cdot 10^5"]
-)
+    "spelling",
+    ["10^5", "10^{5}", "10⁵", "1e5", "100000", "100,000", "10**5", "10<sup>5</sup>", "1 \\cdot 10^5", "100 000", "100_000", "100{,}000", "1e+5", "10\\^5", "100'000"],
+)  # fmt: skip
 def test_every_spelling_of_a_number_is_one_token(spelling: str) -> None:
     assert "100000" in words(f"$1 \\le n \\leq {spelling}$")
 
 
-@pytest.mark.parametrize("sign", ["<=", "≤", "\\le", "\\leq", "\\leqslant", "&le;"])
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("modulo 10^9 + 7", "1000000007"),
+        ("modulo 1e9+7.", "1000000007"),
+        ("at most 1.000.000.000", "1000000000"),
+        ("at most 1'000'000", "1000000"),
+        ("weighs 1.250 kg", "1.250"),
+        ("the list 1 200 300", "200"),
+        ("the list 1,2,300", "300"),
+        ("print 10^9 + 7k", "1000000000"),
+        ("print 2 * 10^9 + 7 * n", "2000000000"),
+    ],
+)
+def test_a_number_is_read_as_it_is_meant(text: str, token: str) -> None:
+    assert token in numbers(text)[()]
+
+
+@pytest.mark.parametrize("sign", ["<=", "=<", "≤", "\\le", "\\leq", "\\leqslant", "&le;"])
 def test_every_spelling_of_at_most_is_one_token(sign: str) -> None:
     assert words(f"n {sign} 7") == ("n", "<=", "7")
 

@@ -34,7 +34,9 @@ _HYPHENATED = re.compile(r"(?<=[^\W\d_])-\n[ \t]*(?=[^\W\d_])")
 _MARKUP = (
     ("<", re.compile(r"<sup>\s*(\d+)\s*</sup>"), r"^\1"),
     ("<", re.compile(r"</?[a-z][^<>]{0,80}>"), " "),
-    ("&\\≤⩽", re.compile(r"&(?:le|#8804);|\\leqslant|\\leq?(?![a-z])|≤|⩽"), "<="),
+    ("\\", re.compile(r"\\(?=[*^_#])"), ""),
+    ("{", re.compile(r"(?<=\d)\{,\}(?=\d{3})"), ","),
+    ("&\\≤⩽=", re.compile(r"=<(?![<=>])|&(?:le|#8804);|\\leqslant|\\leq?(?![a-z])|≤|⩽"), "<="),
     ("&\\≥⩾", re.compile(r"&(?:ge|#8805);|\\geqslant|\\geq?(?![a-z])|≥|⩾"), ">="),
     ("&\\", re.compile(r"&lt;|\\lt(?![a-z])"), "<"),
     ("&\\", re.compile(r"&gt;|\\gt(?![a-z])"), ">"),
@@ -47,10 +49,15 @@ _MARKUP = (
     ("*", re.compile(r"(?<!\s)(?<!\b\w)\*\*(?=\D)|(?<=\s)\*\*(?=[^\s\d])|(?<=\b\w)\*\*(?!\w\b)"), " "),
 )
 """(Characters of which every match has one, pattern, replacement): most statements have few of them, and a look for a character costs little."""
-_GROUPED = re.compile(r"\d(?<![\d.]\d)\d{0,2}(?:,\d{3})+(?![\d,])")
+_GROUPED = re.compile(
+    r"\d(?<![\d.,_']\d)\d{0,2}(?:(?:([,_'])\d{3}(?:\1\d{3})*)|(?:\.\d{3}){2,}|(?: 000)+)(?!\w|[.,_' ]\d)"
+)
+"""With one sign between groups of three; a point is one where there are several, a space where zeros follow."""
 _POWER = re.compile(r"(\d(?<![\w.]\d)\d*)\s*(?:\^|\*\*)\s*(\d+)")
-_SCIENTIFIC = re.compile(r"(\d(?<![\w.]\d)\d*)e(\d+)(?![\w.])")
+_SCIENTIFIC = re.compile(r"(\d(?<![\w.]\d)\d*)e\+?(\d+)(?!\w|\.\d)")
 _PRODUCT = re.compile(r"(\d(?<![\w.]\d)\d*)\s*\*\s*(10+)(?!\d)")
+_SUM = re.compile(r"(?<![\w.*/^%-])(?<![*/^%-] )(10{6,})\s*\+\s*(\d{1,3})(?![\w(^]|\.\d|\s*[*/^%])")
+"""As in 10^9 + 7."""
 _TOKEN = re.compile(r"(?<![\w.)\]}-])-\d+(?:\.\d+)?|\d+(?:\.\d+)?|[^\W\d_][\w']*|<=|>=|!=|==|[<>]")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?$")
 _SPELLED_NAME = re.compile(r"[a-z]\w*_\w+|\w*[a-z]\d+\w*")
@@ -101,7 +108,7 @@ def simplify(text: str) -> str:
         if any(sign in text for sign in signs):
             text = pattern.sub(replacement, text)
     text = _ARCHIVE.sub(" ", text)
-    text = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
+    text = _GROUPED.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     text = _SCIENTIFIC.sub(lambda match: _power(match[1], "10", match[2]), text)
     if "^" in text or "**" in text:
         text = _POWER.sub(lambda match: _power("1", match[1], match[2]), text)
@@ -238,9 +245,10 @@ def numbers(statement: str) -> Numbers:
     After the first worked example only lines with a comparison sign count.
     """
     body = task_text(statement)
-    rest = [line for line in simplify(statement[len(body) :]).splitlines() if "<" in line or ">=" in line]
+    lines = [line for line in simplify(statement[len(body) :]).splitlines() if "<" in line or ">=" in line]
+    summed = (_SUM.sub(lambda told: str(int(told[1]) + int(told[2])), text) for text in (simplify(body), *lines))
     found: dict[tuple[str, ...], Counter[str]] = {(): Counter()}
-    for tokens in (words(body), *(tuple(_TOKEN.findall(line)) for line in rest)):
+    for tokens in map(_TOKEN.findall, summed):
         kinds = ["#" if _NUMBER.match(token) else PLACEHOLDER if _looks_variable(token) else token for token in tokens]
         for place, token in enumerate(tokens):
             if kinds[place] == "#":
