@@ -594,6 +594,13 @@ def test_copies_with_scattered_edits_do_not_hide_each_other(share: float, copies
     assert missed <= 0.01 * 20 * copies
 
 
+@pytest.mark.parametrize("edit", [lambda word: "indeed", lambda word: f"{word} indeed"], ids=["replaced", "added"])
+@pytest.mark.parametrize("distance", [8, 10, 12, 13])
+def test_edits_at_regular_distances_hide_no_leak(edit: Callable[[str], str], distance: int) -> None:
+    words = [edit(word) if at % distance == distance - 1 else word for at, word in enumerate(LEAK.split())]
+    assert overlap(problem("a", " ".join(words)), exam(LEAK)) == "shared text"
+
+
 def test_another_task_in_a_long_frame_is_no_copy_with_scattered_edits() -> None:
     story, asked = LEAK.split("Tell for how long she can keep at least k lamps burning at the same time, ")
     tasks = [f"{story}{task}, {asked}" for task in (

@@ -182,6 +182,8 @@ LEAST_SCATTERED, MOST_SCATTERED = 64, 0.3
 few: words edited here and there leave many gaps of one, another problem in the same frame leaves one of many."""
 LEAST_ALIKE = 8
 """So many rows of an evaluation set with one text, more than half of it, have a field that says the same of all."""
+SHORT_RUN, LEAST_LIKE = 6, 0.2
+"""Where edits stand too close for any 13-gram, an evaluation problem is looked at with which a text shares so many runs of six tokens, for each token that it has."""
 MOST_EXAMS = 8
 """Evaluation problems looked at closely for one text."""
 NAME_CONTAINMENT = 0.3
@@ -233,10 +235,9 @@ class Decontaminator:
         self._words, holders = np.unique(np.concatenate([np.empty(0, np.uint64), *each]), return_counts=True)
         self._rarity = np.log((len(each) + 1) / holders)
         self._own = {entry.digest: text for entry, text in zip(entries, own, strict=True)}
-        every = np.concatenate([np.empty(0, dtype=np.uint64), *(text.telling for text in self._texts)])
-        owner = np.repeat(np.arange(len(self._texts)), [len(text.telling) for text in self._texts])
-        order = np.argsort(every, kind="stable")
-        self._every, self._owner = every[order], owner[order]
+        self._by_gram = _by_hash([text.telling for text in self._texts])
+        self._sizes = np.array([max(1, len(text.tokens)) for text in self._texts])
+        self._by_short = _by_hash([_short_runs(text) for text in self._texts])
         named: dict[str, list[int]] = defaultdict(list)
         short: dict[int, dict[int, int]] = defaultdict(dict)
         for number, (exam, text) in enumerate(zip(self._exams, self._texts, strict=True)):
@@ -281,12 +282,23 @@ class Decontaminator:
 
     def _near(self, own: Document) -> list[int]:
         """The evaluation problems that share the most, rare things first."""
-        starts, ends = (np.searchsorted(self._every, own.grams, side=side) for side in ("left", "right"))
+        total_E = self._total(self._by_gram, own.grams, _weight(self._sharers.of_all(own.grams)))
+        near = [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
+        short = _short_runs(own)
+        likest = self._total(self._by_short, short, np.ones(len(short))) / self._sizes
+        edited = np.argsort(-likest, kind="stable")[:MOST_EXAMS]
+        return near + [int(number) for number in edited if likest[number] >= LEAST_LIKE and number not in near]
+
+    def _total(
+        self, index: tuple[Hashes, npt.NDArray[np.int64]], hashes: Hashes, weights: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """The sum of the weights of the `hashes` that each evaluation problem has."""
+        starts, ends = (np.searchsorted(index[0], hashes, side=side) for side in ("left", "right"))
         found = np.flatnonzero(starts < ends)
-        owners = [self._owner[start:end] for start, end in zip(starts[found], ends[found], strict=True)]
-        weights = np.repeat(_weight(self._sharers.of_all(own.grams[found])), ends[found] - starts[found])
-        total_E = np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *owners]), weights, len(self._exams))
-        return [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
+        owners = [index[1][start:end] for start, end in zip(starts[found], ends[found], strict=True)]
+        each = np.repeat(weights[found], ends[found] - starts[found])
+        every = np.concatenate([np.empty(0, dtype=np.int64), *owners])
+        return np.bincount(every, each, len(self._exams)).astype(np.float64)
 
     def _share(self, own: Document, number: int, called: Sequence[str]) -> float:
         """The share of what tells in an evaluation problem that `own` has, or the other way round where nearly all of `own` is found there."""
@@ -354,6 +366,17 @@ def _document(text: str) -> Document:
     named = np.cumsum([0, *(token not in (PLACEHOLDER, "#") for token in tokens)])
     telling = np.unique(grams[named[GRAM:] - named[:-GRAM] >= LEAST_WORDS]) if len(grams) else grams
     return Document(hashes, grams, exact, telling)
+
+
+def _short_runs(text: Document) -> Hashes:
+    return np.unique(runs(text.tokens, SHORT_RUN)) if len(text.tokens) >= LEAST_SCATTERED else text.tokens[:0]
+
+
+def _by_hash(owned: Sequence[Hashes]) -> tuple[Hashes, npt.NDArray[np.int64]]:
+    """All hashes, sorted, and of each whose it is."""
+    every = np.concatenate([np.empty(0, dtype=np.uint64), *owned])
+    order = np.argsort(every, kind="stable")
+    return every[order], np.repeat(np.arange(len(owned)), [len(one) for one in owned])[order]
 
 
 def _around(values: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
