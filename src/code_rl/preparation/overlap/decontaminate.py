@@ -26,6 +26,7 @@ from code_rl.preparation.overlap.text import (
     PLACEHOLDER,
     Hashes,
     among,
+    grams,
     jaccard,
     pattern,
     problem_text,
@@ -142,13 +143,18 @@ def _told(value: object) -> list[list[str]]:
 
 
 def _with_texts(exam: EvaluationProblem, told: Sequence[Sequence[str]], constant: set[str]) -> EvaluationProblem:
-    """With the longest of the texts of its row, but for what is `constant` over the rows, and others that have enough words."""
+    """With the longest of the texts of its row, but for what is `constant` over the rows, and others that have enough words and are no part of it."""
     texts = {"\n".join(turn for turn in turns if turn not in constant) for turns in told}
     first, *others = sorted(texts, key=lambda text: (-len(text), text)) or [""]
     if len(first.strip()) < LEAST_CHARACTERS:
         return exam
-    more = tuple(text for text in others if text not in first and len(words(text)) >= GRAM)
-    return replace(exam, text=first, others=more)
+    known = grams(words(first), SHINGLE)
+    told_anew = (text for text in others if len(words(text)) >= GRAM and _share_within(text, known) < WITHIN)
+    return replace(exam, text=first, others=tuple(told_anew))
+
+
+def _share_within(text: str, known: Hashes) -> float:
+    return float(among(grams(words(text), SHINGLE), known).mean())
 
 
 def _exam_of(set_name: str, item: Problem | Draft | Ambiguous) -> EvaluationProblem:
@@ -180,6 +186,8 @@ SHORT = 3
 LEAST_SCATTERED, MOST_SCATTERED = 64, 0.3
 """A text of so many tokens is told with scattered edits where the tokens in no run of three of the other text lie, in the mean over all tokens, in gaps of so
 few: words edited here and there leave many gaps of one, another problem in the same frame leaves one of many."""
+WITHIN = 0.8
+"""A text that has so many of its 5-grams in another of the row is a part of it."""
 LEAST_ALIKE = 8
 """So many rows of an evaluation set with one text, more than half of it, have a field that says the same of all."""
 SHORT_RUN, LEAST_LIKE = 6, 0.2
