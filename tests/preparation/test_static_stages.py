@@ -740,16 +740,6 @@ OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
         ("\nMemory: 256 cells.", "\nMemory: 512 cells."),
         ("The light is on for 2s, then off.", "The light is on for 3s, then off."),
         ("\n2 <= k <= 5", "\n2 <= k <= 7"),
-    ],
-)
-def test_a_sign_or_a_small_word_makes_another_problem(one: str, other: str) -> None:
-    text = TASK.format(most=100)
-    assert kept(problem("a", text + one), problem("b", text + other, OTHER_TESTS)) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
         ("`#` is corn, `.` is not.", "`.` is corn, `#` is not."),
         ("Split each at `,`.", "Split each at `;`."),
         ("A `_` is corn.", "A `-` is corn."),
@@ -767,7 +757,7 @@ def test_a_sign_or_a_small_word_makes_another_problem(one: str, other: str) -> N
         ("Print !x.", "Print x."),
     ],
 )
-def test_a_sign_of_a_formula_or_in_quotes_makes_another_problem(one: str, other: str) -> None:
+def test_a_small_word_or_a_sign_in_a_formula_or_in_quotes_makes_another_problem(one: str, other: str) -> None:
     text = TASK.format(most=100)
     assert kept(problem("a", text + one), problem("b", text + other, OTHER_TESTS)) == ["a", "b"]
 

@@ -415,10 +415,9 @@ class _Sharers:
         for place, text in enumerate((*exams, *own)):
             tellings[known[firsts[place] if place < len(exams) else place]].append(text.telling)
         every = {problem: np.unique(np.concatenate(told)) for problem, told in tellings.items()}
-        grams = np.concatenate([np.empty(0, np.uint64), *every.values()])
-        order = np.argsort(grams, kind="stable")
-        self._owners = np.repeat(list(every), list(map(len, every.values())))[order].astype(np.int64)
-        self._values, self._starts, self._counts = np.unique(grams[order], return_index=True, return_counts=True)
+        grams, holders = _by_hash(list(every.values()))
+        self._owners = np.array(list(every), np.int64)[holders]
+        self._values, self._starts, self._counts = np.unique(grams, return_index=True, return_counts=True)
         self._exams, self._problems = len(exams), len(exams) + len(own)
 
     def of_all(self, grams: Hashes) -> npt.NDArray[np.int64]:
