@@ -134,7 +134,7 @@ def loss_metrics(
         return dict.fromkeys(names)
     total, held_back, gaps = 0.0, 0, []
     for example, logprobs_T in zip(examples, trained_logprobs, strict=True):
-        trained_on = example.array("advantages") != 0
+        trained_on = np.any([example.array(name) != 0 for name in loss.signal], axis=0)
         inputs = {name: example.array(name)[trained_on] for name in loss.inputs}
         with blaming("loss", loss.name):
             losses_T = loss.formula(np, logprobs_T[trained_on], inputs, settings)
