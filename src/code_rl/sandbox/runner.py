@@ -176,10 +176,8 @@ def depth() -> int:
 def run(program: Program, module: ModuleType, exit_is_error: bool = False) -> int:
     """Execute the program in `module`. Returns its exit code."""
     try:
-        at = 0  # an iterator's place in memory would be free again when a function is called, whatever the preamble took up
-        while at < len(program.parts):
-            exec(program.parts[at], module.__dict__)  # noqa: S102 - running the program is the purpose
-            at += 1
+        for part in program.parts:
+            exec(part, module.__dict__)  # noqa: S102 - running the program is the purpose
     except SystemExit as leaving:
         if exit_is_error:
             return _complain("the program exited before its function was called")

@@ -92,13 +92,20 @@ def _elsewhere(number):
     os.getpid = lambda: pid + number
     makers = [list, dict, set, float, object]
     makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda: pid + 2**31]
-    makers += [lambda n=n: bytes(n) for n in range(1, 500, 16)]  # one of each size that memory is given out in: the others may come from free lists
+    makers += [lambda n=n: bytes(n) for n in range(2, 500, 16)]  # of each size that memory is given out in: the others may come from free lists, shorter ones are shared
     os._held = []
     os._take = lambda: os._held.append([[make() for _ in range(60 + 7 * number)] for make in makers])
     os._take()
 """
-_AGAIN = "import os as _os\n_os._take()\ndel _os\n"
-"""After the program: what was freed since then is taken, too."""
+_AGAIN = """
+def _again(frame, event, _, here=globals(), os=__import__("os"), sys=__import__("sys")):
+    if event == "call" and frame.f_globals is here:
+        sys.setprofile(None)
+        os._take()
+__import__("sys").setprofile(_again)
+del _again
+"""
+"""When the function is called: what was freed until then is taken, too."""
 _LATER = """
 def _later(seconds):
     import datetime, functools, gc, sys, time
