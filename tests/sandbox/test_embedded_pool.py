@@ -31,6 +31,16 @@ def test_many_at_once_give_each_its_own_answer():
     assert [[one.stdout for one in each] for each in done] == [[b"%d\n" % n, b"%d\n" % -n] for n in range(200)]
 
 
+def test_on_uvloop_what_a_supervisor_said_before_it_closed_is_read():
+    async def go() -> list[Status]:
+        async with EmbeddedSandbox(4) as box:
+            jobs = [stdin_job("def f(:", b"x", b"y") for _ in range(60)]
+            found = await asyncio.wait_for(asyncio.gather(*(collect(box, job) for job in jobs)), 60)
+        return [each[0].status for each in found]
+
+    assert pytest.importorskip("uvloop").run(go()) == [Status.COMPILE_ERROR] * 60
+
+
 def test_those_who_wait_are_served_in_order():
     async def go() -> list[int]:
         finished: list[int] = []

@@ -285,23 +285,28 @@ class _Submission:
             self._close(f"silent for {silence:.0f} s")
 
     def _readable(self) -> None:
-        """Take one datagram: there seldom is another, and if so the loop calls again."""
-        try:
-            datagram = self._channel.recv(wire.CHUNK)
+        """Take one datagram: there seldom is another, and if so the loop calls again. After a reset take all, for then uvloop does not."""
+        reset = False
+        while True:
+            try:
+                datagram = self._channel.recv(wire.CHUNK)
+                if datagram:
+                    self._records.append(wire.unpack(datagram))
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # tests sent ahead were not wanted; what came before that is still to be read
+                reset = True
+                continue
+            except (OSError, ValueError) as error:
+                self._close(f"the channel broke: {error}")
+                return
             if not datagram:
                 self._close("")
                 return
-            self._records.append(wire.unpack(datagram))
-        except (
-            BlockingIOError,
-            ConnectionResetError,
-        ):  # tests sent ahead were not wanted; what came before that is still to be read
-            return
-        except (OSError, ValueError) as error:
-            self._close(f"the channel broke: {error}")
-            return
-        if self._wake is not None:
-            _resolve(self._wake)
+            if self._wake is not None:
+                _resolve(self._wake)
+            if not reset:
+                return
 
     def _close(self, reason: str) -> None:
         self._closed = reason if self._closed is None else self._closed
