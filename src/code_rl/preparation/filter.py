@@ -100,18 +100,15 @@ def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
 
 def is_elsewhere(text: str) -> bool:
     """True where the text is but a link, a picture or a file, or says that there is none."""
-    if _NO_STATEMENT.search(text):
-        return True
     rest, links = _LINK.subn(" ", text)
     count = sum(1 for _ in islice(_WORD.finditer(rest), LEAST_WORDS_BESIDE))
-    there = links or _FILES.search(rest)
-    return bool(there) and (count < LEAST_WORDS or (count < LEAST_WORDS_BESIDE and _TELLS.search(rest) is not None))
+    tells = count < LEAST_WORDS or (count < LEAST_WORDS_BESIDE and _TELLS.search(rest))
+    return bool(_NO_STATEMENT.search(text) or (tells and (links or _FILES.search(rest))))
 
 
 def needs_partner(statement: str) -> str:
     """The words that say that the program talks to a partner; nothing where all are denied."""
-    lower = statement.lower()
-    found = _INTERACTIVE.finditer(statement) if "interact" in lower or "flush" in lower else ()
+    found = _INTERACTIVE.finditer(statement) if re.search(r"(?i)interact|flush", statement) else ()
     return next((_around(statement, match) for match in found if not match["denied"]), "")
 
 
@@ -146,8 +143,7 @@ def _is_markup(text: str, match: re.Match[str]) -> bool:
 
 def _illustrates(text: str, match: re.Match[str]) -> bool:
     """Whether a mention is in a sentence about an example; an embedded picture may also stand alone, where the text never speaks of it."""
-    embedded = match.re is _EMBEDDED
-    start = match.start() if embedded else match.end()
+    start = match.start() if (embedded := match.re is _EMBEDDED) else match.end()
     before = [part for part in _SENTENCE.split(text[max(0, start - 600) : start]) if part.strip()]
     behind = [part for part in _SENTENCE.split(text[match.end() : match.end() + 600]) if part.strip()]
     if embedded and text[: match.start()].rpartition("\n")[2].strip():
