@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from code_rl.errors import ConfigError, DataError, SandboxError
+from code_rl.evaluation.ask import read_samples_file
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
 from code_rl.evaluation.runner import judge_both
 from code_rl.evaluation.samples import Sample, verdict_row
@@ -159,6 +160,21 @@ def test_mbpp_is_asked_as_its_file_asks(tmp_path):
         "assert add(1, 2) == 3\nassert add(0, 0) == 0\n"
     )
     assert only(load("mbpp+", write(tmp_path / "p.jsonl", MBPP_PLUS))).tests[1] == CallTest((3, 4), 7)
+
+
+def test_samples_of_a_whole_release_are_left_out_outside_the_window_and_those_of_no_problem_refused(tmp_path):
+    rows = [livecodebench_row(question_id=str(i), contest_date=f"2024-08-0{i}T00:00:00") for i in range(1, 6)]
+    data = write(tmp_path / "test.jsonl", *rows, livecodebench_row(question_id="bad", private_test_cases="%%"))
+    whole = write(tmp_path / "s.jsonl", *({"question_id": i, "code_list": ["1", "2"]} for i in (*"12345", "bad")))
+    narrow = load("livecodebench", data, start_date="2024-08-02", end_date="2024-08-04", limit=2)
+    _, most, _, left_out = read_samples_file(str(whole), narrow.entries, narrow.others)
+    assert (most, left_out, len(narrow.entries)) == (2, 8, 2)
+    other = write(tmp_path / "other.jsonl", {"question_id": "6", "code_list": ["1"]})
+    with pytest.raises(DataError, match="problem '6' is none of"):
+        read_samples_file(str(other), narrow.entries, narrow.others)
+    outside = write(tmp_path / "outside.jsonl", {"question_id": "1", "code_list": ["1"]})
+    with pytest.raises(ConfigError, match="no sample of the 2 problems evaluated: its 1 samples"):
+        read_samples_file(str(outside), narrow.entries, narrow.others)
 
 
 def test_livecodebench_is_cut_by_release_and_window_and_broken_down(tmp_path):

@@ -162,6 +162,20 @@ def test_the_line_to_paste_says_of_how_many_problems_a_pass_at_k_is(problems, tm
     assert "Pass@2 100.0 over 1 of them |" in (tmp_path / "out" / "results.md").read_text()
 
 
+def test_samples_of_problems_that_a_limit_leaves_out_are_counted_and_said(problems, two_kinds, tmp_path, capsys):
+    assert run(benchmark=problems, samples=two_kinds, limit=1, out=tmp_path / "out") == 0
+    assert "6 samples of problems that" in capsys.readouterr().out
+    assert len(lines(tmp_path / "out" / "samples.jsonl")) == 2
+
+
+def test_a_file_without_samples_is_one_line(problems, tmp_path, capsys):
+    empty = write_samples(tmp_path / "empty.jsonl", [])
+    assert run(benchmark=problems, samples=empty, out=tmp_path / "out") == 2
+    err = capsys.readouterr().err
+    assert "empty.jsonl has no sample of the 4 problems evaluated" in err
+    assert err.count("\n") == 1
+
+
 def test_a_device_of_samples_is_said_to_be_no_file(problems, tmp_path, capsys):
     assert run(benchmark=problems, samples="/dev/null", out=tmp_path / "out") == 2
     assert "samples=/dev/null is no file" in capsys.readouterr().err

@@ -816,10 +816,37 @@ def test_a_copy_in_another_spelling_is_a_duplicate(copy: Callable[[str], str]) -
         "Write a function that returns True if a file name ends in .pdf and False otherwise.",
         "Filter the movies marked as coming soon from a list of tuples.",
         "Find the nth bell number. https://example.org/bell-numbers/",
+        "Write a function that will open the file with the text and count its words. A word is a run of letters.",
+        "Check whether the item's description is not available in the catalog, a dictionary of names.",
+        "If the row has none, print: Description not available. Otherwise print how long the description is.",
+        "Write a function to find the longest description in a list of items.",
+        "Description:\nGiven an integer n, output its square.\n\nInput Format:\nOne integer n.",
     ],
 )
 def test_a_short_task_that_speaks_of_files_and_absence_is_a_statement(text: str) -> None:
     assert filter_entry(entry(problem("p", text)), CONFIG).keep
+
+
+@pytest.mark.parametrize(
+    "text", ["View the statement as a PDF.", "Description:\nNone\n\nInput Format:\nThe first line has one integer."]
+)
+def test_a_statement_that_names_no_task_is_none(text: str) -> None:
+    assert filter_entry(entry(problem("p", text)), CONFIG).reason == "no_statement"
+
+
+@pytest.mark.parametrize(
+    "denied",
+    [
+        "Note that, unlike the hard version, this is not an interactive problem.",
+        "This is the non-interactive version: the array is given in the input.",
+        "You don't need to flush the output.",
+    ],
+)
+def test_an_interactive_problem_that_this_one_is_said_not_to_be_is_no_reason(denied: str) -> None:
+    text = f"{TASK.format(most=100)}\n{denied}"
+    assert filter_entry(entry(problem("p", text)), CONFIG).keep
+    talk = f"{text} Do not forget to flush the output after each query."
+    assert filter_entry(entry(problem("p", talk)), CONFIG).reason == "interactive"
 
 
 def test_a_statement_in_an_attached_file_is_none_however_much_stands_around_it() -> None:
@@ -843,6 +870,24 @@ def test_a_statement_in_an_attached_file_is_none_however_much_stands_around_it()
             "spaces around it and with no leading zeros, for all the x that the input holds.",
             True,
         ),
+        ("The robot moves on n cells. Use the layout from the image. Print the number of ways.", True),
+        ("The figure to the right shows the moves that are allowed. Print the number of ways.", True),
+        ("The robot moves by the allowed moves (cf. Fig. 3). Print the number of ways.", True),
+        ("The robot moves on the map that is pictured below. Print the number of ways.", True),
+        ("The robot lays n tiles; the tiles are those of the picture. Print the number of ways.", True),
+        ("Each tile has two colours. In the image, the tile is at the left. Print the number of ways.", True),
+        (
+            "For example, n may be 5.\n\nThe knots are tied as seen on the picture. Print whether they can be untied.",
+            True,
+        ),
+        ("A picture is given as n rows of numbers. In the picture there are dark pixels; count the shades.", False),
+        ("He takes a picture of n people. In the picture, nobody may stand behind a taller one.", False),
+        ("Given a diagram of n bars, find the area of the largest rectangle in the diagram.", False),
+        ("The quality of the picture depends on the distances. The sides of the figures have any angle.", False),
+        ("Consider a rectangular image that is a table of n rows. He begins to look at a mirrored image of it.", False),
+        ("Given Markdown such as ![alt](url), return the alternative text.", False),
+        ("Extract the source of each <img src='x'> tag from a page of HTML, and return the list.", False),
+        ("Replace '![a](b.png)' by the name of its file, for all lines of a text.", False),
         ('Write a function that takes a URL such as "http://www.example.com/logo.png" and returns its host.', False),
         ("A list of links, e.g. https://example.org/x.jpg, is given; count the hosts.", False),
     ],

@@ -397,6 +397,8 @@ def test_a_clock_that_the_preamble_names_is_moved_too(preamble: str, now: str) -
         ("yield a + b\n    yield a", "iterator"),
         ("return map(int, [a + b, a])", "iterator"),
         ("return (a + b, a)", "tuple"),
+        ("return {a + b, a}", "set"),
+        ("return frozenset([a + b, a])", "frozenset"),
     ],
 )
 def test_a_reference_that_gives_an_iterator_for_a_list_has_no_other_order(body: str, kind: str) -> None:

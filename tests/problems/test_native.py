@@ -187,6 +187,8 @@ BAD = {
     "solutions": [row(solutions="x"), row(solutions=[1])],
     "date": [row(date="2024-1-1"), row(date=20240101), row(date="2024-13-01"), row(date="20240101")],
     "meta": [row(meta=[]), row(meta={"preamble": 3})],
+    "meta.preamble": [row(meta={"preamble": "import math\ndef f(:"})],
+    "meta.setup": [row(meta={"setup": "return 1"})],
     "timelimit": [row(timelimit=6)],
 }
 

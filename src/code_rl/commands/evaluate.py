@@ -138,7 +138,9 @@ async def _evaluate(
     if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True
     if config.samples is not None:
-        asked, in_file, greedy = read_samples_file(config.samples, benchmark.entries)
+        asked, in_file, greedy, left_out = read_samples_file(config.samples, benchmark.entries, benchmark.others)
+        if left_out:
+            view.say(f"{left_out} samples of problems that dates, limit or broken rows leave out are not counted")
         n = in_file if config.n is None else config.n
     ks = wanted_ks(config, n)
     counted = f"{len(benchmark.entries)} problems, {n} samples each{', and one greedily' if greedy else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -209,14 +209,23 @@ def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
     return run, named[-1]
 
 
-def read_samples_file(path: str, entries: Sequence[Entry]) -> tuple[Stored, int, bool]:
-    """The stored samples for a benchmark, the largest number of sampled ones per problem, and whether there are greedy ones."""
+def read_samples_file(path: str, entries: Sequence[Entry], others: Collection[str]) -> tuple[Stored, int, bool, int]:
+    """The stored samples for a benchmark, the largest number of sampled ones per problem, whether there are greedy ones, and how many are left out, being of `others`.
+
+    Raises ConfigError where there is no file or none of its samples is left, DataError for rows that are no samples and for unknown ids.
+    """
     if not Path(path).is_file():
         raise ConfigError(f"samples={path}{' is no file' if Path(path).exists() else ': there is no such file'}")
-    stored: Mapping[str, list[Sample]] = read_stored(path, {e.problem_id: e.continued for e in entries})
+    asked = {entry.problem_id: entry.continued for entry in entries}
+    found = read_stored(path, dict.fromkeys(others, "") | asked)
+    stored: Mapping[str, list[Sample]] = {name: found[name] for name in found if name in asked}
+    left_out = sum(map(len, found.values())) - sum(map(len, stored.values()))
+    if not stored:
+        less = f": its {left_out} samples are of problems that are left out" if left_out else ""
+        raise ConfigError(f"samples={path} has no sample of the {len(asked)} problems evaluated{less}")
     numbers = [sum(sample.mode == SAMPLED for sample in samples) for samples in stored.values()]
     greedy = any(sample.mode == GREEDY for samples in stored.values() for sample in samples)
-    return Stored(Path(path).name, stored, file_sha256(Path(path))), max(numbers, default=0), greedy
+    return Stored(Path(path).name, stored, file_sha256(Path(path))), max(numbers), greedy, left_out
 
 
 async def connect_asked(

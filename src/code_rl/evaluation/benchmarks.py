@@ -120,7 +120,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped` are rows without a problem."""
+    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped` are rows without a problem, `others` what the set has beside the entries."""
 
     name: str
     get: Callable[[str], Problem]
@@ -128,6 +128,7 @@ class Benchmark:
     entries: Sequence[Entry]
     facts: Mapping[str, Any]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
 
     def problem(self, entry: Entry) -> Problem:
         """The problem with its tests."""
@@ -203,7 +204,7 @@ def _opened(given: str) -> Dataset:
 
 
 def _of_store(name: str, store: Store, prompt: PromptStyle, choice: Choice, facts: Mapping[str, Any]) -> Benchmark:
-    skipped = {one.row_id: one.reason for one in store.skipped if one.reason != livecodebench.OUTSIDE_WINDOW}
+    skipped = {one.row_id: one.reason for one in store.skipped}
     seen = [(place.id, place.about) for place in store.places]
     facts = {**facts, "skipped": store.left_out()}
     return _benchmark(name, store.get, prompt, seen, choice, facts, skipped)
@@ -244,7 +245,10 @@ def _benchmark(
     if not entries:
         why = f": {dict(Counter(skipped.values()))}" if skipped else ""
         raise DataError(f"benchmark={name} holds no problems{why}")
-    return Benchmark(name, get, prompt, entries, {**facts, "problems": len(entries), "of": len(seen)}, skipped)
+    counted = {**facts, "problems": len(entries), "of": len(seen)}
+    others = {problem_id for problem_id, _ in seen}.union(skipped).difference(entry.problem_id for entry in entries)
+    broken = {row_id: reason for row_id, reason in skipped.items() if reason != livecodebench.OUTSIDE_WINDOW}
+    return Benchmark(name, get, prompt, entries, counted, broken, frozenset(others))
 
 
 def check_choice(name: str, choice: Choice) -> None:

@@ -81,7 +81,7 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
     for where, row in _rows(path):
         for problem_id, fields in _read_row(row, where):
             if problem_id not in known:
-                raise DataError(f"{where}: problem {problem_id!r} is not among the {len(known)} problems evaluated")
+                raise DataError(f"{where}: problem {problem_id!r} is none of the benchmark's {len(known)}")
             if fields.pop("continues", False):
                 if (prompt := known[problem_id]) is None:
                     why = "this benchmark has no prompt to be continued; give whole programs as solution"

@@ -177,8 +177,12 @@ def check_compare(compare: Compare, where: str) -> None:
 
 
 def check_parts(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, for an unusable rule, and where tests, rule and interactor do not go together."""
+    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests, rule and interactor do not go together."""
     check_compare(problem.compare, where)
+    for name in ("preamble", "setup"):
+        source = problem.meta.get(name)
+        if isinstance(source, str) and isinstance(why := _parsed(source), str):
+            raise DataError(f"{where}: meta.{name}'s source does not compile: {why}")
     calls = problem.calls
     for index, test in enumerate(problem.tests):
         here = f"{where}: tests[{index}]"
