@@ -66,6 +66,16 @@ def test_stronger_tests_name_each_datum_its_step_and_the_last_sound_checkpoint(
     assert ("no checkpoint lies before it" if first == 0 else f"fork={weak / 'run' / f'{first:06d}'}") in said
 
 
+def test_the_line_to_go_on_with_leaves_no_test_out(
+    weak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = small(tmp_path / "run", dataset=weak / "strong.jsonl", max_tests=1, save_every=1, max_steps=2, batch_size=24)
+    assert train_command(few) == 0
+    capsys.readouterr()
+    assert rejudged(tmp_path, tmp_path / "out.jsonl", str(weak / "strong.jsonl"))
+    assert f"dataset={weak / 'strong.jsonl'} max_tests=None" in capsys.readouterr().out
+
+
 def test_verdicts_from_before_are_not_judged_again_and_a_torn_one_is(
     weak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,7 +201,8 @@ NEVER_A_COMPLETION = {
     "HTML": lambda: web.Response(text="<html>"),
     "no message": lambda: web.json_response({"choices": [{"message": None}]}),
     "no choices": lambda: web.json_response({"choices": []}),
-    "parts": lambda: web.json_response({"choices": [{"message": {"content": [{"type": "text", "text": "hi"}]}}]}),
+    "parts": lambda: web.json_response({"choices": [{"message": {"content": [{"type": "image_url"}]}}]}),
+    "nothing but brackets": lambda: web.Response(text="[" * 200_000),
     "given up": lambda: web.json_response({"choices": [{"message": {"content": "x"}, "finish_reason": "abort"}]}),
 }
 
@@ -298,6 +299,12 @@ def test_a_completion_cut_by_length_is_truncated_and_one_without_content_is_empt
 
     samples, _ = ask(answer)
     assert (samples[0].completion, samples[0].truncated, samples[0].completion_tokens) == ("", True, 0)
+
+
+def test_a_completion_in_parts_is_their_text():
+    parts = [{"type": "text", "text": "hi "}, {"type": "text", "text": "there"}]
+    samples, _ = ask(lambda body, attempt: web.json_response({"choices": [{"message": {"content": parts}}]}))
+    assert samples[0].completion == "hi there"
 
 
 def test_no_key_is_sent_unless_its_variable_is_named(monkeypatch):

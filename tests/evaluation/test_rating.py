@@ -80,6 +80,12 @@ def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
     )
 
 
+def test_a_problem_that_its_contest_does_not_list_is_named(tmp_path):
+    standings = snapshot(tmp_path / "standings.jsonl", large=MIN_PARTICIPANTS + 1)
+    right = Outcome(VerdictKind.PASSED, format_ok=True, truncated=False)
+    assert _rating(standings, None, {"1A": [right], "1B2": [right]})["not_in_contest"] == ["1B2"]
+
+
 def test_every_earlier_failure_costs_50_points():
     standings = contest([1000, 951, 950, 900], [0] * 4, {"A": 500.0, "B": 500.0})
     result = rate_contest(standings, {"A": [False, True], "B": [True, False]})
@@ -137,7 +143,9 @@ def test_a_line_that_is_no_contest_is_named(tmp_path, line):
         read_standings(path)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"a": 1}', '{"1200": -1}', '{"1500": 0}'])
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"a": 1}', '{"1200": -1}', '{"1500": 0}', '{"1500": 1e400}', "[" * 200_000]
+)
 def test_a_table_that_is_no_table_of_ratings_is_refused(tmp_path, text):
     path = tmp_path / "ratings.json"
     path.write_text(text)

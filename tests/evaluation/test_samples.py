@@ -46,12 +46,29 @@ def test_our_own_samples_come_back_with_mode_and_truncation(tmp_path):
     assert (sampled.mode, sampled.sample, sampled.program()) == ("sampled", 0, "print(1)")
 
 
+def test_our_own_samples_keep_the_order_of_their_numbers_whatever_that_of_the_file(tmp_path):
+    rows = [{"problem_id": "sum", "sample": number, "code": f"print({number})"} for number in (5, 0, 3)]
+    stored = read(tmp_path, rows)["sum"]
+    assert [(each.sample, each.code) for each in stored] == [(0, "print(0)"), (1, "print(3)"), (2, "print(5)")]
+
+
+def test_one_sample_that_stands_twice_counts_once_and_another_text_of_its_number_is_refused(tmp_path):
+    row = {"problem_id": "sum", "sample": 1, "code": "print(1)", "prompt_tokens": None}
+    assert len(read(tmp_path, [row, row])["sum"]) == 1
+    with pytest.raises(DataError, match=r"line 2: sample 1 of problem 'sum' came before, with another text"):
+        read(tmp_path, [row, {**row, "code": "print(2)"}])
+
+
 BAD = {
     "unknown problem": {"problem_id": "other", "code": "x"},
     "no id": {"code": "x"},
     "both texts": {"problem_id": "sum", "code": "x", "completion": "y"},
     "text that is none": {"problem_id": "sum", "code": 3},
     "unknown mode": {"problem_id": "sum", "code": "x", "mode": "beam"},
+    "a number that is none": {"problem_id": "sum", "code": "x", "sample": -1},
+    "tokens that are no number": {"problem_id": "sum", "code": "x", "prompt_tokens": "many"},
+    "counts in a list": {"problem_id": "sum", "code": "x", "completion_tokens": [1]},
+    "truncated in words": {"problem_id": "sum", "code": "x", "truncated": "no"},
     "evalplus without text": {"task_id": "HumanEval/0"},
     "a completion that continues nothing": {"task_id": "sum", "completion": "x"},
     "code_list of other things": {"question_id": "abc365_b", "code_list": [1]},
@@ -62,6 +79,13 @@ BAD = {
 def test_a_row_that_is_no_sample_is_refused_with_its_line(tmp_path, name):
     with pytest.raises(DataError, match="line 2"):
         read(tmp_path, [{"problem_id": "sum", "code": "x"}, BAD[name]])
+
+
+def test_a_file_nested_beyond_reason_is_one_line(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(DataError, match=r"deep\.json"):
+        read_stored(str(path), KNOWN)
 
 
 def test_a_bare_list_of_lists_is_refused(tmp_path):

@@ -109,7 +109,7 @@ def test_sandbox_fusion_s_evoeval_has_its_tables_as_texts_too(court):
         "labels": '{"entry_point": "total"}',
         "test": check,
     }
-    problem = read({**row, "canonical_solution": "\n    return sum(values, start)\n"})
+    problem = read({**row, "canonical_solution": "    return sum(values, start)\n"})  # the line's end is in neither
     assert isinstance(problem, Problem)
     assert [test.args for test in each_is(CallTest, problem.tests)] == [([1, 2], 3), ([0.5], 1)]
     assert problem.compare.abs_tol == 1e-6

@@ -190,5 +190,6 @@ def _say(config: RejudgeConfig, recording: RecordedRun, tally: Tally, missing: S
     if changed:
         first = min(step for (step, what), count in counts.items() if count and what in ("fell", "rose"))
         name = last_sound_checkpoint(run, first)
-        where = f"the last checkpoint before is {name}, to go on from there: {typed('train')} fork={run / str(name)} dataset={config.dataset} log_path=NEW"  # fmt: skip
-        print(f"the first is of step {first}; {where if name else f'no checkpoint lies before it: begin anew with dataset={config.dataset}'}")  # fmt: skip
+        then = f"dataset={config.dataset}" + (" max_tests=None" if recording.config.max_tests is not None else "")
+        where = f"the last checkpoint before is {name}, to go on from there: {typed('train')} fork={run / str(name)} {then} log_path=NEW"
+        print(f"the first is of step {first}; {where if name else f'no checkpoint lies before it: begin anew with {then}'}")  # fmt: skip

@@ -212,8 +212,10 @@ def _read_answer(text: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
         choice = answer["choices"][0]
-        content, ended = choice["message"].get("content"), choice.get("finish_reason")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        message, ended = choice["message"], choice.get("finish_reason")
+        if isinstance(content := message.get("content"), list):  # in parts, as some servers give it
+            content = message["content"] = "".join(part["text"] for part in content)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise _PassingError(f"not a chat completion: {' '.join(text[:SHOWN].split())}") from error
     if content is not None and not isinstance(content, str):
         raise _PassingError("the message's content is not text")

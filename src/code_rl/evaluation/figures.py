@@ -107,7 +107,8 @@ class Difference:
 def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Difference:
     """Mean of second minus first, one value per problem in one order, with its interval over problems.
 
-    Pairing takes the problems' own difficulty out of the interval: it is far narrower than that of two separate means.
+    Pairing takes the problems' own difficulty out of the interval. Half a problem won whole and half a problem lost whole are supposed
+    all the same, so that with few problems it stays wide, however many samples each has.
     Raises ValueError without values, and for sequences of different lengths.
     """
     if len(first_P) != len(second_P):

@@ -101,7 +101,7 @@ def read_rating_table(path: str | Path) -> list[float]:
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
         ratings = sorted((float(rating), int(count)) for rating, count in table.items())
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f'ratings={path} is not a JSON object of {{"rating": users}}: {error}') from error
     if not any(count for _, count in ratings) or any(
         count < 0 or not math.isfinite(rating) for rating, count in ratings

@@ -127,7 +127,7 @@ def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any]
 def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[Outcome]]) -> dict[str, Any]:
     """Rating by a snapshot of `standings`, percentile by a table of all users' `ratings`; samples of a problem are submissions in order.
 
-    Contests without standings are named.
+    Contests without standings are named, as are problems without a contest and those that their contest does not list.
     """
     attempts: dict[str, dict[str, list[bool]]] = {}
     unnamed = []
@@ -151,6 +151,12 @@ def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[O
         "few_participants": small,
         "without_standings": sorted(set(attempts) - set(contests)),
         "without_contest": unnamed,
+        "not_in_contest": [
+            f"{one.contest_id}{index}"
+            for one in known
+            for index in attempts[one.contest_id]
+            if index not in one.problem_points
+        ],
         "by_contest": [asdict(one) for one in rated],
     }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +22,9 @@ from code_rl.runs.inflight import INFLIGHT, InFlight
 Mode = Literal["sampled", "greedy"]
 SAMPLED: Mode = "sampled"
 GREEDY: Mode = "greedy"
+
+NUMBERED = ("mode", "sample", "truncated", "prompt_tokens", "completion_tokens")
+"""What a stored sample of ours may tell beside its text."""
 
 Key = tuple[str, Mode, int]
 """Problem, mode and number of a sample: its name in every file."""
@@ -62,22 +67,25 @@ class Sample:
 def sample_from_json(row: Mapping[str, Any]) -> Sample:
     """The inverse of `Sample.to_json`. Raises KeyError, TypeError or ValueError for another object."""
     sample = Sample(**{name: value for name, value in row.items() if name in Sample.__dataclass_fields__})
-    if sample.mode not in (SAMPLED, GREEDY) or not isinstance(sample.sample, int):
-        raise ValueError(f"mode={sample.mode!r}, sample={sample.sample!r}")
+    counts = {name: getattr(sample, name) for name in ("sample", "prompt_tokens", "completion_tokens")}
+    fits = {name: type(value) is int and value >= 0 for name, value in counts.items()}
+    fits |= {"mode": sample.mode in (SAMPLED, GREEDY), "truncated": isinstance(sample.truncated, bool)}
+    if odd := [f"{name}={getattr(sample, name)!r:.60}" for name, fit in fits.items() if not fit]:
+        raise ValueError(", ".join(odd))
     return sample
 
 
 def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sample]]:
-    """Samples made elsewhere, by problem, numbered from 0 in the file's order. Layouts, told apart by their fields:
+    """Samples made elsewhere, by problem, numbered from 0: in order of their own numbers, or of the file. Layouts, told apart by their fields:
 
     - ours: `{"problem_id", "completion" or "code"[, "sample", "mode", "truncated", …]}`, JSON lines;
     - evalplus: `{"task_id", "solution"}` (a program) or `{"task_id", "completion"}` (what follows the prompt), JSON lines;
     - LiveCodeBench: a JSON array of `{"question_id", "code_list"[, "output_list"]}`, its custom evaluator's and its own outputs.
 
     `known` maps the ids of the problems to the text that an evalplus completion continues (None: it cannot). Raises DataError for any other
-    shape, naming the row, and for an unknown id.
+    shape, naming the row, for an unknown id, and for another sample of the same number; the same sample again counts once.
     """
-    stored: dict[str, list[Sample]] = {}
+    stored: dict[str, dict[Key, Sample]] = {}
     for where, row in _rows(path):
         for problem_id, fields in _read_row(row, where):
             if problem_id not in known:
@@ -87,14 +95,29 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
                     why = "this benchmark has no prompt to be continued; give whole programs as solution"
                     raise DataError(f"{where}: {why}")
                 fields["code"] = prompt + fields["code"]
-            mine = stored.setdefault(problem_id, [])
+            mine = stored.setdefault(problem_id, {})
             mode = fields.setdefault("mode", SAMPLED)
-            number = sum(sample.mode == mode for sample in mine)
+            fields.setdefault("sample", sum(sample.mode == mode for sample in mine.values()))
             try:
-                mine.append(sample_from_json({**fields, "problem_id": problem_id, "sample": number}))
+                sample = sample_from_json({**fields, "problem_id": problem_id})
             except (TypeError, ValueError) as error:
                 raise DataError(f"{where}: not a sample: {error}") from error
-    return stored
+            first = mine.setdefault(sample.key, sample)
+            if (first.completion, first.code) != (sample.completion, sample.code):
+                raise DataError(
+                    f"{where}: sample {sample.sample} of problem {problem_id!r} came before, with another text"
+                )
+    return {problem_id: _numbered(mine) for problem_id, mine in stored.items()}
+
+
+def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
+    """Of each mode in order, without gaps: a sample that could not be had is none."""
+    met: Counter[Mode] = Counter()
+    numbered = []
+    for key in sorted(samples, key=itemgetter(2)):
+        numbered.append(replace(samples[key], sample=met[key[1]]))
+        met[key[1]] += 1
+    return numbered
 
 
 def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -102,7 +125,7 @@ def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not path.endswith((".jsonl", ".jsonl.gz", ".gz")) and Path(path).is_file():
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             data = None
         if isinstance(data, list):
             for index, row in enumerate(data):
@@ -132,7 +155,7 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
         texts = {name: row[name] for name in given}
         if len(given) > 1 or any(not isinstance(text, str) for text in texts.values()):
             raise DataError(f"{where}: a sample is either completion or code, a string")
-        kept = {name: row[name] for name in ("mode", "truncated", "prompt_tokens", "completion_tokens") if name in row}
+        kept = {name: row[name] for name in NUMBERED if row.get(name) is not None}
         yield row["problem_id"], {**texts, **kept}
     else:
         raise DataError(

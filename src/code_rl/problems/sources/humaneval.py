@@ -74,13 +74,14 @@ def read_evoeval(row: Row, _origin: Origin) -> Draft:
 def _problem(row: Row, source: str) -> Problem:
     """The problem but for its tests."""
     prompt, name = field(row, "prompt", str), field(row, "entry_point", str)
+    begun = prompt if prompt.endswith("\n") else f"{prompt}\n"
     return Problem(
         id=field(row, "task_id", str),
         statement=COMPLETE,
         tests=(),
         starter_code=prompt.strip("\n"),
         fn_name=name,
-        solutions=(prompt + field(row, "canonical_solution", str),),
+        solutions=(begun + field(row, "canonical_solution", str),),
         source=source,
         meta={"preamble": prompt_preamble(prompt, name)},
     )
