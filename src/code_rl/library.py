@@ -159,7 +159,7 @@ def _settings(
 ) -> tuple[Config, str | None]:
     """The settings of an evaluation, and where the weights are (None: the base model's). Each that is given takes effect, or is refused."""
     from code_rl.config import make_config
-    from code_rl.evaluation.ask import checkpoint_record
+    from code_rl.evaluation.completers import checkpoint_record
     from code_rl.runs.directory import settings_of
 
     if policy is not None and checkpoint is not None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from code_rl.errors import ConfigError, DataError, SandboxError
-from code_rl.evaluation.ask import read_samples_file
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
+from code_rl.evaluation.completers import read_samples_file
 from code_rl.evaluation.runner import judge_both
 from code_rl.evaluation.samples import Sample, verdict_row
 from code_rl.evaluation.settings import Choice

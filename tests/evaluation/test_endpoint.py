@@ -13,7 +13,7 @@ from aiohttp import web
 
 from code_rl.errors import BackendError, ConfigError
 from code_rl.evaluation import endpoint as module
-from code_rl.evaluation.ask import AskError, Question
+from code_rl.evaluation.completers import CompletionError, Request
 from code_rl.evaluation.endpoint import Endpoint, chat_url
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.problems.problem import Problem, StdinTest
@@ -28,7 +28,7 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
 
 
-def ask(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings):
+def complete(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings):
     async def run():
         async with chat_server(script) as server:
             asking = {
@@ -40,8 +40,8 @@ def ask(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings):
             }
             asked = Endpoint(EvalConfig(model="m", patience=patience, **{**asking, **settings}))
             try:
-                question = Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
-                return await asked.ask(question, numbers), server
+                request = Request(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
+                return await asked.complete(request, numbers), server
             finally:
                 await asked.aclose()
 
@@ -49,7 +49,7 @@ def ask(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings):
 
 
 def test_one_request_per_sample_each_with_a_seed_of_its_own():
-    samples, server = ask(lambda body, attempt: RIGHT, (0, 1, 2))
+    samples, server = complete(lambda body, attempt: RIGHT, (0, 1, 2))
     assert [sample.sample for sample in samples] == [0, 1, 2]
     assert len({body["seed"] for body in server.bodies}) == 3
     body = server.bodies[0]
@@ -69,15 +69,15 @@ def test_no_more_requests_are_out_than_may_be_whoever_asks():
         now -= 1
         return RIGHT
 
-    samples, _ = ask(script, range(12))
+    samples, _ = complete(script, range(12))
     assert (max(most), len(samples)) == (4, 12)
 
 
 def test_the_same_question_has_the_same_seeds_and_greedy_has_temperature_0():
-    _, first = ask(lambda body, attempt: RIGHT, (0, 1))
-    _, again = ask(lambda body, attempt: RIGHT, (0, 1))
+    _, first = complete(lambda body, attempt: RIGHT, (0, 1))
+    _, again = complete(lambda body, attempt: RIGHT, (0, 1))
     assert sorted(b["seed"] for b in first.bodies) == sorted(b["seed"] for b in again.bodies)
-    _, greedy = ask(lambda body, attempt: RIGHT, mode="greedy")
+    _, greedy = complete(lambda body, attempt: RIGHT, mode="greedy")
     assert greedy.bodies[0]["temperature"] == 0.0
 
 
@@ -95,7 +95,7 @@ TROUBLES = {
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_trouble_that_passes_is_waited_out(trouble):
-    samples, server = ask(lambda body, attempt: TROUBLES[trouble]() if attempt < 2 else RIGHT)
+    samples, server = complete(lambda body, attempt: TROUBLES[trouble]() if attempt < 2 else RIGHT)
     assert samples[0].completion == RIGHT
     assert len(server.bodies) == 3
 
@@ -104,7 +104,7 @@ def test_a_request_that_hangs_is_tried_again():
     async def hang():
         await asyncio.sleep(30)
 
-    samples, _ = ask(lambda body, attempt: hang() if attempt == 0 else RIGHT, request_timeout=0.3)
+    samples, _ = complete(lambda body, attempt: hang() if attempt == 0 else RIGHT, request_timeout=0.3)
     assert samples[0].completion == RIGHT
 
 
@@ -113,8 +113,8 @@ def test_an_answer_that_never_comes_is_one_missing_sample_however_short_the_pati
     async def hang():
         await asyncio.sleep(30)
 
-    with pytest.raises(AskError) as caught:
-        ask(lambda body, attempt: hang(), request_timeout=0.3, patience=patience)
+    with pytest.raises(CompletionError) as caught:
+        complete(lambda body, attempt: hang(), request_timeout=0.3, patience=patience)
     assert caught.value.reason == "request_timeout"
 
 
@@ -125,11 +125,11 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
     async def run():
         async with chat_server(lambda body, attempt: hang()) as server:
             asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=1, request_timeout=0.2, patience=0.1))
-            question = Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
+            request = Request(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
             try:
                 for _ in range(9):
-                    with contextlib.suppress(AskError):
-                        await asked.ask(question, (0,))
+                    with contextlib.suppress(CompletionError):
+                        await asked.complete(request, (0,))
             finally:
                 await asked.aclose()
 
@@ -139,7 +139,7 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
 
 def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on():
     with pytest.raises(BackendError, match="run the same command again"):
-        ask(lambda body, attempt: web.Response(status=503), patience=0.3)
+        complete(lambda body, attempt: web.Response(status=503), patience=0.3)
 
 
 @pytest.mark.parametrize("wait", [lambda: "3600", lambda: formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_server_that_asks_for_more_than_patience_ends_the_evaluation_at_once_a
     with pytest.raises(
         BackendError, match=r"36\d\d.* s .*patience=20; .*run the same command again|35\d\d.*patience=20; .*again"
     ):
-        ask(lambda body, attempt: web.Response(status=status, headers={"Retry-After": wait()}), patience=20.0)
+        complete(lambda body, attempt: web.Response(status=status, headers={"Retry-After": wait()}), patience=20.0)
     assert time.monotonic() - began < 15
 
 
@@ -161,7 +161,7 @@ def test_a_long_wait_that_the_server_asks_for_is_kept_whole_and_said_once(monkey
         asked.append(time.monotonic())
         return web.Response(status=429, headers={"Retry-After": "0.6"}) if len(asked) <= 3 else RIGHT
 
-    samples, _ = ask(busy, (0, 1, 2))
+    samples, _ = complete(busy, (0, 1, 2))
     assert len(samples) == 3
     assert asked[3] - asked[0] >= 0.6
     assert [record.name for record in caplog.records] == ["code_rl.outages"]
@@ -173,24 +173,24 @@ def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_where_
             lambda body, attempt: RIGHT if body["seed"] != poison else web.Response(status=500)
         ) as server:
             asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=4, patience=0.3))
-            question = Question(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 2)
+            request = Request(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 2)
 
             async def others():
                 while True:
-                    await asked.ask(question, (1,))
+                    await asked.complete(request, (1,))
                     await asyncio.sleep(0.02)
                     if time.monotonic() > begun + 0.2:
                         return
 
             begun = time.monotonic()
             try:
-                return await asyncio.gather(asked.ask(question, (0,)), others(), return_exceptions=True)
+                return await asyncio.gather(asked.complete(request, (0,)), others(), return_exceptions=True)
             finally:
                 await asked.aclose()
 
     poison = derive_seed(5, "sampled", 0)
     error, fine = asyncio.run(run())
-    assert (type(error), error.reason, fine) == (AskError, "server_error", None)
+    assert (type(error), error.reason, fine) == (CompletionError, "server_error", None)
 
 
 NEVER_A_COMPLETION = {
@@ -209,21 +209,21 @@ NEVER_A_COMPLETION = {
 
 @pytest.mark.parametrize("trouble", NEVER_A_COMPLETION)
 def test_a_request_that_never_gets_a_completion_is_one_missing_sample_where_one_of_a_token_does(trouble):
-    with pytest.raises(AskError) as error:
-        ask(lambda body, attempt: NEVER_A_COMPLETION[trouble]() if body["max_tokens"] > 1 else RIGHT, patience=0.3)
+    with pytest.raises(CompletionError) as error:
+        complete(lambda body, attempt: NEVER_A_COMPLETION[trouble]() if body["max_tokens"] > 1 else RIGHT, patience=0.3)
     assert error.value.reason == "server_error"
 
 
 @pytest.mark.parametrize("trouble", NEVER_A_COMPLETION)
 def test_a_server_that_gives_nobody_a_completion_ends_the_evaluation(trouble):
     with pytest.raises(BackendError, match="run the same command again"):
-        ask(lambda body, attempt: NEVER_A_COMPLETION[trouble](), patience=0.3)
+        complete(lambda body, attempt: NEVER_A_COMPLETION[trouble](), patience=0.3)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 431, 451])
 def test_a_prompt_that_is_refused_where_another_is_answered_is_one_missing_sample(status):
-    with pytest.raises(AskError) as error:
-        ask(lambda body, attempt: web.Response(status=status) if body["max_tokens"] > 1 else RIGHT)
+    with pytest.raises(CompletionError) as error:
+        complete(lambda body, attempt: web.Response(status=status) if body["max_tokens"] > 1 else RIGHT)
     assert error.value.reason == f"http_{status}"
 
 
@@ -235,7 +235,7 @@ def test_a_server_that_is_back_when_patience_ends_is_asked_once_more():
         back = back or body["max_tokens"] == 1
         return RIGHT if back else web.Response(status=502)
 
-    samples, _ = ask(script, patience=0.3)
+    samples, _ = complete(script, patience=0.3)
     assert samples[0].completion == RIGHT
 
 
@@ -247,7 +247,7 @@ def test_a_server_that_went_away_while_others_were_answered_ends_the_evaluation(
         return RIGHT
 
     with pytest.raises(BackendError, match="did not answer"):
-        ask(script, (0, 1), patience=0.3)
+        complete(script, (0, 1), patience=0.3)
 
 
 def test_waits_that_the_server_asks_for_are_kept_while_nothing_was_silent_for_patience():
@@ -257,39 +257,39 @@ def test_waits_that_the_server_asks_for_are_kept_while_nothing_was_silent_for_pa
         asked.append(time.monotonic())
         return web.Response(status=429, headers={"Retry-After": "0.6"}) if len(asked) <= 2 else RIGHT
 
-    samples, _ = ask(busy, patience=1.0)
+    samples, _ = complete(busy, patience=1.0)
     assert (len(samples), len(asked)) == (1, 3)
 
 
 @pytest.mark.parametrize("usage", [[1], {"prompt_tokens": "x", "completion_tokens": None}, "many"])
 def test_counts_of_tokens_that_are_none_are_0(usage):
     answer = {"choices": [{"message": {"content": RIGHT}, "finish_reason": "stop"}], "usage": usage}
-    (sample,), _ = ask(lambda body, attempt: web.json_response(answer))
+    (sample,), _ = complete(lambda body, attempt: web.json_response(answer))
     assert (sample.completion, sample.prompt_tokens, sample.completion_tokens) == (RIGHT, 0, 0)
 
 
 def test_a_completion_that_the_server_gave_up_is_asked_for_again():
     aborted = {"choices": [{"message": {"content": None}, "finish_reason": "abort"}]}
-    (sample,), _ = ask(lambda body, attempt: web.json_response(aborted) if attempt == 0 else RIGHT)
+    (sample,), _ = complete(lambda body, attempt: web.json_response(aborted) if attempt == 0 else RIGHT)
     assert sample.completion == RIGHT
 
 
 def test_no_server_at_all_is_waited_for_and_then_said():
     with pytest.raises(BackendError, match="did not answer"):
-        ask(lambda body, attempt: RIGHT, endpoint="http://127.0.0.1:9/v1", patience=0.2)
+        complete(lambda body, attempt: RIGHT, endpoint="http://127.0.0.1:9/v1", patience=0.2)
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_request_that_is_refused_for_itself_is_one_missing_sample(status):
-    with pytest.raises(AskError) as caught:
-        ask(lambda body, attempt: web.Response(status=status, text="too long"))
+    with pytest.raises(CompletionError) as caught:
+        complete(lambda body, attempt: web.Response(status=status, text="too long"))
     assert caught.value.reason == f"http_{status}"
 
 
 @pytest.mark.parametrize(("status", "named"), [(401, "api_key_env"), (403, "api_key_env"), (404, "model=m")])
 def test_a_wrong_key_or_model_stops_at_once(status, named):
     with pytest.raises(ConfigError, match=named):
-        ask(lambda body, attempt: web.Response(status=status), patience=20)
+        complete(lambda body, attempt: web.Response(status=status), patience=20)
 
 
 def test_a_completion_cut_by_length_is_truncated_and_one_without_content_is_empty():
@@ -297,37 +297,37 @@ def test_a_completion_cut_by_length_is_truncated_and_one_without_content_is_empt
         message = {"role": "assistant", "content": None, "reasoning_content": "hm"}
         return web.json_response({"choices": [{"finish_reason": "length", "message": message}]})
 
-    samples, _ = ask(answer)
+    samples, _ = complete(answer)
     assert (samples[0].completion, samples[0].truncated, samples[0].completion_tokens) == ("", True, 0)
 
 
 def test_a_completion_in_parts_is_their_text():
     parts = [{"type": "text", "text": "hi "}, {"type": "text", "text": "there"}]
-    samples, _ = ask(lambda body, attempt: web.json_response({"choices": [{"message": {"content": parts}}]}))
+    samples, _ = complete(lambda body, attempt: web.json_response({"choices": [{"message": {"content": parts}}]}))
     assert samples[0].completion == "hi there"
 
 
 def test_no_key_is_sent_unless_its_variable_is_named(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-you")
     monkeypatch.setenv("MY_KEY", "for-you")
-    _, server = ask(lambda body, attempt: RIGHT)
+    _, server = complete(lambda body, attempt: RIGHT)
     assert "Authorization" not in server.headers[0]
-    _, server = ask(lambda body, attempt: RIGHT, api_key_env="MY_KEY")
+    _, server = complete(lambda body, attempt: RIGHT, api_key_env="MY_KEY")
     assert server.headers[0]["Authorization"] == "Bearer for-you"
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
-        ask(lambda body, attempt: RIGHT, api_key_env="NO_SUCH_KEY")
+        complete(lambda body, attempt: RIGHT, api_key_env="NO_SUCH_KEY")
 
 
 def test_extra_fields_travel_and_those_with_settings_are_refused():
-    _, server = ask(lambda body, attempt: RIGHT, extra_body=json.dumps({"top_p": 0.95}))
+    _, server = complete(lambda body, attempt: RIGHT, extra_body=json.dumps({"top_p": 0.95}))
     assert server.bodies[0]["top_p"] == 0.95
-    _, server = ask(lambda body, attempt: RIGHT, top_k=20, extra_body=json.dumps({"min_p": 0.1}))
+    _, server = complete(lambda body, attempt: RIGHT, top_k=20, extra_body=json.dumps({"min_p": 0.1}))
     assert (server.bodies[0]["top_k"], server.bodies[0]["min_p"]) == (20, 0.1)
     with pytest.raises(ConfigError, match="extra_body holds 'top_p'"):
-        ask(lambda body, attempt: RIGHT, top_p=0.9, extra_body=json.dumps({"top_p": 0.95}))
+        complete(lambda body, attempt: RIGHT, top_p=0.9, extra_body=json.dumps({"top_p": 0.95}))
     for text in ('{"temperature": 1}', "[1]", "{"):
         with pytest.raises(ConfigError, match="extra_body"):
-            ask(lambda body, attempt: RIGHT, extra_body=text)
+            complete(lambda body, attempt: RIGHT, extra_body=text)
 
 
 @pytest.mark.parametrize("given", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/", "http://h:1/v1/chat/completions"])  # fmt: skip

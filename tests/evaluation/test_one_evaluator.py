@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from code_rl.environments import Repair, Reply, Single
-from code_rl.evaluation.ask import Entry, Weights
+from code_rl.evaluation.completers import Entry, Weights
 from code_rl.evaluation.evaluate import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json

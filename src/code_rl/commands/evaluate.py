@@ -15,9 +15,9 @@ from typing import Any
 import chz
 
 from code_rl.errors import ConfigError
-from code_rl.evaluation.ask import Asked, connect_asked, read_samples_file
 from code_rl.evaluation.benchmarks import BENCHMARKS, Benchmark, check_choice, check_name, load_benchmark, reworded
 from code_rl.evaluation.compare import SUMMARY, compare, summary, summary_table
+from code_rl.evaluation.completers import Completer, connect_completer, read_samples_file
 from code_rl.evaluation.manifest import MANIFEST, check_same, code_version, measure, read_manifest, write_manifest
 from code_rl.evaluation.results import RESULTS, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
@@ -118,7 +118,7 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
         executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
         stack.push_async_callback(executor.aclose)
         await check_executor(executor)
-        asked = None if config.dry_run else await connect_asked(config, out, executor, stack)
+        completer = None if config.dry_run else await connect_completer(config, out, executor, stack)
         complete = True
         for name, file in data.items():
             choice = config.choice if name == LIVECODEBENCH or len(data) == 1 else Choice(config.limit)
@@ -126,26 +126,26 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
             benchmark = dataclasses.replace(benchmark, prompt=worded)
             folder = out if len(data) == 1 else out / benchmark.name
-            complete &= await _evaluate(config, benchmark, asked, executor, folder, view)
+            complete &= await _evaluate(config, benchmark, completer, executor, folder, view)
     return 0 if complete else 1
 
 
 async def _evaluate(
-    config: EvalConfig, benchmark: Benchmark, asked: Asked | None, executor: Executor, out: Path, view: EvalView
+    config: EvalConfig, benchmark: Benchmark, completer: Completer | None, executor: Executor, out: Path, view: EvalView
 ) -> bool:
     """One benchmark. True when every sample wanted has a verdict about itself."""
     n, greedy = sample_count(config), bool(config.greedy)
     if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True
     if config.samples is not None:
-        asked, in_file, greedy, left_out = read_samples_file(config.samples, benchmark.entries, benchmark.others)
+        completer, in_file, greedy, left_out = read_samples_file(config.samples, benchmark.entries, benchmark.others)
         if left_out:
             view.say(f"{left_out} samples of problems that dates, limit or broken rows leave out are not counted")
         n = in_file if config.n is None else config.n
     ks = wanted_ks(config, n)
     counted = f"{len(benchmark.entries)} problems, {n} samples each{', and one greedily' if greedy else ''}"
     what = f"{benchmark.name}: {counted}"
-    if config.dry_run or asked is None:
+    if config.dry_run or completer is None:
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
     make_folder(out)
@@ -155,7 +155,7 @@ async def _evaluate(
     plan = Plan(n, greedy, config.seed, config.reward_timeout, speed["cpu_limit_factor"], both, config.concurrency)
     first_counts = {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]}
     manifest = {
-        "identity": identity(config, benchmark, asked, plan),
+        "identity": identity(config, benchmark, completer, plan),
         "code": code_version(),
         "executor": executor.description,
         "speed": speed,
@@ -168,15 +168,15 @@ async def _evaluate(
     folder = Folder(out)
     questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
     evaluation = Evaluation(
-        questions, asked, plan, executor, folder, lambda work: folder.inflight.group_log((work.place, 0, 0))
+        questions, completer, plan, executor, folder, lambda work: folder.inflight.group_log((work.place, 0, 0))
     )
-    view.say(f"{what}; {asked.description}; {executor.description}")
+    view.say(f"{what}; {completer.description}; {executor.description}")
     with view.progress(evaluation.total) as on_verdict:
         evaluation.on_verdict = on_verdict
         found = await evaluation.run()
     if found.resumed:
         view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
-    results = make_results(benchmark, found, plan, ks, asked.description, config)
+    results = make_results(benchmark, found, plan, ks, completer.description, config)
     results["how"] = how(config, plan)
     write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
     write_manifest(out, {**manifest, "counts": {**first_counts, **counts(found, evaluation.total)}})
@@ -187,14 +187,14 @@ async def _evaluate(
     return not (found.missing or undecided or VerdictKind.SANDBOX_ERROR in found.official.values())
 
 
-def identity(config: EvalConfig, benchmark: Benchmark, asked: Asked, plan: Plan) -> dict[str, Any]:
+def identity(config: EvalConfig, benchmark: Benchmark, completer: Completer, plan: Plan) -> dict[str, Any]:
     """What makes this evaluation this one: a folder is gone on with only under the same."""
     sampled = config.answered_by in ("endpoint", "weights")
     return {
         "benchmark": benchmark.name,
         **{name: value for name, value in benchmark.facts.items() if name != "skipped"},
         "prompt": benchmark.prompt.version,
-        "asked": dict(asked.facts),
+        "asked": dict(completer.facts),
         "rule": "each problem's own, and lcb-official (its calls in one process)"
         if plan.both_rules
         else "each problem's own",

@@ -98,7 +98,7 @@ def export_command(given: Mapping[str, Any]) -> int:
 
 
 def _origin(config: ExportConfig) -> _Origin:
-    from code_rl.evaluation.ask import checkpoint_record
+    from code_rl.evaluation.completers import checkpoint_record
 
     if config.checkpoint.startswith(REMOTE):
         return _Origin(config.checkpoint, None, resolve_backend(config.backend), config.base_model, None)

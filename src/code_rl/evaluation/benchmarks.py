@@ -20,7 +20,7 @@ from typing import Any
 from code_rl import registry
 from code_rl.environments.wording import get_wording, with_system
 from code_rl.errors import ConfigError, DataError
-from code_rl.evaluation.ask import Entry
+from code_rl.evaluation.completers import Entry
 from code_rl.evaluation.settings import Choice
 from code_rl.problems.builtin import SPLITS, test_split
 from code_rl.problems.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from code_rl.errors import BackendError, ConfigError
-from code_rl.evaluation.ask import Asked, AskError, Question
+from code_rl.evaluation.completers import Completer, CompletionError, Request
 from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.rollouts.sample import derive_seed
@@ -40,7 +40,7 @@ SHOWN = 200
 RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", "n")
 
 
-class Endpoint(Asked):
+class Endpoint(Completer):
     """Chat completions of `model=` at `endpoint=` (with or without `/v1` and `/chat/completions`), as the settings of `code-rl eval` ask for them."""
 
     grouped = False
@@ -57,9 +57,9 @@ class Endpoint(Asked):
         self.description = f"{config.model} at {self._url}"
         self.facts = {"endpoint": self._url, "model": config.model, "extra_body": self._extra}
 
-    async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
+    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
         """One request for each number, at once."""
-        return list(await asyncio.gather(*(self._one(question, number) for number in numbers)))
+        return list(await asyncio.gather(*(self._one(request, number) for number in numbers)))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -67,15 +67,15 @@ class Endpoint(Asked):
             await self._session.close()
             self._session = None
 
-    async def _one(self, question: Question, number: int) -> Sample:
+    async def _one(self, request: Request, number: int) -> Sample:
         body = {
             **self._extra,
             **narrowed(self._config),
             "model": self._config.model,
-            "messages": list(question.opening),
+            "messages": list(request.opening),
             "max_tokens": self._config.max_tokens,
-            "temperature": 0.0 if question.mode == GREEDY else self._config.temperature,
-            "seed": derive_seed(question.seed, question.mode, number),
+            "temperature": 0.0 if request.mode == GREEDY else self._config.temperature,
+            "seed": derive_seed(request.seed, request.mode, number),
         }
         async with self._places:
             started = time.perf_counter()
@@ -83,8 +83,8 @@ class Endpoint(Asked):
             seconds = time.perf_counter() - started
         choice = answer["choices"][0]
         return Sample(
-            question.problem.id,
-            question.mode,
+            request.problem.id,
+            request.mode,
             number,
             completion=choice["message"].get("content") or "",
             truncated=choice.get("finish_reason") == "length",
@@ -94,7 +94,7 @@ class Endpoint(Asked):
         )
 
     async def _patiently(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The server's answer. Raises AskError, ConfigError, or (patience at its end) BackendError."""
+        """The server's answer. Raises CompletionError, ConfigError, or (patience at its end) BackendError."""
         trouble_since: float | None = None
         pause, slow, tries, alone = FIRST_PAUSE_S, 0, 0, False
         patience, timeout = self._config.patience, self._config.request_timeout
@@ -103,7 +103,7 @@ class Endpoint(Asked):
                 answer = await self._once(body)
             except _RefusedError as error:
                 if await self._answers_another():
-                    raise AskError(f"http_{error.status}", str(error)) from error
+                    raise CompletionError(f"http_{error.status}", str(error)) from error
                 raise ConfigError(error.advice) from error
             except _PassingError as error:
                 now = time.monotonic()
@@ -115,7 +115,7 @@ class Endpoint(Asked):
                         "every sample so far is kept: run the same command again then, or with a larger patience"
                     ) from error
                 if slow == SLOW_TRIES and now - self._answered <= patience + SLOW_TRIES * timeout:
-                    raise AskError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
+                    raise CompletionError("request_timeout", f"no answer within {timeout:g} s, {slow} times") from error
                 left = patience - (now - max(trouble_since, self._answered))
                 if not alone and (left <= 0 or slow == SLOW_TRIES):
                     if not await self._answers_another():
@@ -128,7 +128,7 @@ class Endpoint(Asked):
                         continue
                 if alone:
                     how = f"{error}, {tries} times, while another request was answered"
-                    raise AskError("request_timeout" if error.slow else "server_error", how) from error
+                    raise CompletionError("request_timeout" if error.slow else "server_error", how) from error
                 wait = max(error.retry_after, min(pause * (0.5 + self._rng.random()), left))
                 if wait > LONGEST_PAUSE_S and now + wait > self._told:
                     self._told = now + 2 * wait
@@ -147,7 +147,7 @@ class Endpoint(Asked):
             "max_tokens": 1,
             "seed": 0,
         }
-        with contextlib.suppress(_PassingError, _RefusedError, AskError):
+        with contextlib.suppress(_PassingError, _RefusedError, CompletionError):
             await self._once(asked)
             return True
         return False
@@ -191,7 +191,7 @@ def _check_status(response: aiohttp.ClientResponse, text: str, url: str, model: 
     if status in PASSING or status >= 500:
         raise _PassingError(f"HTTP {status}: {shown}", _seconds(response))
     if status in FOR_ITSELF:
-        raise AskError(f"http_{status}", shown)
+        raise CompletionError(f"http_{status}", shown)
     if status in (401, 403):
         advice = f"endpoint={url} refuses the key (HTTP {status}): {shown}; name its variable in api_key_env="
     else:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from code_rl.budget import worst_evaluation
-from code_rl.evaluation.ask import Entry, Weights
+from code_rl.evaluation.completers import Entry, Weights
 from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.runner import Evaluation, Plan, Questions, Work
 from code_rl.evaluation.samples import GREEDY, SAMPLED
@@ -59,8 +59,8 @@ async def evaluate(
         entry = work.entry
         return log(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if log else GroupLog()
 
-    asked, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
-    found = await Evaluation(questions, asked, plan, log=log_of).run()
+    completer, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
+    found = await Evaluation(questions, completer, plan, log=log_of).run()
     results = {}
     for name, entries in entries_of.items():
         greedy, sampled = (list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED))

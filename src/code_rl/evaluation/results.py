@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from code_rl.errors import ConfigError, SandboxError
-from code_rl.evaluation.ask import Entry
 from code_rl.evaluation.benchmarks import Benchmark
+from code_rl.evaluation.completers import Entry
 from code_rl.evaluation.figures import Estimate, Figures, Outcome, figures
 from code_rl.evaluation.rating import MIN_PARTICIPANTS, percentile, rate_contest, read_rating_table, read_standings
 from code_rl.evaluation.runner import Found, Plan

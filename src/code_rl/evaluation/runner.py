@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from code_rl.concurrency import default_concurrency, together
-from code_rl.evaluation.ask import Asked, AskError, Entry, Question
+from code_rl.evaluation.completers import Completer, CompletionError, Entry, Request
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.samples import (
     APART,
@@ -193,19 +193,19 @@ class Evaluation:
     def __init__(
         self,
         questions: Questions,
-        asked: Asked,
+        completer: Completer,
         plan: Plan,
         executor: Executor | None = None,
         folder: Folder | None = None,
         log: Callable[[Work], GroupLog] = lambda _: GroupLog(),
     ) -> None:
-        self._questions, self._asked, self._plan = questions, asked, plan
+        self._questions, self._completer, self._plan = questions, completer, plan
         self._executor, self._folder, self._log = executor, folder, log
         self._found = Found()
         self.on_verdict: OnVerdict | None = None
         programs = plan.concurrency or default_concurrency(executor)
         self._places = asyncio.Semaphore(programs)
-        self._workers = asked.at_once + (0 if executor is None else programs)
+        self._workers = completer.at_once + (0 if executor is None else programs)
 
     @property
     def total(self) -> int:
@@ -243,7 +243,7 @@ class Evaluation:
             if unjudged:
                 yield Work(place, entry, mode, total, (), unjudged)
             if numbers:
-                parts = [numbers] if self._asked.grouped else [[number] for number in numbers]
+                parts = [numbers] if self._completer.grouped else [[number] for number in numbers]
                 yield from (Work(place, entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
@@ -251,20 +251,20 @@ class Evaluation:
         for item in work:
             problem = self._questions.problem(item.entry)
             grader = None if self._executor is None else RuleGrader(problem, self._executor, self._plan, self._places)
-            samples = item.waiting or await self._ask(item, problem, grader)
+            samples = item.waiting or await self._complete(item, problem, grader)
             await together(self._judge(item.entry, sample, grader) for sample in samples)
             if self._folder is not None and item.numbers:
                 self._folder.inflight.forget(item.place)
 
-    async def _ask(self, work: Work, problem: Problem, grader: RuleGrader | None) -> Sequence[Sample]:
+    async def _complete(self, work: Work, problem: Problem, grader: RuleGrader | None) -> Sequence[Sample]:
         entry, plan = work.entry, self._plan
         seed = derive_seed(plan.seed, "eval", entry.split, entry.index)  # the same before and after training
         messages = self._questions.messages(problem)
         samples, reason = [], "not_in_file"
         try:
-            question = Question(problem, messages, seed, work.mode, work.total, partial(self._log, work), grader)
-            samples = await self._asked.ask(question, work.numbers)
-        except AskError as error:
+            request = Request(problem, messages, seed, work.mode, work.total, partial(self._log, work), grader)
+            samples = await self._completer.complete(request, work.numbers)
+        except CompletionError as error:
             reason = str(error)
         missing = set(work.numbers) - {sample.sample for sample in samples}
         self._found.missing |= {(entry.problem_id, work.mode, number): reason for number in missing}

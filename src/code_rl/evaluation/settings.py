@@ -152,7 +152,7 @@ class EvalConfig:
 
     @property
     def answered_by(self) -> Literal["reference", "endpoint", "samples", "weights"]:
-        """Which kind of asked one these settings mean."""
+        """Which kind of completer these settings mean."""
         if self.samples is not None:
             return "samples"
         if self.endpoint is not None:

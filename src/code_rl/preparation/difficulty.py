@@ -15,7 +15,7 @@ from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import Problem
 
 if TYPE_CHECKING:
-    from code_rl.evaluation.ask import Weights
+    from code_rl.evaluation.completers import Weights
 
 PROMPTS_IN_FLIGHT = 16
 
@@ -36,7 +36,7 @@ async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: O
     modules = ("difficulty", "code_rl.judging")
     with bench.deciding("difficulty", modules, survivors, on_item, lambda s: (s.entry.digest, s.notes)) as decisions:
         if decisions.waiting:
-            from code_rl.evaluation.ask import connect_weights
+            from code_rl.evaluation.completers import connect_weights
             from code_rl.evaluation.settings import EvalConfig
 
             same = {name: getattr(bench.config, name) for name in ("backend", "seed", "max_tokens", "temperature")}

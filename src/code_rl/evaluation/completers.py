@@ -1,4 +1,4 @@
-"""Who is evaluated, seen as one thing: given a problem and the numbers of the samples wanted, it gives samples."""
+"""Who gives samples of a problem, seen as one thing: a file, the references, weights on a back end; `endpoint` is one more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from code_rl.runs.inflight import GroupLog
 from code_rl.sandbox.executor import Executor
 
 
-class AskError(CodeRLError):
+class CompletionError(CodeRLError):
     """One sample could not be had; the rest goes on. `reason` is a code to count by."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -45,7 +45,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Request:
     """A problem, how it is asked (`messages`; None: as the environment begins), and the seed of its draws.
 
     `total` samples of this mode are wanted in all. `log` is where a conversation under way is kept, `grader` who judges (None: the
@@ -66,16 +66,16 @@ class Question:
         return Single().begin(self.problem.view()) if self.messages is None else self.messages
 
 
-class Asked(Protocol):
-    """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of a question in one."""
+class Completer(Protocol):
+    """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of a request in one."""
 
     description: str
     facts: Mapping[str, Any]
     at_once: int = 4
     grouped: bool = True
 
-    async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
-        """The samples of these numbers. Raises AskError when they cannot be had, CodeRLError when nothing can."""
+    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+        """The samples of these numbers. Raises CompletionError when they cannot be had, CodeRLError when nothing can."""
         ...
 
     async def aclose(self) -> None:
@@ -83,7 +83,7 @@ class Asked(Protocol):
         return
 
 
-class Stored(Asked):
+class Stored(Completer):
     """Samples made elsewhere."""
 
     def __init__(self, path: str, samples: Mapping[str, Sequence[Sample]], sha256: str) -> None:
@@ -91,32 +91,32 @@ class Stored(Asked):
         self.facts = {"samples": path, "sha256": sha256}
         self._samples = samples
 
-    async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
-        """Those of these numbers that the file has. Raises AskError when it has none of them."""
-        stored = self._samples.get(question.problem.id, ())
-        mine = [sample for sample in stored if sample.mode == question.mode and sample.sample in numbers]
+    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+        """Those of these numbers that the file has. Raises CompletionError when it has none of them."""
+        stored = self._samples.get(request.problem.id, ())
+        mine = [sample for sample in stored if sample.mode == request.mode and sample.sample in numbers]
         if not mine:
-            raise AskError("not_in_file", "the samples file has no such sample")
+            raise CompletionError("not_in_file", "the samples file has no such sample")
         return mine
 
 
-class Reference(Asked):
+class Reference(Completer):
     """The set's own solutions: what the tests say of them is what the set deserves."""
 
     description = "the benchmark's own solutions"
     facts: Mapping[str, Any] = {"model": "reference"}
 
-    async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
-        """The first reference solution. Raises AskError for a problem without one."""
-        problem = question.problem
+    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+        """The first reference solution. Raises CompletionError for a problem without one."""
+        problem = request.problem
         if not problem.solutions:
-            raise AskError("no_reference", "the benchmark has no solution of this problem")
-        return [Sample(problem.id, question.mode, number, code=problem.solutions[0]) for number in numbers]
+            raise CompletionError("no_reference", "the benchmark has no solution of this problem")
+        return [Sample(problem.id, request.mode, number, code=problem.solutions[0]) for number in numbers]
 
 
 @dataclass(slots=True)
 class Weights:
-    """A policy of any back end, in its environment. All samples of a question come from one group: seeds make them repeatable."""
+    """A policy of any back end, in its environment. All samples of a request come from one group: seeds make them repeatable."""
 
     policy: Policy
     sampling: Sampling
@@ -126,12 +126,12 @@ class Weights:
     close: Callable[[], object] = lambda: None
     grouped: bool = True
 
-    async def ask(self, question: Question, numbers: Sequence[int]) -> list[Sample]:
+    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
         """Roll out the whole group and keep the samples wanted; they come with their verdicts."""
-        sampling = replace(self.sampling, temperature=0.0) if question.mode == GREEDY else self.sampling
-        how = (question.total, sampling, question.seed, question.log(), question.grader, question.messages)
-        group = await self.policy.roll_out(question.problem, *how)
-        return [_sample(group, question.mode, number) for number in numbers]
+        sampling = replace(self.sampling, temperature=0.0) if request.mode == GREEDY else self.sampling
+        how = (request.total, sampling, request.seed, request.log(), request.grader, request.messages)
+        group = await self.policy.roll_out(request.problem, *how)
+        return [_sample(group, request.mode, number) for number in numbers]
 
     async def aclose(self) -> None:
         """Give back what the service holds."""
@@ -228,18 +228,18 @@ def read_samples_file(path: str, entries: Sequence[Entry], others: Collection[st
     return Stored(Path(path).name, stored, file_sha256(Path(path))), max(numbers), greedy, left_out
 
 
-async def connect_asked(
+async def connect_completer(
     config: EvalConfig, out: Path, executor: Executor, stack: contextlib.AsyncExitStack
-) -> Asked | None:
-    """The one who is asked on every benchmark; None where it depends on the benchmark (a samples file)."""
+) -> Completer | None:
+    """The one who completes on every benchmark; None where it depends on the benchmark (a samples file)."""
     if config.answered_by == "samples":
         return None
-    asked: Asked = Reference()
+    completer: Completer = Reference()
     if config.answered_by == "endpoint":
         from code_rl.evaluation.endpoint import Endpoint
 
-        asked = Endpoint(config)
+        completer = Endpoint(config)
     elif config.answered_by == "weights":
-        asked = await connect_weights(config, out, executor)
-    stack.push_async_callback(asked.aclose)
-    return asked
+        completer = await connect_weights(config, out, executor)
+    stack.push_async_callback(completer.aclose)
+    return completer
