@@ -40,7 +40,7 @@ _CONDITIONS = re.compile(
     r"well-formed|balanced|brackets?|parenthes[ie]s|connected|trees?|forests?|graphs?|edges?|vertex|vertices|parents?|roots?|cycles?|acyclic|dag|overlap\w*|"
     r"disjoint|intersect\w*|nested|"
     r"appears? (?:exactly |only |at least )?(?:once|twice|thrice|\w+ times)|except(?: for)? (?:one|two)|shuffl\w*|rearrang\w+|majority|(?:more|less) than half|"
-    r"polygons?|rectang\w+|convex|dates?|days?|clock|expression|among them|such an?)\b",
+    r"polygons?|rectang\w+|convex|dates?|days?|months?|years?|clock|expression|among them|such an?)\b",
     re.IGNORECASE,
 )
 """Words of a statement that name a condition on its inputs which is not among those that a change keeps."""

@@ -19,7 +19,8 @@ from code_rl.problems.values import BinaryTree, LinkedList
 
 Items = Sequence[Any]
 Place = tuple[Any, ...]
-CHANCE = 0.2
+CHANCE = 0.5
+"""A rule that chance keeps about as often as not costs few new inputs: what seldom breaks seldom forbids."""
 DRAWS, LOOKED_AT = 30, 12
 """Draws of each kind for a value, and values of a place that are looked at. No value alone says more than 1 / (DRAWS + 1) against chance."""
 MAX_ALONE = 7
@@ -33,6 +34,7 @@ _ORDER: dict[str, Callable[[Items], float]] = {
     "peaks": lambda v: _turns(v)[0],
     "valleys": lambda v: _turns(v)[1],
     "straight on": lambda v: len(v) - 2 - sum(_turns(v)),
+    "out of place": lambda v: max(abs(i - at) for i, at in enumerate(sorted(range(len(v)), key=v.__getitem__))),
     "repeats": lambda v: len(v) - len(set(v)),
     "kinds": lambda v: len(set(v)),
     "unmirrored": lambda v: sum(a != b for a, b in zip(v, reversed(v), strict=True)),
