@@ -112,7 +112,8 @@ class Conditions:
         keys, rng = list(dict.fromkeys(itertools.chain(*seen))), random.Random(0)
         alone = [key for key in keys if all(len(each.get(key, ())) == len(_at(each, (key,))) == 1 for each in seen)]
         known: list[Any] = []
-        for place in (*((key,) for key in keys), *itertools.permutations(alone[:MAX_ALONE], 2)):
+        pairs = ((a, b) for a, b in itertools.permutations(alone[:MAX_ALONE], 2) if a[: len(b)] != b[: len(a)])
+        for place in (*((key,) for key in keys), *pairs):
             values = [value for each in seen for value in _at(each, place)]
             if not values or values in known:  # a line of one number is known by its number
                 continue
