@@ -1,8 +1,8 @@
 """New inputs from a problem's own: small changes that keep what all of its inputs have in common.
 
 An input is read as nested values: the arguments of a call, or the lines of a text, each a list of its tokens (`t` and then as many blocks of lines are
-seen as such). What holds in every input seen is taken for a rule: numbers, lengths and letters within their ranges, lists that are sorted or free of
-repeats, a count that is the length of a list, values that a number bounds. Other conditions no change keeps: `conditioned` names problems that have some.
+seen as such). What holds in every input seen is taken for a rule: numbers, lengths and letters within their ranges, a count that is the length of a list,
+values that a number bounds, and what `traits` finds of order, repeats, parity and the like. Other conditions no change keeps: `conditioned` names problems that have some.
 That a new input is valid is then for solutions to say.
 """
 
@@ -14,8 +14,10 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
+from code_rl.preparation.verification.traits import CHANCE, Conditions, children_of
 from code_rl.problems.values import LinkedList
 
 Path = tuple[Any, ...]
@@ -27,22 +29,18 @@ RECORD = 6
 MAX_MEASURES = 24
 MAX_CHANGES = 3
 TRIES = 30
-CHANCE = 1e-3
-_SAID = {
-    "distinct": re.compile(r"\b(?:distinct|unique|different|permutation|no two|duplicates?|set of)\b", re.IGNORECASE),
-    "rising": re.compile(
-        r"\b(?:sorted|ascending|increasing|decreasing order|non-decreasing|in order)\b", re.IGNORECASE
-    ),
-    "falling": re.compile(r"\b(?:sorted|descending|decreasing|non-increasing)\b", re.IGNORECASE),
-}
-"""Words of a statement that make a rule of what is true of every list seen."""
+_SAID = re.compile(
+    r"\b(?:distinct|unique|different|permutation|no two|duplicates?|set of|sorted|ascending|descending|(?:in|de|non-?in|non-?de)creas\w+|in order)\b",
+    re.IGNORECASE,
+)
+"""Words of a statement that make a rule of what is true of every input, be it by chance."""
 _CONDITIONS = re.compile(
     r"\b(?:exactly one|only one|one solution|uniquely?|guarante\w+|ensure(?:d|s)?(?! that when the)|assum\w+|promised?|known (?:that|to)|always|never|must be|valid|"
     r"correct(?! (?:\w+ )?(?:program|code|function|answer|solution|output|result|order))|legal|proper|regular|"
     r"well-formed|balanced|brackets?|parenthes[ie]s|connected|trees?|forests?|graphs?|edges?|vertex|vertices|parents?|roots?|cycles?|acyclic|dag|overlap\w*|"
     r"disjoint|intersect\w*|nested|"
     r"appears? (?:exactly |only |at least )?(?:once|twice|thrice|\w+ times)|except(?: for)? (?:one|two)|shuffl\w*|rearrang\w+|majority|(?:more|less) than half|"
-    r"polygons?|rectang\w+|convex|dates?|days?|clock|expression|among them|such an?)\b",
+    r"polygons?|rectang\w+|convex|dates?|days?|months?|years?|clock|expression|among them|such an?)\b",
     re.IGNORECASE,
 )
 """Words of a statement that name a condition on its inputs which is not among those that a change keeps."""
@@ -57,12 +55,12 @@ _ASKED = re.compile(
     re.IGNORECASE,
 )
 """What is asked for, to the end of its line or sentence, or to where it may begin to speak of what is given."""
-_PLAIN = re.compile(r"[\w ]*|[-+]?[\d.]+")
+_PLAIN = re.compile(r"[\w ]*|[-+]?\d*\.?\d+")
 _INTEGER, _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,17})"), re.compile(r"-?\d+\.\d+")
 
 
 class Shape:
-    """What the samples, nested values of one kind, have in common; `wording` is what is said of them."""
+    """What the samples, nested values of one kind, have in common; words of `wording` make a condition of what chance might give."""
 
     def __init__(self, samples: Sequence[Sequence[Any]], wording: str = "") -> None:
         self.records: set[Key] = set()
@@ -74,8 +72,6 @@ class Shape:
         self._kinds = {key: {type(value) for value in values} for key, values in self.pool.items()}
         self.ranges = {key: _spans(values) for key, values in self.pool.items()}
         self._letters = {key: _letters(values) for key, values in self.pool.items()}
-        said = {name for name, words in _SAID.items() if words.search(wording)}
-        self._tidy = {key: _tidiness(values) & (said | _meant(values)) for key, values in self.pool.items()}
         measured = [_measures(each) for each in seen]
         names = [name for name in measured[0] if all(name in each for each in measured)][:MAX_MEASURES] if seen else []
         lengths = [name for name in names if name[0] == "length"]
@@ -84,6 +80,11 @@ class Shape:
         self._at_most = [(a, b) for a, b in pairs if all(each[a] <= each[b] for each in measured)]
         pairs = [(a, b) for a in (*scalars, *lengths) for b in lengths if a != b]
         self.equal = [(a, b) for a, b in pairs if all(each[a] == each[b] for each in measured)]
+        self._seen, self._said = seen, bool(_SAID.search(wording))
+
+    @cached_property
+    def _conditions(self) -> Conditions:
+        return Conditions(self._seen, math.inf if self._said else CHANCE)
 
     def admits(self, sample: Sequence[Any]) -> bool:
         """Whether every rule holds in `sample`."""
@@ -94,17 +95,18 @@ class Shape:
             for kind, (low, high) in _spans(values).items():
                 if kind not in self.ranges[key] or low < self.ranges[key][kind][0] or high > self.ranges[key][kind][1]:
                     return False
-            if not (_letters(values) <= self._letters[key] and self._tidy[key] <= _tidiness(values)):
+            if not _letters(values) <= self._letters[key]:
                 return False
         measures = _measures(found)
         holds = all(measures[a] <= measures[b] for a, b in self._at_most if a in measures and b in measures)
-        return holds and all(measures.get(a) == measures.get(b) for a, b in self.equal)
+        holds = holds and all(measures.get(a) == measures.get(b) for a, b in self.equal)
+        return holds and self._conditions.hold(found)
 
     def nodes(self, value: Any, path: Path = (), key: Key = ()) -> Iterator[tuple[Path, Key, Any]]:
         """Every value in a sample, with where it stands; the sample itself comes first."""
         yield path, key, value
         record = key in self.records
-        for index, child in enumerate(_children(value)):
+        for index, child in enumerate(children_of(value)):
             yield from self.nodes(child, (*path, index), (*key, index if record else ANY))
 
     def _by_key(self, sample: Sequence[Any]) -> Iterator[tuple[Key, list[Any]]]:
@@ -117,10 +119,12 @@ class Shape:
         for key, value in values:
             by_key[key].append(value)
         for key, found in by_key.items():
-            lengths = {len(_children(value)) for value in found}
+            lengths = {len(children_of(value)) for value in found}
             if len(lengths) == 1 and (key == () or max(lengths) <= RECORD):
                 self.records.add(key)
-            places = [((*key, i if key in self.records else ANY), c) for v in found for i, c in enumerate(_children(v))]
+            places = [
+                ((*key, i if key in self.records else ANY), c) for v in found for i, c in enumerate(children_of(v))
+            ]
             if places:
                 self._find_records(places)
 
@@ -173,8 +177,10 @@ def conditioned(samples: Sequence[Any], wording: str) -> bool:
     given, block = _read(samples) if samples and isinstance(samples[0], str) else (samples, None)
     pool = Shape(given).pool
     rows = block == 1 or (block is None and len({len(each) for each in given}) > 1)
+    rows = rows or any(key[-1:] == (ANY,) and any(map(children_of, values)) for key, values in pool.items())
+    grids = any(key and isinstance(v, list) and list in map(type, v) for key, values in pool.items() for v in values)
     marks = any(isinstance(v, str) and not _PLAIN.fullmatch(v) for values in pool.values() for v in values)
-    return rows or marks or any(key[-1:] == (ANY,) and any(map(_children, values)) for key, values in pool.items())
+    return rows or grids or marks
 
 
 def _read(texts: Sequence[str]) -> tuple[list[list[Any]], int | None]:
@@ -207,14 +213,6 @@ def _block(inputs: Sequence[Sequence[Any]]) -> int | None:
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
 
-def _children(value: Any) -> Sequence[Any]:
-    if isinstance(value, list | tuple):
-        return value
-    if isinstance(value, LinkedList):
-        return value.items
-    return tuple(value.values()) if isinstance(value, dict) else ()
-
-
 def _with_children(value: Any, children: list[Any]) -> Any:
     """`value` with other things in it. A dictionary keeps its keys."""
     if isinstance(value, dict):
@@ -225,7 +223,7 @@ def _with_children(value: Any, children: list[Any]) -> Any:
 def _replaced(value: Any, path: Path, new: Any) -> Any:
     if not path:
         return new
-    children = list(_children(value))
+    children = list(children_of(value))
     children[path[0]] = _replaced(children[path[0]], path[1:], new)
     return _with_children(value, children)
 
@@ -240,13 +238,13 @@ def _changed(sample: Any, shape: Shape, rng: random.Random, fixed: int) -> Any:
         return sample
     # A key, then a place: a long list does not hide a number beside it.
     path, key, value = rng.choice(by_key[rng.choice(list(by_key))])
-    children = list(_children(value))
+    children = list(children_of(value))
     if children and key not in shape.records and not isinstance(value, dict) and rng.random() < 0.7:
         at, how = rng.randrange(len(children)), rng.choice(("drop", "again", "insert", "order", "alike"))
         tied = [b for a, b in shape.equal if a == ("length", key) and b[0] == "length"]
         together = [node for node in nodes if ("length", node[1]) in tied] if how in ("drop", "again") else []
         for where, _, each in ((path, key, value), *together):
-            inside = list(_children(each))
+            inside = list(children_of(each))
             sample = _replaced(sample, where, _with_children(each, _edited(inside, at, how, shape, (*key, ANY), rng)))
     else:
         sample = _replaced(sample, path, _another(value, key, shape, rng))
@@ -305,7 +303,7 @@ def _letters(values: Sequence[Any]) -> set[str]:
 
 
 def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str) else len(_children(value))
+    return len(value) if isinstance(value, str) else len(children_of(value))
 
 
 def _spans(values: Sequence[Any]) -> dict[str, tuple[float, float]]:
@@ -313,29 +311,6 @@ def _spans(values: Sequence[Any]) -> dict[str, tuple[float, float]]:
     numbers = [v for v in values if isinstance(v, int | float)]
     lengths = [_size(v) for v in values if isinstance(v, str | list | tuple | dict | LinkedList)]
     return {kind: (min(found), max(found)) for kind, found in (("number", numbers), ("length", lengths)) if found}
-
-
-def _tidiness(values: Sequence[Any]) -> set[str]:
-    """What is true of every list of plain values among `values`: "distinct", "rising", "falling"."""
-    lists = [list(_children(value)) for value in values if len(_children(value)) > 1]
-    lists = [each for each in lists if {type(item) for item in each} in ({int}, {str}, {float})]
-    kinds = {
-        "distinct": lambda each: len(set(each)) == len(each),
-        "rising": lambda each: each == sorted(each),
-        "falling": lambda each: each == sorted(each, reverse=True),
-    }
-    return {name for name, holds in kinds.items() if all(map(holds, lists))}
-
-
-def _meant(values: Sequence[Any]) -> set[str]:
-    """Which kinds of tidiness chance would hardly give: of many different orders one; of many draws from a small range no two alike."""
-    lists = [each for each in map(_children, values) if len(each) > 1]
-    ordered = math.prod(1 / math.factorial(min(len(each), 20)) for each in lists)
-    numbers = [item for each in lists for item in each if type(item) is int]
-    span = max(numbers) - min(numbers) + 1 if numbers else math.inf
-    apart = math.prod(max(0.0, 1 - i / span) for each in lists for i in range(len(each)))
-    found = {"rising", "falling"} if ordered < CHANCE else set()
-    return found | ({"distinct"} if apart < CHANCE else set())
 
 
 def _measures(found: dict[Key, list[Any]]) -> dict[tuple[str, Key], float]:
