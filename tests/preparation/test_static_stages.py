@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -542,6 +543,43 @@ def test_an_id_made_of_the_name_of_a_file_is_no_name(tmp_path: Path) -> None:
     assert one.names == ()
 
 
+def wrapped(text: str, columns: int) -> str:
+    return "\n".join("\n".join(textwrap.wrap(line, columns, break_on_hyphens=False)) for line in text.split("\n"))
+
+
+def before_lines(text: str, mark: Callable[[int], str]) -> str:
+    return "\n".join(f"{mark(at)}{line}".rstrip() for at, line in enumerate(text.split("\n"), start=1))
+
+
+LAYOUTS: dict[str, Callable[[str], str]] = {
+    "quote": lambda text: before_lines(text, lambda _: "> "),
+    "quote in a quote": lambda text: before_lines(text, lambda _: "> > "),
+    "quoted paragraphs": lambda text: re.sub(r"(?m)^(?=\S)", "> ", text),
+    "quote wrapped": lambda text: before_lines(wrapped(text, 40), lambda _: "> "),
+    "numbered lines": lambda text: before_lines(text, lambda at: f"{at}: "),
+    "numbers in a column": lambda text: before_lines(wrapped(text, 72), lambda at: f"{at:4d}  "),
+    "wrapped": lambda text: wrapped(text, 80),
+    "breaks": lambda text: text.replace("\n", "<br>"),
+    "breaks and line ends": lambda text: text.replace("\n", "<br />\n"),
+    "emphasis": lambda text: re.sub(r"\b([a-z]{6,})\b", r"_\1_", text),
+    "stars": lambda text: re.sub(r"\b([a-z]{6,})\b", r"*\1*", text),
+    "strong": lambda text: re.sub(r"\b([a-z]{6,} \w+)\b", r"**\1**", text),
+    "strong emphasis": lambda text: re.sub(r"\b([a-z]{6,})\b", r"**_\1_**", text),
+    "header": lambda text: f"Problem 7 (time limit: 2 seconds)\n\n{text}",
+}
+
+
+@pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
+def test_how_a_text_is_laid_out_hides_no_copy(lay: Callable[[str], str]) -> None:
+    text = f"{LEAK} Count only lamps (of those lit) where {'lamp ' * 9}i - 1 > i + 1 * 2 holds and a_i - n < k * 2 too\nExample\n\n{{}}"
+    one, other = text.format("3 2\n1 5 5"), lay(text.format("4 1\n7 7 1 2"))
+    assert kept(problem("a", one), problem("b", other, OTHER_TESTS)) == ["a"]
+    own = [entry(problem(str(at), f"{' '.join([f'word{at}'] * at)}\n\n{lay(LEAK)}")) for at in range(20)]
+    found = Decontaminator([exam(LEAK)], own, 0.5)
+    assert all(map(found.find, own))
+    assert words(lay(LEAK.strip())) == words(LEAK.strip())
+
+
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "literal line ends": lambda text: text.replace("\n", "\\n"),
     "JSON": lambda text: json.dumps(text)[1:-1],
@@ -755,6 +793,18 @@ OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
         ("Print n- 1.", "Print n+ 1."),
         ("Print n ? m : 0.", "Print n : m ? 0."),
         ("Print !x.", "Print x."),
+        ("Count pairs where n\n> m holds.", "Count pairs where n\n< m holds."),
+        ("Those count that are\n\n> 5\n\nand no others.", "Those count that are\n\n5\n\nand no others."),
+        ("\n>= 5 are many.\n>= 3 are few.", "\n5 are many.\n3 are few."),
+        ("Print `a*b` in the end.", "Print `a+b` in the end."),
+        ("Print n *m* k.", "Print n +m+ k."),
+        ("Sum x_1 and x1.", "Sum x1 and x1."),
+        ("The pattern is '*ab*' here.", "The pattern is 'ab' here."),
+        (
+            "Of all of the sums that there are print n\n- 1 in the end.",
+            "Of all of the sums that there are print n\n+ 1 in the end.",
+        ),
+        ("\n1. n\n2. k\n9. m", "\n1. n\n2. k\n8. m"),
     ],
 )
 def test_a_small_word_or_a_sign_in_a_formula_or_in_quotes_makes_another_problem(one: str, other: str) -> None:
