@@ -20,8 +20,9 @@ from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, make_entry
 from code_rl.preparation.filter import filter_entry, needs_picture
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.overlap.decontaminate import Decontaminator, EvaluationProblem, evaluation_problems
+from code_rl.preparation.overlap.decontaminate import Decontaminator
 from code_rl.preparation.overlap.deduplicate import Deduplicator, in_series
+from code_rl.preparation.overlap.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.preparation.overlap.text import among, canonical, grams, jaccard, numbers, pattern, words
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import CallTest, Problem, StdinTest
