@@ -726,6 +726,7 @@ def test_an_evaluation_row_of_any_shape_is_read(row: dict[str, object], tmp_path
     assert [one.text.strip() for one in evaluation_problems(str(tmp_path / "set"))] == [LEAK.strip()]
 
 
+WORDINGS = [f"{word} the problem below with a program in Python, and give nothing but its code, please, in one block." for word in ("Solve", "Do", "Answer", "Tackle")]  # fmt: skip
 FRAME = (
     "You are an expert. Write a program that passes all of the hidden tests of the task that you are given, and explain it. "
     * 9
@@ -742,8 +743,13 @@ FRAME = (
         lambda text: {"messages": [{"role": "user", "content": [{"type": "text", "text": text}]}]},
         lambda text: {"messages": [{"role": "user", "content": FRAME}, {"role": "user", "content": text}]},
         lambda text: {"conversations": [{"from": "human", "value": text}]},
+        lambda text: {"instruction": WORDINGS[len(text) % 4], "input": text, "output": "x"},
+        lambda text: {"prompt": WORDINGS[len(text) % 4], "extra_info": {"problem": text}},
+        lambda text: {"prompt": WORDINGS[len(text) % 4], "doc": [{"body_of_it": text}]},
+        lambda text: {"description": f"Problem {len(text)} of the set.", "told": text},
+        lambda text: {"question": {"title": "Lamps", "told": text}, "tests": [{"input": FRAME + text[::-1]}]},
     ],
-    ids=["constant field", "constant longest", "longer field", "system", "parts", "constant turn", "from and value"],
+    ids=["constant field", "constant longest", "longer field", "system", "parts", "constant turn", "from and value", "instruction and input", "nested", "unknown within", "unknown", "question of parts"],
 )  # fmt: skip
 def test_a_statement_is_found_in_whatever_text_of_its_row(row: Callable[[str], object], tmp_path: Path) -> None:
     names = ["ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "ibex"]
@@ -751,6 +757,39 @@ def test_a_statement_is_found_in_whatever_text_of_its_row(row: Callable[[str], o
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row(text)) + "\n" for text in texts))
     own = entry(problem("a", LEAK))
     assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is not None
+
+
+@pytest.mark.parametrize("field", ["solutions", "canonical_solution", "tests", "output", "completion", "extra_code"])
+def test_what_answers_a_task_is_not_compared(field: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": LEAK, field: [{"text": TASK}]}) + "\n")
+    own = entry(problem("a", TASK))
+    assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is None
+
+
+def test_code_in_an_unknown_field_is_not_compared(tmp_path: Path) -> None:
+    code = "\n".join(f"total_of_{word} = add(total, {word})" for word in TASK.split()[:60])
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": LEAK, "best": code}) + "\n")
+    assert [one.others for one in evaluation_problems(str(tmp_path / "rows.jsonl"))] == [()]
+
+
+def test_an_instruction_in_a_few_wordings_is_no_evaluation_problem(tmp_path: Path) -> None:
+    names = ["ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "ibex"] * 4
+    rows = [{"instruction": WORDINGS[at % 4], "input": " ".join(f"{word}{name}{at % 9}" for word in TASK.split())} for at, name in enumerate(names)]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:9] * 4))
+    own = entry(problem("a", f"{WORDINGS[1]} {LEAK[:80]}"))
+    with pytest.raises(DataError, match="36 of 36 rows have 9 texts"):
+        list(evaluation_problems(str(tmp_path / "rows.jsonl")))
+    for at, row in enumerate(rows):
+        row["input"] += " " + "abcdefghi"[at // 9] * 3
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is None
+
+
+def test_rows_of_which_only_a_few_instructions_are_read_are_refused(tmp_path: Path) -> None:
+    rows = [{"instruction": WORDINGS[at % 4], "output": TASK, "id": at} for at in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"40 of 40 rows have 4 texts, one of them, '[A-Z]"):
+        list(evaluation_problems(str(tmp_path / "rows.jsonl")))
 
 
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(tmp_path: Path) -> None:

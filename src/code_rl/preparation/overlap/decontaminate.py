@@ -18,7 +18,6 @@ from code_rl.preparation.overlap.evaluation_sets import (
     evaluation_problems,
     evaluation_set_hash,
     names_of,
-    told_apart,
 )
 from code_rl.preparation.overlap.sharing import (
     WHOLE,
@@ -174,7 +173,7 @@ async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item
     modules = ("overlap", "code_rl.problems.sources")
     with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
         if decisions.waiting:
-            exams = [exam for name in sets for exam in told_apart(name, list(evaluation_problems(name)))]
+            exams = [exam for name in sets for exam in evaluation_problems(name)]
             found = Decontaminator(exams, entries, bench.config.containment)
             decisions.one_by_one(lambda one: _decide(found.find(one.entry)))
         return decisions.made

@@ -1,7 +1,7 @@
 """Evaluation sets as `decontaminate` compares them: statements, ids and function names of rows of any shape.
 
-An evaluation set need not be trainable: prompts without tests are enough, so rows are read by the names of their fields first, and by the readers of
-known shapes where those name no text.
+An evaluation set need not be trainable: prompts without tests are enough, so every text of a row may be its task, but for those whose field says that they
+are none (tests, solutions, answers), code, and what many rows say alike. The readers of known shapes are asked where no field is named like a statement.
 """
 
 from __future__ import annotations
@@ -25,9 +25,23 @@ from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Ambiguous, Draft, Origin, Skipped
 from code_rl.problems.sources.shapes import read_row
 
-STATEMENT_FIELDS = (
-    "statement", "question_content", "problem_description", "question", "problem", "prompt", "description", "text", "content", "query", "messages", "conversations", "instruction", "complete_prompt",
-)  # fmt: skip
+STATEMENT_FIELDS = frozenset({
+    "statement", "question_content", "problem_description", "problem_statement", "question", "problem", "prompt", "description", "text", "content", "query", "messages",
+    "conversations", "instruction", "input", "body", "complete_prompt", "instruct_prompt",
+})  # fmt: skip
+"""A text in a field of such a name, or within one, may be a task of a few words; in any other it needs some length."""
+_NO_TASK = re.compile(
+    r"(?:^|_)(?:tests?|test_?cases?|cases|asserts?|assertions?|contract|solutions?|answers?|outputs?|expected|canonical|reference|completions?|responses?|generat(?:ed|ions?)"
+    r"|inferences?|predictions?|programs?|code|imports?|setup|editorial|hints?|rationale|reasoning|thinking|cot|license|citation|assistant|gpt|(?:base|plus|sample|public|private|raw)_inputs?)(?:_|$)"
+)
+"""Names, in snake case, of fields and speakers whose texts are no tasks."""
+_INSTRUCTS = re.compile(r"instruct|prompt|system|user|human")
+_PROSE = re.compile(r"[^\W\d_]{2,}")
+_CODE = re.compile(
+    r"\s*(?:(?:def|class|for|while|if|elif|else|try|except|with|return|import|from|assert|print|public|private|static|using)\b.*[:;(){}\w]|#include.*|.*[;{}]|[\w.\[\], ]+[-+*/|&]?=[^=].*|[\w.]+\(.*\))\s*"
+)
+MOST_CHARACTERS = 200_000
+"""No longer text is a statement."""
 ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "name", "slug", "title", "question_title", "url", "link")
 LEAST_CHARACTERS = 4
 _FUNCTION = re.compile(r"^\s*(?:async )?def (\w+)\s*\(", re.MULTILINE)
@@ -35,6 +49,10 @@ WITHIN = 0.8
 """A text that has so many of its 5-grams in another of the row is a part of it."""
 LEAST_ALIKE = 8
 """So many rows of an evaluation set with one text, more than half of it, have a field that says the same of all."""
+LEAST_OFTEN, LEAST_TEXTS = 1 / 20, 1 / 3
+"""An instruction that so many of the rows have, beside other texts, is one of several wordings; a file with fewer texts for its rows was not read by its tasks."""
+Told = Mapping[tuple[str, ...], Sequence[str]]
+"""The texts of a row by the names of the fields that hold them, turn by turn of a speaker."""
 _DISTINCTIVE = re.compile(r"[a-z]+(?:[A-Z][a-z0-9]*){2,}|[a-z]+(?:_[a-z0-9]+){2,}")
 CERTAIN = re.compile(
     r"id (?:(?:abc|arc|agc)\d{3}_[a-z]\d?|(?:humaneval|mbpp)/\d+)|slug [a-z]+(?:-[a-z]+){2,}(?:-[ivx0-9]+)?"
@@ -61,27 +79,27 @@ def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
     """
     files = _files(name)
     if files is None:
-        for item in open_source(name, "test"):
-            if not isinstance(item, Skipped):
-                yield _exam_of(name, item)
+        items = open_source(name, "test").items()
+        yield from _told_apart(name, [_exam_of(name, item) for item in items if not isinstance(item, Skipped)])
         return
     unread, count = [], 0
     for file in files:
-        found: list[tuple[EvaluationProblem, list[list[str]]]] = []
+        found: list[tuple[EvaluationProblem, Told]] = []
         for number, row in enumerate(stream_rows(file), start=1):
             count += 1
-            told = [turns for field in STATEMENT_FIELDS for turns in _told(row.get(field))]
+            told = _told(row)
             exam = _exam(name, row, told, file, number)
             if exam is None:
                 unread.append(f"{file.name}, row {number}")
             else:
                 found.append((exam, told))
-        seen = Counter(itertools.chain.from_iterable({turn for turns in told for turn in turns} for _, told in found))
-        constant = {turn for turn, times in seen.items() if times >= LEAST_ALIKE and 2 * times > len(found)}
-        yield from (_with_texts(exam, told, constant) for exam, told in found)
+        frames = _frames([told for _, told in found])
+        yield from _told_apart(name, [_with_texts(exam, told, frames) for exam, told in found])
     if unread or not count:
         lack = f"{len(unread)} of {count} rows have no statement ({', '.join(unread[:3])})"
-        looked = f"looked for {', '.join(STATEMENT_FIELDS)} and for the formats that dataset= reads"
+        looked = (
+            "looked in all fields but those of tests, solutions and answers, and for the formats that dataset= reads"
+        )
         raise DataError(f"decontaminate={name}: {lack}; {looked}; repair or remove them")
 
 
@@ -102,13 +120,12 @@ def _files(name: str) -> list[Path] | None:
     return files
 
 
-def _exam(
-    set_name: str, row: Mapping[str, Any], told: Sequence[Sequence[str]], file: Path, number: int
-) -> EvaluationProblem | None:
-    text = max(map("\n".join, told), key=len, default="")
+def _exam(set_name: str, row: Mapping[str, Any], told: Told, file: Path, number: int) -> EvaluationProblem | None:
+    named = any(not STATEMENT_FIELDS.isdisjoint(path) for path in told)
+    text = max(map("\n".join, told.values()), key=len, default="")
     names = tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
     known = None
-    if len(text.strip()) < LEAST_CHARACTERS or not any(map(CERTAIN.fullmatch, names_of(names, ()))):
+    if not named or len(text.strip()) < LEAST_CHARACTERS or not any(map(CERTAIN.fullmatch, names_of(names, ()))):
         item = read_row(row, Origin(file.stem, "", number, f"{file.name}, row {number}"))
         known = None if isinstance(item, Skipped) else _exam_of(set_name, item)
         if known is not None and known.id.startswith("/"):  # made up for a row without one: no name
@@ -116,33 +133,73 @@ def _exam(
     if len(text.strip()) < LEAST_CHARACTERS:
         return known
     functions = [row[field] for field in ("fn_name", "entry_point") if isinstance(row.get(field), str)]
-    functions += _FUNCTION.findall("\n".join([str(row.get("starter_code") or ""), *itertools.chain(*told)]))
+    functions += _FUNCTION.findall("\n".join([str(row.get("starter_code") or ""), *itertools.chain(*told.values())]))
     if known is not None:
         names, functions = tuple(dict.fromkeys((*names, *known.names))), [*functions, *known.functions]
+        text = text if named else known.text
     plain = dict.fromkeys(name.rpartition(".")[2] for name in functions if not name.startswith("__"))
     return EvaluationProblem(set_name, names[0] if names else f"{file.name}:{number}", text, names, tuple(plain))
 
 
-def _told(value: object) -> list[list[str]]:
-    """The texts of a field: a text, one in parts, or what each speaker of a chat says, turn by turn."""
-    if not isinstance(value, list):
-        return [[value]] if isinstance(value, str) else []
-    said: dict[str, list[str]] = defaultdict(list)
-    for turn in value:
-        of = turn if isinstance(turn, Mapping) else {"text": turn}
-        content = next((of[key] for key in ("content", "value", "text") if key in of), None)
-        said[str(of.get("role", of.get("from", "")))] += itertools.chain.from_iterable(_told(content))
-    return list(said.values())
+def _told(row: Mapping[str, Any]) -> Told:
+    """The texts of a row that may be its task."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for path, text in _texts(row, ()):
+        found[path].append(text)
+    return {
+        path: turns
+        for path, turns in found.items()
+        if sum(map(len, turns)) <= MOST_CHARACTERS
+        and (not STATEMENT_FIELDS.isdisjoint(path) or _is_prose("\n".join(turns)))
+    }
 
 
-def _with_texts(exam: EvaluationProblem, told: Sequence[Sequence[str]], constant: set[str]) -> EvaluationProblem:
-    """With the longest of the texts of its row, but for what is `constant` over the rows, and others that have enough words and are no part of it."""
-    texts = {"\n".join(turn for turn in turns if turn not in constant) for turns in told}
-    first, *others = sorted(texts, key=lambda text: (-len(text), text)) or [""]
+def _texts(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one, path)
+    elif isinstance(value, Mapping):
+        speaker = next((value[name] for name in ("role", "from") if isinstance(value.get(name), str)), "")
+        for name, held in value.items():
+            names = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", one).lower() for one in (speaker, str(name)) if one]
+            if name not in ("role", "from") and not any(map(_NO_TASK.search, names)):
+                yield from _texts(held, (*path, *names))
+
+
+def _is_prose(text: str) -> bool:
+    lines = [line for line in text.splitlines() if line.strip()]
+    coded = sum(_CODE.fullmatch(line) is not None for line in lines)
+    return 2 * coded <= len(lines) and _plain_words(text) >= GRAM
+
+
+def _plain_words(text: str) -> int:
+    return sum(1 for _ in _PROSE.finditer(text))
+
+
+def _frames(rows: Sequence[Told]) -> set[str]:
+    """What is said around tasks: one text over most rows, or an instruction in one of a few wordings, each beside texts that differ."""
+    times = Counter(turn for told in rows for turn in set(itertools.chain(*told.values())))
+    often = {turn for turn, count in times.items() if count >= max(LEAST_ALIKE, LEAST_OFTEN * len(rows))}
+    beside: dict[str, set[int]] = defaultdict(set)
+    for told in rows:
+        for path, turns in told.items():
+            for turn in often.intersection(turns) if _INSTRUCTS.search(path[-1]) else ():
+                rest = tuple(one for said in told.values() for one in said if one != turn and _is_prose(one))
+                beside[turn].update([hash(rest)] if rest else ())
+    return {turn for turn in often if 2 * times[turn] > len(rows) or 2 * len(beside[turn]) > times[turn]}
+
+
+def _with_texts(exam: EvaluationProblem, told: Told, frames: set[str]) -> EvaluationProblem:
+    """With the longest of the texts of its row, but for `frames`, and others that have enough words and are no part of it."""
+    texts = {"\n".join(turn for turn in turns if turn not in frames) for turns in told.values()}
+    texts |= {exam.text} - set(map("\n".join, told.values()))  # what a reader of known shapes found
+    first, *others = sorted(texts, key=lambda text: (-_plain_words(text), -len(text), text)) or [""]
     if len(first.strip()) < LEAST_CHARACTERS:
         return exam
     known = grams(words(first), SHINGLE)
-    told_anew = (text for text in others if len(words(text)) >= GRAM and _share_within(text, known) < WITHIN)
+    told_anew = (text for text in others if _plain_words(text) >= GRAM and _share_within(text, known) < WITHIN)
     return replace(exam, text=first, others=tuple(told_anew))
 
 
@@ -158,15 +215,18 @@ def _exam_of(set_name: str, item: Problem | Draft | Ambiguous) -> EvaluationProb
     return EvaluationProblem(set_name, problem.id, text, (problem.id, *named), functions)
 
 
-def told_apart(name: str, exams: list[EvaluationProblem]) -> list[EvaluationProblem]:
-    """The problems of a set. Raises DataError where most have one text: then it is no statement that was read."""
-    most, count = Counter(exam.text for exam in exams).most_common(1)[0] if exams else ("", 0)
-    if count >= LEAST_ALIKE and 2 * count > len(exams):
-        raise DataError(
-            f"decontaminate={name}: {count} of {len(exams)} rows have one text, {most[:60]!r}…, which tells no problem from another; "
-            "give a file with each problem's own text as `statement`"
-        )
-    return exams
+def _told_apart(name: str, exams: list[EvaluationProblem]) -> list[EvaluationProblem]:
+    """The problems of a file. Raises DataError where few texts stand for many rows: then it is no statement that was read."""
+    plain = [re.sub(r"[\W\d_]+", " ", exam.text) for exam in exams]
+    text, count = Counter(plain).most_common(1)[0] if exams else ("", 0)
+    texts = 1 if 2 * count > len(exams) else len(set(plain))
+    if len(exams) < LEAST_ALIKE or texts >= LEAST_TEXTS * len(exams):
+        return exams
+    rows, said = (count, "one text") if texts == 1 else (len(exams), f"{texts} texts, one of them")
+    raise DataError(
+        f"decontaminate={name}: {rows} of {len(exams)} rows have {said}, {text[:60]!r}…, which tells no problem from another; "
+        "give a file with each problem once, its own text as `statement`"
+    )
 
 
 def names_of(given: Iterable[str], functions: Iterable[str]) -> list[str]:
