@@ -498,6 +498,23 @@ def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], 
     assert all(found.find(one) for one in entries)
 
 
+@pytest.mark.parametrize("share", [0.02, 0.05])
+@pytest.mark.parametrize("copies", [1, 3, 6, 12])
+def test_edited_copies_of_an_evaluation_problem_free_no_leak(share: float, copies: int) -> None:
+    half = LEAK.split()[: len(LEAK.split()) * 11 // 20]
+    opening = " ".join(re.findall(r"[a-z]{3,}", TASK))
+    own = dataclasses.replace(problem("a", f"{' '.join(half)} {opening}"), meta={"title": "Lamps of the keeper"})
+    other = problem("Lamps of the keeper", " ".join(reversed(LEAK.split())))
+    entries = [entry(own), entry(other)]
+    for seed in range(20):
+        edited = [
+            exam(scattered_edits(LEAK, share, 100 * seed + copy), ("Lamps of the keeper",)) for copy in range(copies)
+        ]
+        for named in ([*edited, exam(LEAK, ("Lamps of the keeper",))], [exam(LEAK, ("Lamps of the keeper",)), *edited]):
+            found = Decontaminator(named, entries, 0.5)
+            assert all(map(found.find, entries))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
@@ -531,7 +548,7 @@ def test_a_common_title_needs_words_that_tell() -> None:
 
 def test_an_address_that_a_whole_set_has_is_no_name() -> None:
     address = "https://example.org/a-code-data-set"
-    exams = [exam(f"{TASK} Say {word}.", (address,)) for word in ("ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "yak")]  # fmt: skip
+    exams = [exam(TASK.replace(" ", f" {word}"), (address,)) for word in ("", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "yak")]  # fmt: skip
     own = entry(dataclasses.replace(problem("a", " ".join(reversed(TASK.split()))), meta={"url": address}))
     assert Decontaminator(exams[:1], [own], 1.0).find(own) is not None
     assert Decontaminator(exams, [own], 1.0).find(own) is None

@@ -46,7 +46,7 @@ NAME_CONTAINMENT = 0.3
 ID_WORDS, SLUG_WORDS = 0.1, 0.45
 """A name the world over needs so many of the words that tell: more where it is made of words, and may be another problem's title."""
 MOST_NAMESAKES = 8
-"""What more texts of evaluation sets are called by is the name of a set."""
+"""What more problems of evaluation sets are called by is the name of a set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,11 @@ class Decontaminator:
         self._texts = [document(exam.text) for exam in self._exams]
         self._sharers = Sharers(self._texts, own, [places[told] for told in first.values()])
         self._counts = list(map(self._sharers.of_exam, self._texts))
-        each = [np.unique(text.tokens) for text in (*self._texts, *own)]
+        self._problems = np.array(self._sharers.problems, np.int64)
+        told_by: dict[int, list[Hashes]] = defaultdict(list)
+        for problem, text in zip(self._sharers.problems, (*self._texts, *own), strict=True):
+            told_by[problem].append(text.tokens)
+        each = [np.unique(np.concatenate(tokens)) for tokens in told_by.values()]
         self._words, holders = np.unique(np.concatenate([np.empty(0, np.uint64), *each]), return_counts=True)
         self._rarity = np.log((len(each) + 1) / holders)
         self._own = {entry.digest: text for entry, text in zip(entries, own, strict=True)}
@@ -96,7 +100,7 @@ class Decontaminator:
             size = len(text.tokens)
             if size and not len(text.telling):
                 short[size].setdefault(int(runs(text.tokens, size)[0]), number)
-        self._named = {name: held for name, held in named.items() if len(held) <= MOST_NAMESAKES}
+        self._named = {name: held for name, held in named.items() if len(set(self._problems[held])) <= MOST_NAMESAKES}
         self._short = {size: (np.array(sorted(known), np.uint64), known) for size, known in short.items()}
 
     def find(self, entry: Entry) -> Pair | None:
@@ -133,11 +137,16 @@ class Decontaminator:
     def _near(self, own: Document) -> list[int]:
         """The evaluation problems that share the most, rare things first."""
         total_E = self._total(self._by_gram, own.grams, weight(self._sharers.of_all(own.grams)))
-        near = [int(number) for number in np.argsort(-total_E, kind="stable")[:MOST_EXAMS] if total_E[number]]
+        near = self._first(total_E, 0.0)
         short = short_runs(own)
         likest = self._total(self._by_short, short, np.ones(len(short))) / self._sizes
-        edited = np.argsort(-likest, kind="stable")[:MOST_EXAMS]
-        return near + [int(number) for number in edited if likest[number] >= LEAST_LIKE and number not in near]
+        return [*dict.fromkeys(near + self._first(likest, LEAST_LIKE))]
+
+    def _first(self, found_E: npt.NDArray[np.float64], least: float) -> list[int]:
+        """The texts of which most was found, above `least`, of so many evaluation problems as are looked at."""
+        order = [int(number) for number in np.argsort(-found_E, kind="stable") if found_E[number] > least]
+        problems = list(dict.fromkeys(self._problems[order].tolist()))[:MOST_EXAMS]
+        return [number for number in order if self._problems[number] in problems]
 
     def _total(
         self, index: tuple[Hashes, npt.NDArray[np.int64]], hashes: Hashes, weights: npt.NDArray[np.float64]

@@ -101,9 +101,9 @@ class Sharers:
 
     def __init__(self, exams: Sequence[Document], own: Sequence[Document], firsts: Sequence[int]) -> None:
         tellings: dict[int, list[Hashes]] = defaultdict(list)
-        known = distinct([text.tokens for text in (*exams, *own)])
-        for place, text in enumerate((*exams, *own)):
-            tellings[known[firsts[place] if place < len(exams) else place]].append(text.telling)
+        self.problems = distinct([*exams, *own], firsts)
+        for problem, text in zip(self.problems, (*exams, *own), strict=True):
+            tellings[problem].append(text.telling)
         every = {problem: np.unique(np.concatenate(told)) for problem, told in tellings.items()}
         grams, holders = by_hash(list(every.values()))
         self._owners = np.array(list(every), np.int64)[holders]
@@ -163,21 +163,43 @@ def scattered(one: Document, other: Document) -> float:
     return float(1 - gaps.sum() / size) if (gaps**2).sum() <= MOST_SCATTERED * size else 0.0
 
 
-def distinct(hashed: Sequence[Hashes]) -> list[int]:
-    """For each text, as hashes of its tokens, the number of the first text that tells the same problem: its own, where it is the first to do so."""
-    known: list[int] = []
+def distinct(texts: Sequence[Document], firsts: Sequence[int]) -> list[int]:
+    """For each text the number of the problem that it tells: of the first text that tells the same one.
+
+    The first of them are texts of evaluation sets, each of the problem of the text at its place in `firsts`. Of those, copies with scattered edits tell one problem
+    too: as no other text decides whether two do, copies of an evaluation problem take no weight from it, however many there are and in whatever order.
+    """
+    known = list(range(len(texts)))
+
+    def problem(number: int) -> int:
+        while known[number] != number:
+            number = known[number]
+        return number
+
     shingles: dict[int, Hashes] = {}
-    by_hash: dict[int, list[int]] = defaultdict(list)
-    for number, hashes in enumerate(hashed):
-        own = np.unique(runs(hashes, SHINGLE))
+    holders: dict[int, list[int]] = defaultdict(list)
+    for number, text in enumerate(texts):
+        of_exams = number < len(firsts)
+        if of_exams and firsts[number] != number:
+            known[number] = firsts[number]
+            continue
+        own = np.unique(runs(text.tokens, SHINGLE))
         sketch = own[:SKETCH].tolist()
-        near = Counter(itertools.chain.from_iterable(map(by_hash.__getitem__, sketch))).most_common(MOST_ALIKE)
-        least = min(SHARED_SKETCH, len(own))
-        alike = (one for one, count in near if count >= least and jaccard(own, shingles[one]) >= SAME_PROBLEM)
-        known.append(next(alike, number))
-        if known[-1] == number:
+        near = Counter(itertools.chain.from_iterable(map(holders.__getitem__, sketch))).most_common(MOST_ALIKE)
+        for one, count in near:
+            if count < min(SHARED_SKETCH, len(own)) or problem(one) == problem(number):
+                continue
+            other = texts[one]
+            if jaccard(own, shingles[one]) >= SAME_PROBLEM or (
+                of_exams and (scattered(other, text) or scattered(text, other))
+            ):
+                first, last = sorted((problem(one), problem(number)))
+                known[last] = first
+                if not of_exams:
+                    break
+        if of_exams or known[number] == number:
             shingles[number] = own
             for key in sketch:
-                if len(by_hash[key]) < MOST_CANDIDATES:
-                    by_hash[key].append(number)
-    return known
+                if len(holders[key]) < MOST_CANDIDATES:
+                    holders[key].append(number)
+    return [problem(number) for number in range(len(texts))]
