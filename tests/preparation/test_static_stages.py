@@ -908,6 +908,7 @@ def test_a_task_that_only_its_function_names_is_no_copy() -> None:
         lambda text: text.replace("100000", "100\u2009000"),
         lambda text: text.replace("a_i", "b_i"),
         lambda text: "Task 7\n" + text,
+        lambda text: text + " (",
         *SPELLINGS.values(),
     ],
 )

@@ -38,7 +38,7 @@ _NO_TASK = re.compile(
 _INSTRUCTS = re.compile(r"instruct|prompt|system|user|human")
 _PROSE = re.compile(r"[^\W\d_]{2,}")
 _CODE = re.compile(
-    r"\s*(?:(?:def|class|for|while|if|elif|else|try|except|with|return|import|from|assert|print|public|private|static|using)\b.*[:;(){}\w]|#include.*|.*[;{}]|[\w.\[\], ]+[-+*/|&]?=[^=].*|[\w.]+\(.*\))\s*"
+    r"(?:(?:def|class|for|while|if|elif|else|try|except|with|return|import|from|assert|print|public|private|static|using)\b.*[:;(){}\w]|#include.*|.*[;{}]|[\w.\[\], ]+[-+*/|&]?=[^=].*|[\w.]+\(.*\))"
 )
 MOST_CHARACTERS = 200_000
 """No longer text is a statement."""
@@ -169,7 +169,7 @@ def _texts(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _is_prose(text: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
     coded = sum(_CODE.fullmatch(line) is not None for line in lines)
     return 2 * coded <= len(lines) and _plain_words(text) >= GRAM
 

@@ -33,7 +33,7 @@ _ESCAPED = re.compile(
 _BREAK = re.compile(r"<br\b[^<>]{0,80}>[ \t]*\n?", re.IGNORECASE)
 _QUOTE = r"[ \t]*>(?!>>|=)[ \t]?"
 _QUOTED_LINES = re.compile(
-    rf"(?:^{_QUOTE}[^\n]*(?:\n\s*|\Z)){{2,}}|(?:\A|(?<=\n\n))\s*{_QUOTE}(?=[^\w\n]*[^\W\d_]{{2}})", re.MULTILINE
+    rf"(?:^{_QUOTE}[^\n]*(?:\n\s*|\Z)){{2,}}|(?:\A|(?<=\n\n)){_QUOTE}(?=[^\w\n]*[^\W\d_]{{2}})", re.MULTILINE
 )
 """Several lines in a row that begin with `>`, or a paragraph of one such line that goes on with a word: `> 5` alone may be what is left of `n > 5`."""
 _QUOTE_MARK = re.compile(rf"^{_QUOTE}", re.MULTILINE)
@@ -240,7 +240,7 @@ def _substance(text: str) -> list[str]:
     )
     text = _reflowed(simplify(text))
     found = [*_PIECE.finditer(text)]
-    pieces = ["\n", *(piece[0] for piece in found), "\n"]
+    pieces = ["\n", *(piece[0] for piece in found), "\n", "\n"]
     joins = [False] * len(pieces)
     for at, piece in enumerate(found, start=1):
         left, right = pieces[at - 1], pieces[at + 1]
@@ -251,7 +251,7 @@ def _substance(text: str) -> list[str]:
             joins[at] = formula or (within and before == behind and piece[0][0] in ("-+*/%^?:" if before else "+*%^"))
         else:
             joins[at] = within and piece[0] == "#"
-    told = [False, *(piece["told"] is not None for piece in found), False]
+    told = [False, *(piece["told"] is not None for piece in found), False, False]
     for at, sign in enumerate(pieces):
         if sign == "(":
             told[at] = joins[at - 1] or (joins[at + 2] and _operand(pieces[at + 1]))
