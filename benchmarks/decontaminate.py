@@ -30,7 +30,8 @@ import chz
 from code_rl.cli import run_script
 from code_rl.preparation.bench import make_entry
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.overlap.decontaminate import Decontaminator, EvaluationProblem, Pair, evaluation_problems
+from code_rl.preparation.overlap.decontaminate import Decontaminator, Pair
+from code_rl.preparation.overlap.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.problems.files import data_folder, stream_rows
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.sources.records import Skipped

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from code_rl.errors import DataError
 from code_rl.preparation.bench import Entry, entry_from_json, make_entry
 from code_rl.preparation.filter import filter_entry, needs_picture
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.overlap.decontaminate import Decontaminator, EvaluationProblem, evaluation_problems
+from code_rl.preparation.overlap.decontaminate import Decontaminator
 from code_rl.preparation.overlap.deduplicate import Deduplicator, in_series
+from code_rl.preparation.overlap.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.preparation.overlap.text import among, canonical, grams, jaccard, numbers, pattern, words
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.problems.problem import CallTest, Problem, StdinTest
@@ -496,6 +498,23 @@ def test_edited_copies_of_a_leak_do_not_hide_each_other(edited: Callable[[int], 
     assert all(found.find(one) for one in entries)
 
 
+@pytest.mark.parametrize("share", [0.02, 0.05])
+@pytest.mark.parametrize("copies", [1, 3, 6, 12])
+def test_edited_copies_of_an_evaluation_problem_free_no_leak(share: float, copies: int) -> None:
+    half = LEAK.split()[: len(LEAK.split()) * 11 // 20]
+    opening = " ".join(re.findall(r"[a-z]{3,}", TASK))
+    own = dataclasses.replace(problem("a", f"{' '.join(half)} {opening}"), meta={"title": "Lamps of the keeper"})
+    other = problem("Lamps of the keeper", " ".join(reversed(LEAK.split())))
+    entries = [entry(own), entry(other)]
+    for seed in range(20):
+        edited = [
+            exam(scattered_edits(LEAK, share, 100 * seed + copy), ("Lamps of the keeper",)) for copy in range(copies)
+        ]
+        for named in ([*edited, exam(LEAK, ("Lamps of the keeper",))], [exam(LEAK, ("Lamps of the keeper",)), *edited]):
+            found = Decontaminator(named, entries, 0.5)
+            assert all(map(found.find, entries))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_public_sets_overlap_alike_however_often_they_are_named(times: int) -> None:
@@ -529,7 +548,7 @@ def test_a_common_title_needs_words_that_tell() -> None:
 
 def test_an_address_that_a_whole_set_has_is_no_name() -> None:
     address = "https://example.org/a-code-data-set"
-    exams = [exam(f"{TASK} Say {word}.", (address,)) for word in ("ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "yak")]  # fmt: skip
+    exams = [exam(TASK.replace(" ", f" {word}"), (address,)) for word in ("", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "yak")]  # fmt: skip
     own = entry(dataclasses.replace(problem("a", " ".join(reversed(TASK.split()))), meta={"url": address}))
     assert Decontaminator(exams[:1], [own], 1.0).find(own) is not None
     assert Decontaminator(exams, [own], 1.0).find(own) is None
@@ -540,6 +559,43 @@ def test_an_id_made_of_the_name_of_a_file_is_no_name(tmp_path: Path) -> None:
     (tmp_path / "my-code-set.jsonl").write_text(json.dumps(row) + "\n")
     (one,) = evaluation_problems(str(tmp_path / "my-code-set.jsonl"))
     assert one.names == ()
+
+
+def wrapped(text: str, columns: int) -> str:
+    return "\n".join("\n".join(textwrap.wrap(line, columns, break_on_hyphens=False)) for line in text.split("\n"))
+
+
+def before_lines(text: str, mark: Callable[[int], str]) -> str:
+    return "\n".join(f"{mark(at)}{line}".rstrip() for at, line in enumerate(text.split("\n"), start=1))
+
+
+LAYOUTS: dict[str, Callable[[str], str]] = {
+    "quote": lambda text: before_lines(text, lambda _: "> "),
+    "quote in a quote": lambda text: before_lines(text, lambda _: "> > "),
+    "quoted paragraphs": lambda text: re.sub(r"(?m)^(?=\S)", "> ", text),
+    "quote wrapped": lambda text: before_lines(wrapped(text, 40), lambda _: "> "),
+    "numbered lines": lambda text: before_lines(text, lambda at: f"{at}: "),
+    "numbers in a column": lambda text: before_lines(wrapped(text, 72), lambda at: f"{at:4d}  "),
+    "wrapped": lambda text: wrapped(text, 80),
+    "breaks": lambda text: text.replace("\n", "<br>"),
+    "breaks and line ends": lambda text: text.replace("\n", "<br />\n"),
+    "emphasis": lambda text: re.sub(r"\b([a-z]{6,})\b", r"_\1_", text),
+    "stars": lambda text: re.sub(r"\b([a-z]{6,})\b", r"*\1*", text),
+    "strong": lambda text: re.sub(r"\b([a-z]{6,} \w+)\b", r"**\1**", text),
+    "strong emphasis": lambda text: re.sub(r"\b([a-z]{6,})\b", r"**_\1_**", text),
+    "header": lambda text: f"Problem 7 (time limit: 2 seconds)\n\n{text}",
+}
+
+
+@pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
+def test_how_a_text_is_laid_out_hides_no_copy(lay: Callable[[str], str]) -> None:
+    text = f"{LEAK} Count only lamps (of those lit) where {'lamp ' * 9}i - 1 > i + 1 * 2 holds and a_i - n < k * 2 too\nExample\n\n{{}}"
+    one, other = text.format("3 2\n1 5 5"), lay(text.format("4 1\n7 7 1 2"))
+    assert kept(problem("a", one), problem("b", other, OTHER_TESTS)) == ["a"]
+    own = [entry(problem(str(at), f"{' '.join([f'word{at}'] * at)}\n\n{lay(LEAK)}")) for at in range(20)]
+    found = Decontaminator([exam(LEAK)], own, 0.5)
+    assert all(map(found.find, own))
+    assert words(lay(LEAK.strip())) == words(LEAK.strip())
 
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
@@ -687,6 +743,7 @@ def test_an_evaluation_row_of_any_shape_is_read(row: dict[str, object], tmp_path
     assert [one.text.strip() for one in evaluation_problems(str(tmp_path / "set"))] == [LEAK.strip()]
 
 
+WORDINGS = [f"{word} the problem below with a program in Python, and give nothing but its code, please, in one block." for word in ("Solve", "Do", "Answer", "Tackle")]  # fmt: skip
 FRAME = (
     "You are an expert. Write a program that passes all of the hidden tests of the task that you are given, and explain it. "
     * 9
@@ -703,8 +760,13 @@ FRAME = (
         lambda text: {"messages": [{"role": "user", "content": [{"type": "text", "text": text}]}]},
         lambda text: {"messages": [{"role": "user", "content": FRAME}, {"role": "user", "content": text}]},
         lambda text: {"conversations": [{"from": "human", "value": text}]},
+        lambda text: {"instruction": WORDINGS[len(text) % 4], "input": text, "output": "x"},
+        lambda text: {"prompt": WORDINGS[len(text) % 4], "extra_info": {"problem": text}},
+        lambda text: {"prompt": WORDINGS[len(text) % 4], "doc": [{"body_of_it": text}]},
+        lambda text: {"description": f"Problem {len(text)} of the set.", "told": text},
+        lambda text: {"question": {"title": "Lamps", "told": text}, "tests": [{"input": FRAME + text[::-1]}]},
     ],
-    ids=["constant field", "constant longest", "longer field", "system", "parts", "constant turn", "from and value"],
+    ids=["constant field", "constant longest", "longer field", "system", "parts", "constant turn", "from and value", "instruction and input", "nested", "unknown within", "unknown", "question of parts"],
 )  # fmt: skip
 def test_a_statement_is_found_in_whatever_text_of_its_row(row: Callable[[str], object], tmp_path: Path) -> None:
     names = ["ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "ibex"]
@@ -712,6 +774,39 @@ def test_a_statement_is_found_in_whatever_text_of_its_row(row: Callable[[str], o
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row(text)) + "\n" for text in texts))
     own = entry(problem("a", LEAK))
     assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is not None
+
+
+@pytest.mark.parametrize("field", ["solutions", "canonical_solution", "tests", "output", "completion", "extra_code"])
+def test_what_answers_a_task_is_not_compared(field: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": LEAK, field: [{"text": TASK}]}) + "\n")
+    own = entry(problem("a", TASK))
+    assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is None
+
+
+def test_code_in_an_unknown_field_is_not_compared(tmp_path: Path) -> None:
+    code = "\n".join(f"total_of_{word} = add(total, {word})" for word in TASK.split()[:60])
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": LEAK, "best": code}) + "\n")
+    assert [one.others for one in evaluation_problems(str(tmp_path / "rows.jsonl"))] == [()]
+
+
+def test_an_instruction_in_a_few_wordings_is_no_evaluation_problem(tmp_path: Path) -> None:
+    names = ["ant", "bee", "cow", "doe", "elk", "fox", "gnu", "hen", "ibex"] * 4
+    rows = [{"instruction": WORDINGS[at % 4], "input": " ".join(f"{word}{name}{at % 9}" for word in TASK.split())} for at, name in enumerate(names)]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:9] * 4))
+    own = entry(problem("a", f"{WORDINGS[1]} {LEAK[:80]}"))
+    with pytest.raises(DataError, match="36 of 36 rows have 9 texts"):
+        list(evaluation_problems(str(tmp_path / "rows.jsonl")))
+    for at, row in enumerate(rows):
+        row["input"] += " " + "abcdefghi"[at // 9] * 3
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is None
+
+
+def test_rows_of_which_only_a_few_instructions_are_read_are_refused(tmp_path: Path) -> None:
+    rows = [{"instruction": WORDINGS[at % 4], "output": TASK, "id": at} for at in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"40 of 40 rows have 4 texts, one of them, '[A-Z]"):
+        list(evaluation_problems(str(tmp_path / "rows.jsonl")))
 
 
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -755,6 +850,18 @@ OTHER_TESTS = [("4\n1 1 1 1\n", "2\n"), ("1\n8\n", "8\n")]
         ("Print n- 1.", "Print n+ 1."),
         ("Print n ? m : 0.", "Print n : m ? 0."),
         ("Print !x.", "Print x."),
+        ("Count pairs where n\n> m holds.", "Count pairs where n\n< m holds."),
+        ("Those count that are\n\n> 5\n\nand no others.", "Those count that are\n\n5\n\nand no others."),
+        ("\n>= 5 are many.\n>= 3 are few.", "\n5 are many.\n3 are few."),
+        ("Print `a*b` in the end.", "Print `a+b` in the end."),
+        ("Print n *m* k.", "Print n +m+ k."),
+        ("Sum x_1 and x1.", "Sum x1 and x1."),
+        ("The pattern is '*ab*' here.", "The pattern is 'ab' here."),
+        (
+            "Of all of the sums that there are print n\n- 1 in the end.",
+            "Of all of the sums that there are print n\n+ 1 in the end.",
+        ),
+        ("\n1. n\n2. k\n9. m", "\n1. n\n2. k\n8. m"),
     ],
 )
 def test_a_small_word_or_a_sign_in_a_formula_or_in_quotes_makes_another_problem(one: str, other: str) -> None:
@@ -801,6 +908,7 @@ def test_a_task_that_only_its_function_names_is_no_copy() -> None:
         lambda text: text.replace("100000", "100\u2009000"),
         lambda text: text.replace("a_i", "b_i"),
         lambda text: "Task 7\n" + text,
+        lambda text: text + " (",
         *SPELLINGS.values(),
     ],
 )

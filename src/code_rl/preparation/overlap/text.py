@@ -1,7 +1,7 @@
 """Statements as token sequences: what deduplication and decontamination compare.
 
-Two spellings of one statement give the same tokens: markup, case, Unicode forms, escaped line ends and the spelling of numbers (`10^5`, `1e5`, `100,000`)
-do not count.
+Two spellings of one statement give the same tokens: markup, how its lines are laid out (quoted, numbered, wrapped), case, Unicode forms, escaped line ends
+and the spelling of numbers (`10^5`, `1e5`, `100,000`) do not count.
 Names of variables become one placeholder in the canonical form, so that a renamed copy is a copy; numbers always stay.
 """
 
@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,20 @@ _ESCAPED = re.compile(
     r"\\(?:u[0-9a-f]{4}|[\\\"]|n(?!e[gq]?\b|u\b|ot|mid|abla|i\b)|r(?!ight|angle|ho|ceil|floor|brace|m\b)|t(?!imes|ext|o\b|heta|ilde|frac|an))",
     re.IGNORECASE,
 )
+_BREAK = re.compile(r"<br\b[^<>]{0,80}>[ \t]*\n?", re.IGNORECASE)
+_QUOTE = r"[ \t]*>(?!>>|=)[ \t]?"
+_QUOTED_LINES = re.compile(
+    rf"(?:^{_QUOTE}[^\n]*(?:\n\s*|\Z)){{2,}}|(?:\A|(?<=\n\n)){_QUOTE}(?=[^\w\n]*[^\W\d_]{{2}})", re.MULTILINE
+)
+"""Several lines in a row that begin with `>`, or a paragraph of one such line that goes on with a word: `> 5` alone may be what is left of `n > 5`."""
+_QUOTE_MARK = re.compile(rf"^{_QUOTE}", re.MULTILINE)
+_LINE_NUMBER = re.compile(r"[ \t]*(\d{1,4})(?:[.:|)]?(?:[ \t]{2,}|\t|$)|[.:|)][ \t])")
+LEAST_NUMBERED = 3
+"""So many lines in a row that have numbers in a row are numbered lines."""
+_MARK = re.compile(r"[-*+•#]+\s+([^\W\d_]{2})?")
+_ITEMS = re.compile(r"(?<=\S[.;:])[ \t]+(?=[-*+•] )")
+LEAST_WRAPPED = 24
+"""A line of fewer characters was not ended for its length."""
 _HYPHENATED = re.compile(r"(?<=[^\W\d_])-\n[ \t]*(?=[^\W\d_])")
 _MARKUP = (
     ("<", re.compile(r"<sup>\s*(\d+)\s*</sup>"), r"^\1"),
@@ -46,7 +60,13 @@ _MARKUP = (
     ("\\", re.compile(r"\\(?:left|right|text(?:bf|it|tt)?|math(?:rm|tt|bf|it)|operatorname)(?![a-z])"), " "),
     ("\\", re.compile(r"\\[,;:! ]"), ""),
     ("{}$`", re.compile(r"[{}$`]"), " "),
-    ("*", re.compile(r"(?<!\s)(?<!\b\w)\*\*(?=\D)|(?<=\s)\*\*(?=[^\s\d])|(?<=\b\w)\*\*(?!\w\b)"), " "),
+    (
+        "*_",
+        re.compile(
+            r"(?<![^\s([{|>/:–—-])[*_]{1,4}(?=[^\s*_])((?:[^*_\n]|\n(?!\s*\n)|(?<=\w)[*_]+(?=\w)){1,400}?)(?<=\S)[*_]{1,4}(?!\w)"
+        ),
+        r"\1",
+    ),
 )
 """(Characters of which every match has one, pattern, replacement): most statements have few of them, and a look for a character costs little."""
 _GROUPED = re.compile(
@@ -76,11 +96,11 @@ _EXAMPLES = re.compile(
 )
 _UNIT = r"(?:milli-?seconds?|seconds?|secs?|ms|s|megabytes?|kilobytes?|gigabytes?|[kmg]i?b|bytes?)"
 _NO_LETTER = r"(?:[^\w\n]|[\d_])*"
+_LIMIT = rf"(?:(?:time|memory)[ -]limits?(?: per test(?: case)?)?|(?<![a-z])[tm]l\b)\W{{0,4}}\d+(?:\.\d+)?\s*{_UNIT}(?=\b|memory)"
 _ARCHIVE = re.compile(
     rf"^(?:[^\w\n]*limits?[^\w\n]*\n)?(?=[^\n]*\d)(?=[^\n]*(?:limit|memory|time|second|sec|ms|[kmg]i?b)){_NO_LETTER}"
     rf"(?:(?:(?:time|memory|source|stack)?limits?|time|memory|source|stack|cpu|execution|run-?time|running|usage|maximum|max|per|test|case|is|of|and|java|others|extended|to|for|python|tl|ml|[kmg]|{_UNIT})(?![^\W\d_]){_NO_LETTER})+$"
-    rf"|(?:(?:time|memory)[ -]limits?(?: per test(?: case)?)?|(?<![a-z])[tm]l\b)\W{{0,4}}\d+(?:\.\d+)?\s*{_UNIT}(?=\b|memory)"
-    r"|^[^\w\n]*(?:round|task|problem|exercise|question|challenge|copy|version) *(?:no\.?|number|#|:)? *\d+[^\w\n]*$",
+    rf"|{_LIMIT}|^[^\w\n]*(?:round|task|problem|exercise|question|challenge|copy|version) *(?:no\.?|number|#|:)? *\d+(?:[^\w\n]*{_LIMIT})*[^\w\n]*$",
     re.MULTILINE,
 )
 """Limits of time and memory that follow their name or have a line of their own, and running numbers on such a line, are the archive's, not the task's."""
@@ -101,9 +121,7 @@ def simplify(text: str) -> str:
     if not text.isascii():
         text = _SUPERSCRIPT_RUN.sub(lambda run: "^" + run[0].translate(_SUPERSCRIPTS), text)
         text = unicodedata.normalize("NFKC", _THIN_SPACE.sub("", text)).translate(_SIGNS)
-    if "\\" in text and "\n" not in text.strip():  # one line, as of a JSON string that was not read
-        text = _ESCAPED.sub(_unescape, text)
-    text = _HYPHENATED.sub("", text.lower())
+    text = _HYPHENATED.sub("", plain_lines(text).lower())
     for signs, pattern, replacement in _MARKUP:
         if any(sign in text for sign in signs):
             text = pattern.sub(replacement, text)
@@ -115,6 +133,37 @@ def simplify(text: str) -> str:
     if "*" in text:
         text = _PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])) if len(match[1]) < 20 else match[0], text)
     return text
+
+
+def plain_lines(text: str) -> str:
+    """The text without what lays out its lines: escaped line ends, `<br>`, marks of a quote, numbers of lines."""
+    text = _BREAK.sub("\n", text)
+    if "\\" in text and "\n" not in text.strip():  # one line, as of a JSON string that was not read
+        text = _ESCAPED.sub(_unescape, text)
+    while ">" in text and (bare := _QUOTED_LINES.sub(lambda quote: _QUOTE_MARK.sub("", quote[0]), text)) != text:
+        text = bare
+    lines = text.split("\n")
+    numbers = [(at, _LINE_NUMBER.match(line)) for at, line in enumerate(lines) if line.strip()]
+    for _, run in groupby(numbers, lambda one: one[1] and int(one[1][1]) - one[0]):
+        numbered = [(at, number) for at, number in run if number]
+        if sum(number.end() < len(lines[at]) for at, number in numbered) >= LEAST_NUMBERED:
+            for at, number in numbered:
+                lines[at] = lines[at][number.end() :]
+    return "\n".join(lines)
+
+
+def _reflowed(text: str) -> str:
+    """The text with a blank for each line end that only its length asked for; a list's items keep their lines."""
+    lines, listed = [""], False
+    for line in map(str.strip, _ITEMS.sub("\n", text).split("\n")):
+        mark = _MARK.match(line)
+        item = mark is not None and (listed or mark[1] is not None)
+        if line and not item and len(lines[-1]) >= LEAST_WRAPPED and lines[-1][-1] not in ".:;!?":
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+            listed = bool(line) and (listed or mark is not None)
+    return "\n".join(lines)
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -189,9 +238,9 @@ def _substance(text: str) -> list[str]:
     text = _QUOTED_SIGNS.sub(
         lambda quoted: " ".join(chr(_QUOTED_ONES + ord(sign) % 0x1000) for sign in quoted[2]), text
     )
-    text = simplify(text)
+    text = _reflowed(simplify(text))
     found = [*_PIECE.finditer(text)]
-    pieces = ["\n", *(piece[0] for piece in found), "\n"]
+    pieces = ["\n", *(piece[0] for piece in found), "\n", "\n"]
     joins = [False] * len(pieces)
     for at, piece in enumerate(found, start=1):
         left, right = pieces[at - 1], pieces[at + 1]
@@ -202,7 +251,7 @@ def _substance(text: str) -> list[str]:
             joins[at] = formula or (within and before == behind and piece[0][0] in ("-+*/%^?:" if before else "+*%^"))
         else:
             joins[at] = within and piece[0] == "#"
-    told = [False, *(piece["told"] is not None for piece in found), False]
+    told = [False, *(piece["told"] is not None for piece in found), False, False]
     for at, sign in enumerate(pieces):
         if sign == "(":
             told[at] = joins[at - 1] or (joins[at + 2] and _operand(pieces[at + 1]))
@@ -222,7 +271,9 @@ def limits(text: str) -> list[str]:
 
 def same_telling(left: str, right: str, *, renamed: bool) -> bool:
     """True when two tasks read alike, word for word and sign for sign, up to articles; with `renamed` also where variables have other names throughout."""
-    one, other = ([token for token in _substance(task_text(text)) if token not in ARTICLES] for text in (left, right))
+    one, other = (
+        [token for token in _substance(task_text(plain_lines(text))) if token not in ARTICLES] for text in (left, right)
+    )
     if len(one) != len(other) or not renamed:
         return one == other
     there: dict[str, str] = {}
@@ -244,6 +295,7 @@ def numbers(statement: str) -> Numbers:
 
     After the first worked example only lines with a comparison sign count.
     """
+    statement = plain_lines(statement)
     body = task_text(statement)
     lines = [line for line in simplify(statement[len(body) :]).splitlines() if "<" in line or ">=" in line]
     summed = (_SUM.sub(lambda told: str(int(told[1]) + int(told[2])), text) for text in (simplify(body), *lines))
