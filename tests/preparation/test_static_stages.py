@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import random
 import re
@@ -583,6 +584,7 @@ LAYOUTS: dict[str, Callable[[str], str]] = {
     "stars": lambda text: re.sub(r"\b([a-z]{6,})\b", r"*\1*", text),
     "strong": lambda text: re.sub(r"\b([a-z]{6,} \w+)\b", r"**\1**", text),
     "strong emphasis": lambda text: re.sub(r"\b([a-z]{6,})\b", r"**_\1_**", text),
+    "character references": lambda text: re.sub(r"(?<=\w)a", "&#97;", html.escape(text)),
     "header": lambda text: f"Problem 7 (time limit: 2 seconds)\n\n{text}",
 }
 

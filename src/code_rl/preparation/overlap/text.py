@@ -7,6 +7,7 @@ Names of variables become one placeholder in the canonical form, so that a renam
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 import zlib
@@ -48,13 +49,14 @@ _HYPHENATED = re.compile(r"(?<=[^\W\d_])-\n[ \t]*(?=[^\W\d_])")
 _MARKUP = (
     ("<", re.compile(r"<sup>\s*(\d+)\s*</sup>"), r"^\1"),
     ("<", re.compile(r"</?[a-z][^<>]{0,80}>"), " "),
+    ("&", re.compile(r"&#?\w{1,31};"), lambda match: html.unescape(match[0]).translate(_SIGNS)),
     ("\\", re.compile(r"\\(?=[*^_#])"), ""),
     ("{", re.compile(r"(?<=\d)\{,\}(?=\d{3})"), ","),
-    ("&\\≤⩽=", re.compile(r"=<(?![<=>])|&(?:le|#8804);|\\leqslant|\\leq?(?![a-z])|≤|⩽"), "<="),
-    ("&\\≥⩾", re.compile(r"&(?:ge|#8805);|\\geqslant|\\geq?(?![a-z])|≥|⩾"), ">="),
-    ("&\\", re.compile(r"&lt;|\\lt(?![a-z])"), "<"),
-    ("&\\", re.compile(r"&gt;|\\gt(?![a-z])"), ">"),
-    ("&\u00a0", re.compile(r"&nbsp;|\u00a0"), " "),
+    ("\\≤⩽=", re.compile(r"=<(?![<=>])|\\leqslant|\\leq?(?![a-z])|≤|⩽"), "<="),
+    ("\\≥⩾", re.compile(r"\\geqslant|\\geq?(?![a-z])|≥|⩾"), ">="),
+    ("\\", re.compile(r"\\lt(?![a-z])"), "<"),
+    ("\\", re.compile(r"\\gt(?![a-z])"), ">"),
+    ("\u00a0", re.compile("\u00a0"), " "),
     ("\\×·⋅", re.compile(r"\\(?:times|cdot)(?![a-z])|×|·|⋅"), "*"),
     ("\\…", re.compile(r"\\(?:ldots|dots|cdots)(?![a-z])|…"), "..."),
     ("\\", re.compile(r"\\(?:left|right|text(?:bf|it|tt)?|math(?:rm|tt|bf|it)|operatorname)(?![a-z])"), " "),
