@@ -31,6 +31,8 @@ _ESCAPED = re.compile(
     r"\\(?:u[0-9a-f]{4}|[\\\"]|n(?!e[gq]?\b|u\b|ot|mid|abla|i\b)|r(?!ight|angle|ho|ceil|floor|brace|m\b)|t(?!imes|ext|o\b|heta|ilde|frac|an))",
     re.IGNORECASE,
 )
+_REFERENCE = re.compile(r"&(?!lt;|gt;)#?\w{1,31};")
+"""A character reference, but for what would look like a tag."""
 _BREAK = re.compile(r"<br\b[^<>]{0,80}>[ \t]*\n?", re.IGNORECASE)
 _QUOTE = r"[ \t]*>(?!>>|=)[ \t]?"
 _QUOTED_LINES = re.compile(
@@ -49,13 +51,12 @@ _HYPHENATED = re.compile(r"(?<=[^\W\d_])-\n[ \t]*(?=[^\W\d_])")
 _MARKUP = (
     ("<", re.compile(r"<sup>\s*(\d+)\s*</sup>"), r"^\1"),
     ("<", re.compile(r"</?[a-z][^<>]{0,80}>"), " "),
-    ("&", re.compile(r"&#?\w{1,31};"), lambda match: html.unescape(match[0]).translate(_SIGNS)),
     ("\\", re.compile(r"\\(?=[*^_#])"), ""),
     ("{", re.compile(r"(?<=\d)\{,\}(?=\d{3})"), ","),
     ("\\≤⩽=", re.compile(r"=<(?![<=>])|\\leqslant|\\leq?(?![a-z])|≤|⩽"), "<="),
     ("\\≥⩾", re.compile(r"\\geqslant|\\geq?(?![a-z])|≥|⩾"), ">="),
-    ("\\", re.compile(r"\\lt(?![a-z])"), "<"),
-    ("\\", re.compile(r"\\gt(?![a-z])"), ">"),
+    ("&\\", re.compile(r"&lt;|\\lt(?![a-z])"), "<"),
+    ("&\\", re.compile(r"&gt;|\\gt(?![a-z])"), ">"),
     ("\u00a0", re.compile("\u00a0"), " "),
     ("\\×·⋅", re.compile(r"\\(?:times|cdot)(?![a-z])|×|·|⋅"), "*"),
     ("\\…", re.compile(r"\\(?:ldots|dots|cdots)(?![a-z])|…"), "..."),
@@ -138,7 +139,8 @@ def simplify(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The text without what lays out its lines: escaped line ends, `<br>`, marks of a quote, numbers of lines."""
+    """The text without what lays out its lines: character references, escaped line ends, `<br>`, marks of a quote, numbers of lines."""
+    text = _REFERENCE.sub(lambda found: html.unescape(found[0]).translate(_SIGNS), text)
     text = _BREAK.sub("\n", text)
     if "\\" in text and "\n" not in text.strip():  # one line, as of a JSON string that was not read
         text = _ESCAPED.sub(_unescape, text)
