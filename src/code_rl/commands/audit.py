@@ -15,7 +15,7 @@ import chz
 
 from code_rl.config.setting import AT_LEAST_1, must, option
 from code_rl.errors import ConfigError
-from code_rl.runs.files import make_folder, write_atomically, writes
+from code_rl.files import make_folder, write_atomically, writes
 from code_rl.settings import make_settings
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from code_rl.config.setting import option
 from code_rl.errors import ConfigError
 from code_rl.evaluation.benchmarks import BENCHMARKS, check_name
 from code_rl.evaluation.settings import FROM_RUN, EvalConfig, make_eval_config
-from code_rl.runs.files import check_out, make_folder, write_atomically
+from code_rl.files import check_out, make_folder, write_atomically
 from code_rl.settings import make_settings, suggestion
 
 STATE, RUN = "reproduce.json", "run"

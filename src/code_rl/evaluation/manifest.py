@@ -13,8 +13,8 @@ from typing import Any
 
 import code_rl
 from code_rl.errors import ConfigError, SandboxError
+from code_rl.files import write_atomically
 from code_rl.problems.files import sources_digest
-from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor, Job, Limits, Status, StdinInput
 
 MANIFEST = "manifest.json"
