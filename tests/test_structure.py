@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src"
 ALGORITHM, USED_BY_IT = "code_rl.algorithm", {"code_rl.errors", "code_rl.registry"}
-RECORDS = {"code_rl.objective", "code_rl.pipeline", "code_rl.rollouts.trajectory"}
+RECORDS = {"code_rl.objective", "code_rl.pipeline", "code_rl.trajectory"}
 """Whose types the algorithm names; it imports them for type checkers alone."""
 ABOVE_THE_PAGE = ("code_rl.commands.train", "code_rl.replaying", "code_rl.library")
 

@@ -12,7 +12,7 @@ from code_rl.config import Config, loss_config
 from code_rl.environments import Environment, get_environment
 from code_rl.rewards import Reward, get_reward
 from code_rl.rollouts.sample import Sampling
-from code_rl.rollouts.trajectory import Group
+from code_rl.trajectory import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from code_rl.concurrency import SideWork, abandon, results
 from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
 from code_rl.objective import ScoredGroup
 from code_rl.rollouts.sample import Policy, Sampling
-from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import retries_of
+from code_rl.trajectory import Group
 
 logger = logging.getLogger("code_rl")
 

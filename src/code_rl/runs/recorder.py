@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from code_rl.console import Console
     from code_rl.objective import ScoredGroup
     from code_rl.rollouts.choice import Chosen
-    from code_rl.rollouts.trajectory import Group, Trajectory, Turn
+    from code_rl.trajectory import Group, Trajectory, Turn
 
 logger = logging.getLogger("code_rl")
 ROLLOUTS = "rollouts.jsonl"

@@ -14,7 +14,7 @@ from code_rl.audit.script.calls import datum_of
 from code_rl.audit.script.student import SilentError, Student
 
 if TYPE_CHECKING:
-    from code_rl.rollouts.trajectory import Trajectory
+    from code_rl.trajectory import Trajectory
 
 PART, RISES = "learning", "the share of right answers rises"
 WINDOW = 4
