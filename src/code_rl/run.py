@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from code_rl.algorithm.learning_rate import learning_rate
+from code_rl.algorithm.lengths import ContextSchedule
 from code_rl.backends.connect import Backend
 from code_rl.budget import Budget, Tokens
 from code_rl.config import BatchShape, Config
@@ -19,7 +20,6 @@ from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem
 from code_rl.renderers import Renderer
 from code_rl.rollouts.choice import Choices
-from code_rl.rollouts.lengths import ContextSchedule
 from code_rl.rollouts.sample import Policy, Sampling
 from code_rl.runs.recorder import Recorder
 from code_rl.sandbox.executor import Executor
