@@ -15,10 +15,10 @@ import chz
 import numpy as np
 
 from code_rl.backends.names import BUILT_IN
-from code_rl.backends.places import BackendKind
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule, unused
 from code_rl.errors import DataError
+from code_rl.places import BackendKind
 from code_rl.problems.builtin import SPLITS
 from code_rl.problems.catalogue import BUILTIN
 from code_rl.problems.dataset import test_split_settings

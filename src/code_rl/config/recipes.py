@@ -10,9 +10,9 @@ from typing import Any
 import chz
 
 from code_rl.backends.names import BUILT_IN as TINY
-from code_rl.backends.places import BackendKind, resolve_backend
 from code_rl.config.fields import FACTS, Config
 from code_rl.errors import ConfigError
+from code_rl.places import BackendKind, resolve_backend
 from code_rl.sandbox.connect import resolve_executor
 from code_rl.settings import make_settings, suggestion
 
