@@ -21,8 +21,7 @@ from code_rl.config import Config, batch_shape, context_schedule, loss_config, r
 from code_rl.console import Console
 from code_rl.errors import ConfigError
 from code_rl.files import write_atomically
-from code_rl.objective import Objective, environment_of, objective_of, sampling_of
-from code_rl.problems.load import (
+from code_rl.loading.load import (
     TRAIN,
     RunData,
     cap_max_tokens,
@@ -34,6 +33,7 @@ from code_rl.problems.load import (
     with_tests,
     within_difficulty,
 )
+from code_rl.objective import Objective, environment_of, objective_of, sampling_of
 from code_rl.problems.order import ProblemOrder, trained_on
 from code_rl.problems.problem import Problem
 from code_rl.renderers import get_renderer

@@ -14,8 +14,8 @@ from code_rl.backends.connect import Backend
 from code_rl.budget import Budget, Tokens
 from code_rl.config import BatchShape, Config
 from code_rl.environments import Environment
+from code_rl.loading.load import prompt_length
 from code_rl.objective import Objective
-from code_rl.problems.load import prompt_length
 from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem
 from code_rl.renderers import Renderer

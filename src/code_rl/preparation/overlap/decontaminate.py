@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.errors import DataError
+from code_rl.loading.dataset import MANIFEST
 from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
 from code_rl.preparation.normalise import open_source
@@ -35,7 +36,6 @@ from code_rl.preparation.overlap.text import (
     without_numbers,
     words,
 )
-from code_rl.problems.dataset import MANIFEST
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Ambiguous, Draft, Origin, Skipped

@@ -26,7 +26,7 @@ from code_rl.problems.order import Indexed, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 
-READERS = ("code_rl.problems", "code_rl.judging")
+READERS = ("code_rl.problems", "code_rl.loading", "code_rl.judging")
 """What decides which problems the rows of a data set are."""
 
 CACHE_BYTES = 128 << 20
