@@ -33,13 +33,13 @@ from code_rl.loading.load import (
     with_tests,
     within_difficulty,
 )
-from code_rl.objective import Objective, environment_of, objective_of, sampling_of
+from code_rl.objective import Objective, environment_of, objective_of
 from code_rl.problems.order import ProblemOrder, trained_on
 from code_rl.problems.problem import Problem
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide
-from code_rl.run import Run
+from code_rl.run import Run, sampling_of
 from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
 from code_rl.runs.journal import History
 from code_rl.runs.lock import RunLock, lock_run

@@ -88,7 +88,7 @@ async def evaluate_async(
     from code_rl.evaluation.evaluate import evaluate as evaluate_splits
     from code_rl.evaluation.evaluate import evaluation_metrics
     from code_rl.loading.load import cap_max_tokens
-    from code_rl.objective import sampling_of
+    from code_rl.run import sampling_of
 
     settings = _plain(settings)
     config, state_path = _settings(policy, checkpoint, settings)

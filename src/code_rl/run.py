@@ -116,3 +116,8 @@ class Run:
     def held_out_prompts(self) -> int:
         """Tokens of all held-out prompts together."""
         return sum(self._prompt_length(problem) for split in self.test_splits.values() for problem in split)
+
+
+def sampling_of(config: Config, room: int) -> Sampling:
+    """How a run's settings draw answers, of `room` tokens at most."""
+    return Sampling(min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k)

@@ -44,12 +44,12 @@ async def check_learning(student: Student, steps: int, shift: int) -> list[Check
 
 async def _train(student: Student, steps: int, shift: int, shares: list[float]) -> None:
     from code_rl.backends.embedded import EmbeddedService
-    from code_rl.library import load_problems
+    from code_rl.problems.builtin import BuiltinTrainSet
     from code_rl.renderers import get_renderer
     from code_rl.rollouts.sample import Policy, Sampling
     from code_rl.sandbox.connect import connect_executor
 
-    problems = load_problems("builtin")
+    problems = BuiltinTrainSet()
     batch = [problems[index] for index in random.Random(0).sample(range(len(problems)), _PROBLEMS)]
     trainer: Any = await EmbeddedService().create_lora_training_client("tiny", rank=32, seed=0)
     renderer, executor = get_renderer("auto", trainer.get_tokenizer()), connect_executor("embedded")
