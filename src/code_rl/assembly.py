@@ -16,7 +16,7 @@ import chz
 
 from code_rl.algorithm.losses import POLICY_LOSSES, check_loss
 from code_rl.backends.connect import Backend, connect, preflight
-from code_rl.budget import Budget, Tokens, read_prices, unaffordable
+from code_rl.budget import Budget, Tokens, read_prices
 from code_rl.config import Config, batch_shape, context_schedule, loss_config, refuse_buffer
 from code_rl.console import Console
 from code_rl.errors import ConfigError
@@ -39,7 +39,7 @@ from code_rl.problems.problem import Problem
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide
-from code_rl.run import Run, sampling_of
+from code_rl.run import Run, sampling_of, unaffordable
 from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
 from code_rl.runs.journal import History
 from code_rl.runs.lock import RunLock, lock_run
