@@ -20,7 +20,7 @@ train-real: $(VENV)/.installed
 	$(BIN)/python train.py recipe=smollm2 backend=embedded executor=embedded
 
 check: lint types
-	$(BIN)/pytest -q tests/test_structure.py tests/test_config.py tests/algorithm
+	$(BIN)/pytest -q tests/test_structure.py tests/test_config.py tests/test_docs.py tests/algorithm
 
 test: lint types unit
 

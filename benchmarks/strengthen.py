@@ -19,15 +19,15 @@ from code_rl.cli import run_script
 from code_rl.commands.judge import read_programs
 from code_rl.concurrency import together
 from code_rl.judging.judge import judge
+from code_rl.loading.dataset import open_dataset
+from code_rl.loading.load import load_problems
+from code_rl.loading.on_disk import Store
 from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verification.independence import independent
 from code_rl.preparation.verification.strengthen import LEAST_OTHERS, MUTANTS_FACTOR, agreed_tests, chosen, failed
 from code_rl.preparation.verification.trials import attempt
 from code_rl.preparation.verification.verify import calibrated_limit, mutants_of, wrong_solutions
-from code_rl.problems.dataset import open_dataset
-from code_rl.problems.load import load_problems
-from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.executor import Executor

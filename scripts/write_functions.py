@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from code_rl.loading.dataset import PREPARED
 from code_rl.problems.builtin.primitives import FILTERS, MAPS, REDUCES, Primitive
 from code_rl.problems.builtin.specs import held_out_constant
-from code_rl.problems.dataset import PREPARED
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Problem
 
-FOLDER = Path(__file__).parents[1] / "src" / "code_rl" / "problems" / "functions"
+FOLDER = Path(__file__).parents[1] / "src" / "code_rl" / "loading" / "functions"
 TRAIN, TEST = "train", "test"
 SIZES = {TRAIN: 512, TEST: 128}
 CASES, PUBLIC = 8, 2

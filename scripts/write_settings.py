@@ -12,9 +12,9 @@ import chz
 from code_rl.algorithm.advantages import ESTIMATORS
 from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES
 from code_rl.algorithm.metrics import METRICS
-from code_rl.backends.places import BackendKind
 from code_rl.cli import VERBS
 from code_rl.config import FACTS, RECIPES
+from code_rl.places import BackendKind
 from code_rl.registry import about
 from code_rl.rewards import REWARDS, get_reward
 

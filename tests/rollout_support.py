@@ -9,7 +9,7 @@ from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.objective import Objective
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.rewards import Reward
-from code_rl.rollouts.trajectory import Group, Trajectory, Turn
+from code_rl.trajectory import Group, Trajectory, Turn
 
 PROBLEM = Problem(id="p", statement="s", tests=(StdinTest(input="", expected="", public=True),))
 REWARD = Reward(lambda trajectory: float(trajectory.text))

@@ -10,8 +10,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from code_rl.cli import main
-from code_rl.problems import fetch as fetching
-from code_rl.problems.fetch import public_files
+from code_rl.loading import fetch as fetching
+from code_rl.loading.fetch import public_files
 from code_rl.problems.files import data_folder, file_sha256
 from tests.corpus.rooms import DATA
 

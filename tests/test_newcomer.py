@@ -11,7 +11,7 @@ from code_rl.backends.preflight import load_tokenizer
 from code_rl.cli import VERBS, Verb, main
 from code_rl.commands.train import train_command
 from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.problems.dataset import open_dataset
+from code_rl.loading.dataset import open_dataset
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources import shapes
 from code_rl.problems.sources.records import Skipped

@@ -17,9 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from code_rl.backends.places import BackendKind, Place
 from code_rl.backends.remote import Link, RemoteFuture
 from code_rl.errors import BackendError, OutageError, SandboxError
+from code_rl.places import BackendKind, Place
 from code_rl.runs.journal import read_journal
 from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.sandbox.retries import LOSSES, OUTAGES, LostError, RefusedError, Retries

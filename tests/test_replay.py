@@ -13,7 +13,7 @@ import pytest
 
 from code_rl.cli import main
 from code_rl.commands.train import train_command
-from code_rl.runs.files import read_lines
+from code_rl.files import read_lines
 from tests.pipeline_support import small, untimed
 
 RICH = {

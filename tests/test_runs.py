@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.commands.train import train_command
 from code_rl.errors import ConfigError
+from code_rl.files import JsonLines, keep_lines, read_lines, write_atomically
 from code_rl.runs.checkpoints import get_last_checkpoint, save_checkpoint
 from code_rl.runs.directory import check_log_dir, read_config
-from code_rl.runs.files import JsonLines, keep_lines, read_lines, write_atomically
 from code_rl.runs.journal import Journal, read_journal
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.trackers import TRACKERS

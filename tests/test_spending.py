@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.backends.places import place_of
 from code_rl.commands.train import confirm, prepare
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
+from code_rl.places import place_of
 
 ROOT = Path(__file__).parent.parent
 KEY = {"TINKER_API_KEY": "tml-dummy-key"}

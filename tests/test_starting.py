@@ -23,12 +23,12 @@ from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.environments import Single
 from code_rl.errors import BackendError, ConfigError, DataError, SandboxError
-from code_rl.problems.load import prompt_length, refuse_prompts
+from code_rl.files import read_lines
+from code_rl.loading.load import prompt_length, refuse_prompts
 from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
-from code_rl.runs.files import read_lines
 from code_rl.runs.recorder import read_metrics
 from tests.pipeline_support import small
 

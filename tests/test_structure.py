@@ -1,118 +1,139 @@
-"""The shape of the tree: imports go one way, and nothing below the page knows it."""
+"""The shape of the tree: imports go one way, by the order in CONTRIBUTING.md, and rooms say what others import of them."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+When = Literal["import", "call", "types"]
+"""When an import is carried out: with its module, when a function is called, never (it is for type checkers alone)."""
 ALGORITHM, USED_BY_IT = "code_rl.algorithm", {"code_rl.errors", "code_rl.registry"}
-RECORDS = {"code_rl.objective", "code_rl.pipeline", "code_rl.rollouts.trajectory"}
-"""Whose types the algorithm names; it imports them for type checkers alone."""
-ABOVE_THE_PAGE = ("code_rl.commands.train", "code_rl.replaying", "code_rl.library")
+UPWARD = {
+    ("code_rl.algorithm.datums", "code_rl.trajectory"),
+    ("code_rl.algorithm.metrics", "code_rl.objective"),
+    ("code_rl.algorithm.metrics", "code_rl.pipeline"),
+    ("code_rl.algorithm.shaping", "code_rl.trajectory"),
+    ("code_rl.runs.recorder", "code_rl.rollouts.choice"),
+}
+"""Who names, for type checkers alone, records of a part above its own: the algorithm those it is a function of, the recorder what a batch is told by."""
+ABOVE_THE_PAGE = ("code_rl.commands.train", "code_rl.replaying")
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
+def modules() -> dict[str, tuple[ast.Module, bool]]:
+    """By name: its source, and whether it is that of a folder."""
     found = {}
-    for path in SOURCE.rglob("*.py"):
-        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = ast.parse(path.read_text())
+    for path in (ROOT / "src").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = ast.parse(path.read_text()), path.stem == "__init__"
     return found
 
 
-def imported(name: str, tree: ast.Module, known: set[str], package: bool) -> set[str]:
-    """Modules of ours that are imported when `name` is: not in functions, not for type checkers only."""
-    found: set[str] = set()
-
-    def visit(body: list[ast.stmt]) -> None:
-        for node in body:
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                parts = name.split(".") if package else name.split(".")[:-1]
-                base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
-                target = ".".join(filter(None, [base, node.module])) if node.level else node.module or ""
-                found.update(
-                    f"{target}.{alias.name}" if f"{target}.{alias.name}" in known else target for alias in node.names
-                )
-            elif isinstance(node, ast.If):
-                if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
-                    visit(node.body)
-                visit(node.orelse)
-            elif isinstance(node, ast.Try):
-                visit([*node.body, *(each for handler in node.handlers for each in handler.body), *node.orelse])
-
-    visit(tree.body)
-    return (found & known) - {name}
-
-
 @cache
-def graph() -> dict[str, set[str]]:
-    trees = modules()
-    packages = {name for name in trees if any(other.startswith(name + ".") for other in trees)}
-    return {name: imported(name, tree, set(trees), name in packages) for name, tree in trees.items()}
+def imports(name: str) -> set[tuple[str, When]]:
+    """The modules of ours that a module imports, or names in a text (`module` or `module:object`), and when. All may ask for `__version__`."""
+    tree, folder = modules()[name]
+    parts = name.split(".")
+
+    def named(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = parts[: len(parts) - node.level + folder] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield inner if inner in modules() or inner == "code_rl.__version__" else source
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            yield node.value.partition(":")[0]
+
+    def visit(node: ast.AST, when: When) -> Iterator[tuple[str, When]]:
+        yield from ((other, when) for other in named(node) if other in modules())
+        if when == "import" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            when = "call"
+        for_types = isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for field, value in ast.iter_fields(node):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from visit(child, "types" if for_types and field == "body" else when)
+
+    return {(other, when) for other, when in visit(tree, "import") if other != name}
+
+
+def part(name: str) -> str:
+    """The room or the file at the top that a module belongs to; `code_rl` is the front, which shows names of all."""
+    return name.split(".")[1] if "." in name else name
+
+
+def order() -> list[list[str]]:
+    """The parts of the tree, those that import from one side and those that are imported on the other; parts of one place do not know each other."""
+    (line,) = re.findall(r"^Imports go one way[^`]*`([^`]+)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    return [place.split(", ") for place in line.split(" → ")]
+
+
+def test_every_part_has_one_place_in_the_order():
+    assert sorted(name for names in order() for name in names) == sorted({part(name) for name in modules()})
+
+
+def test_imports_go_down_the_order():
+    places = {name: place for place, names in enumerate(order()) for name in names}
+    upward = {
+        (name, other, when)
+        for name in modules()
+        for other, when in imports(name)
+        if part(name) != part(other) and places[part(name)] >= places[part(other)]
+    }
+    assert upward == {(name, other, "types") for name, other in UPWARD}
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    edges = graph()
     done: set[str] = set()
 
     def walk(name: str, path: tuple[str, ...]) -> None:
         assert name not in path, " -> ".join([*path[path.index(name) :], name])
         if name not in done:
-            for other in sorted(edges[name]):
+            for other in sorted(other for other, when in imports(name) if when == "import"):
                 walk(other, (*path, name))
             done.add(name)
 
-    for name in sorted(edges):
+    for name in sorted(modules()):
         walk(name, ())
 
 
-def test_nothing_below_the_page_imports_it():
-    importers = {name for name, targets in graph().items() if "code_rl.loop" in targets}
+def test_the_page_is_imported_by_the_verb_and_by_replays_alone():
+    importers = {name for name in modules() if "code_rl.loop" in {other for other, _ in imports(name)}}
     assert all(name.startswith(ABOVE_THE_PAGE) for name in importers), importers
+
+
+def test_the_front_imports_nothing_until_it_is_asked():
+    assert not {other for other, when in imports("code_rl") if when != "types"}
 
 
 def test_the_algorithm_knows_records_and_neither_files_nor_processes():
     forbidden = {"asyncio", "os", "pathlib", "socket", "subprocess", "threading"}
-    for name, tree in modules().items():
+    for name, (tree, _) in modules().items():
         if name.startswith(ALGORITHM):
-            names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-            names |= {
-                "." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-            }
-            assert not {each.partition(".")[0] for each in names} & {*forbidden, ""}, name
-            ours = {each for each in names if each.startswith("code_rl") and not each.startswith(ALGORITHM)}
-            assert ours <= USED_BY_IT | RECORDS, name
-            assert not graph()[name] & RECORDS, name
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                    assert not {each.partition(".")[0] for each in names} & forbidden, name
+            ours = {other for other, _ in imports(name) if not other.startswith(ALGORITHM)}
+            assert all(other in USED_BY_IT or (name, other) in UPWARD for other in ours), name
 
 
-def test_a_room_names_what_other_rooms_import_of_it():
-    """In the first lines of its `__init__`, the module or the folder it lies in; verbs and the library's front put everything together."""
-    trees = modules()
-    fronts = ("code_rl.commands", "code_rl.cli", "code_rl.library")
-    for room in sorted(
-        name for name in trees if name.count(".") == 1 and any(each.startswith(f"{name}.") for each in trees)
-    ):
-        named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", ast.get_docstring(trees[room]) or ""))))
-        for importer, targets in everything_imported().items():
-            if importer != "code_rl" and not importer.startswith((*fronts, room)):
-                for module in targets:
-                    inside = module.removeprefix(f"{room}.").split(".")
-                    assert not module.startswith(f"{room}.") or named & set(inside), (room, module, importer)
-
-
-@cache
-def everything_imported() -> dict[str, set[str]]:
-    """For each module those of ours that it imports anywhere, in functions and for type checkers too."""
-    found = {name: set[str]() for name in modules()}
-    for name, tree in modules().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found[name] |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
-    return {name: targets & found.keys() for name, targets in found.items()}
+def test_a_room_names_what_others_import_of_it():
+    """In the first lines of its `__init__`, each module or folder in it that is imported from outside; not what the front and the table of verbs show."""
+    unnamed = set()
+    for room in (name for name, (_, folder) in modules().items() if folder and name != "code_rl"):
+        named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", ast.get_docstring(modules()[room][0]) or ""))))
+        for importer in modules().keys() - {"code_rl", "code_rl.cli"}:
+            if not f"{importer}.".startswith(f"{room}."):
+                taken = {other for other, _ in imports(importer) if other.startswith(f"{room}.")}
+                inside = {other.removeprefix(f"{room}.").partition(".")[0] for other in taken}
+                unnamed |= {(room, each, importer) for each in inside - named}
+    assert not unnamed

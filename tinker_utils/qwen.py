@@ -10,10 +10,10 @@ from code_rl.renderers import (
 )
 
 __all__ = [
-    "Qwen35DisableThinkingRenderer",
-    "Qwen35Renderer",
     "Qwen3DisableThinkingRenderer",
     "Qwen3InstructRenderer",
     "Qwen3Renderer",
     "Qwen3ThinkingRenderer",
+    "Qwen35DisableThinkingRenderer",
+    "Qwen35Renderer",
 ]

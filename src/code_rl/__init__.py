@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from code_rl.problems.problem import CallTest, Compare, Problem, ProblemView, SequenceTest, StdinTest
     from code_rl.rollouts.sample import Policy, Sampling
-    from code_rl.rollouts.trajectory import Trajectory
+    from code_rl.trajectory import Trajectory
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,7 +44,7 @@ _NAMES = {
     "judging.extract": ("extract_code",),
     "judging.verdict": ("Verdict",),
     "rollouts.sample": ("Policy", "Sampling"),
-    "rollouts.trajectory": ("Trajectory",),
+    "trajectory": ("Trajectory",),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -16,12 +16,12 @@ import chz
 
 from code_rl.algorithm.losses import POLICY_LOSSES, check_loss
 from code_rl.backends.connect import Backend, connect, preflight
-from code_rl.budget import Budget, Tokens, read_prices, unaffordable
+from code_rl.budget import Budget, Tokens, read_prices
 from code_rl.config import Config, batch_shape, context_schedule, loss_config, refuse_buffer
 from code_rl.console import Console
 from code_rl.errors import ConfigError
-from code_rl.objective import Objective, environment_of, objective_of, sampling_of
-from code_rl.problems.load import (
+from code_rl.files import write_atomically
+from code_rl.loading.load import (
     TRAIN,
     RunData,
     cap_max_tokens,
@@ -33,14 +33,14 @@ from code_rl.problems.load import (
     with_tests,
     within_difficulty,
 )
+from code_rl.objective import Objective, environment_of, objective_of
 from code_rl.problems.order import ProblemOrder, trained_on
 from code_rl.problems.problem import Problem
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
 from code_rl.rollouts.choice import decide
-from code_rl.run import Run
+from code_rl.run import Run, sampling_of, unaffordable
 from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
-from code_rl.runs.files import write_atomically
 from code_rl.runs.journal import History
 from code_rl.runs.lock import RunLock, lock_run
 from code_rl.runs.logs import setup_logging

@@ -10,12 +10,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from code_rl.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from code_rl.run import Run
 
 PRICE_NAMES = ("prefill", "sample", "train")
 
@@ -95,35 +92,6 @@ class Budget:
         """Replace a worst case by what was used."""
         self.reserved.pop(name, None)
         self.spent += used
-
-
-def worst_batch(run: Run, step: int) -> Tokens:
-    """The most that a step's batch can use: every trajectory at its limit, every place filled as often as it may be."""
-    config, shape, turns = run.config, run.shape, run.environment.max_turns
-    limit, longest = run.schedule.longest, run.choices.longest(step)
-    trajectories = shape.prompts * shape.samples_per_prompt * (1 + config.dynamic_sampling)
-    sample = trajectories * limit
-    # A later turn reads the whole conversation again, which ends where the context does.
-    prefill = trajectories * (longest + (turns - 1) * run.backend.context)
-    return Tokens(prefill + (sample + prefill if config.kl_coef else 0), sample, sample + prefill)
-
-
-def worst_evaluation(run: Run, *, full: bool) -> Tokens:
-    """The most that an evaluation can use."""
-    each = 1 + (run.config.eval_samples if full else 0)
-    count = sum(map(len, run.test_splits.values())) * each
-    later = (run.environment.max_turns - 1) * run.backend.context
-    return Tokens(run.held_out_prompts * each + count * later, count * run.sampling.max_tokens)
-
-
-def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
-    """Why the batch of a step, with the evaluations that may go with it, could pass a cap; None when it cannot."""
-    if not run.budget.capped:
-        return None
-    worst = worst_batch(run, step)
-    for _ in range(evaluations if run.config.eval_every >= 0 else 0):
-        worst += worst_evaluation(run, full=True)
-    return run.budget.refusal(worst)
 
 
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:

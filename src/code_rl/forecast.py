@@ -14,15 +14,14 @@ from dataclasses import dataclass
 import chz
 import numpy as np
 
-from code_rl.backends.names import BUILT_IN
-from code_rl.backends.places import BackendKind
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule, unused
 from code_rl.errors import DataError
+from code_rl.loading.catalogue import BUILTIN
+from code_rl.loading.dataset import test_split_settings
+from code_rl.loading.load import held_out_setting
+from code_rl.places import BUILT_IN, BackendKind
 from code_rl.problems.builtin import SPLITS
-from code_rl.problems.catalogue import BUILTIN
-from code_rl.problems.dataset import test_split_settings
-from code_rl.problems.load import held_out_setting
 
 ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "prompt_tokens": ("tokens of a prompt", 600.0, 64.0),

@@ -60,7 +60,7 @@ def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Pro
 
     They are read when they are asked for. Raises ConfigError for an unknown name, DataError for files that cannot be used.
     """
-    from code_rl.problems.load import find_data, load_train_problems
+    from code_rl.loading.load import find_data, load_train_problems
     from code_rl.problems.order import subsample
 
     if limit is not None and limit < 1:
@@ -87,8 +87,8 @@ async def evaluate_async(
     """
     from code_rl.evaluation.evaluate import evaluate as evaluate_splits
     from code_rl.evaluation.evaluate import evaluation_metrics
-    from code_rl.objective import sampling_of
-    from code_rl.problems.load import cap_max_tokens
+    from code_rl.loading.load import cap_max_tokens
+    from code_rl.run import sampling_of
 
     settings = _plain(settings)
     config, state_path = _settings(policy, checkpoint, settings)
@@ -181,7 +181,7 @@ async def _splits(
     problems: str | Sequence[Problem] | Mapping[str, Sequence[Problem]] | None, config: Config, limit: int
 ) -> Mapping[str, Sequence[Problem]]:
     """Held-out problems by split: of those that are given, the split `test`, `limit` each."""
-    from code_rl.problems.load import find_data, load_test_splits
+    from code_rl.loading.load import find_data, load_test_splits
     from code_rl.problems.order import subsample
 
     if isinstance(problems, Problem):

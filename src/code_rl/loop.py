@@ -25,8 +25,8 @@ from code_rl.errors import BackendError
 from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.objective import Objective, ScoredGroup
 from code_rl.pipeline import Batch, Batches, TrainedBatch
-from code_rl.rollouts.trajectory import Group
 from code_rl.run import Run
+from code_rl.trajectory import Group
 
 
 async def train(run: Run) -> None:

@@ -11,8 +11,7 @@ from code_rl.algorithm.shaping import Shaping
 from code_rl.config import Config, loss_config
 from code_rl.environments import Environment, get_environment
 from code_rl.rewards import Reward, get_reward
-from code_rl.rollouts.sample import Sampling
-from code_rl.rollouts.trajectory import Group
+from code_rl.trajectory import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,3 @@ def environment_of(config: Config) -> Environment:
     """The environment that a run's settings mean. Raises ConfigError for a part that cannot be loaded."""
     words = config.prompt, config.system_prompt
     return get_environment(config.environment, config.max_turns, config.turn_discount, *words)
-
-
-def sampling_of(config: Config, room: int) -> Sampling:
-    """How a run's settings draw answers, of `room` tokens at most."""
-    return Sampling(min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k)

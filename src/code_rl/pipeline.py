@@ -21,15 +21,15 @@ from typing import Any, Literal
 from code_rl.algorithm.datums import Example, Floats
 from code_rl.algorithm.metrics import step_metrics
 from code_rl.backends.connect import ready
-from code_rl.budget import Tokens, unaffordable, worst_batch, worst_evaluation
+from code_rl.budget import Tokens
 from code_rl.concurrency import SideWork, abandon, results
 from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
 from code_rl.objective import ScoredGroup
 from code_rl.rollouts.sample import Policy, Sampling
-from code_rl.rollouts.trajectory import Group
-from code_rl.run import Run
+from code_rl.run import Run, unaffordable, worst_batch, worst_evaluation
 from code_rl.runs.recorder import read_metrics
 from code_rl.sandbox.executor import retries_of
+from code_rl.trajectory import Group
 
 logger = logging.getLogger("code_rl")
 

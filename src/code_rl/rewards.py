@@ -14,7 +14,7 @@ from functools import partial
 from code_rl.algorithm.advantages import require_finite
 from code_rl.errors import ConfigError
 from code_rl.registry import blaming, find
-from code_rl.rollouts.trajectory import Trajectory
+from code_rl.trajectory import Trajectory
 
 RewardFunction = Callable[[Trajectory], float]
 

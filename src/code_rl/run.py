@@ -9,17 +9,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from code_rl.algorithm.learning_rate import learning_rate
+from code_rl.algorithm.lengths import ContextSchedule
 from code_rl.backends.connect import Backend
 from code_rl.budget import Budget, Tokens
 from code_rl.config import BatchShape, Config
 from code_rl.environments import Environment
+from code_rl.loading.load import prompt_length
 from code_rl.objective import Objective
-from code_rl.problems.load import prompt_length
 from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem
 from code_rl.renderers import Renderer
 from code_rl.rollouts.choice import Choices
-from code_rl.rollouts.lengths import ContextSchedule
 from code_rl.rollouts.sample import Policy, Sampling
 from code_rl.runs.recorder import Recorder
 from code_rl.sandbox.executor import Executor
@@ -116,3 +116,37 @@ class Run:
     def held_out_prompts(self) -> int:
         """Tokens of all held-out prompts together."""
         return sum(self._prompt_length(problem) for split in self.test_splits.values() for problem in split)
+
+
+def sampling_of(config: Config, room: int) -> Sampling:
+    """How a run's settings draw answers, of `room` tokens at most."""
+    return Sampling(min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k)
+
+
+def worst_batch(run: Run, step: int) -> Tokens:
+    """The most that a step's batch can use: every trajectory at its limit, every place filled as often as it may be."""
+    config, shape, turns = run.config, run.shape, run.environment.max_turns
+    limit, longest = run.schedule.longest, run.choices.longest(step)
+    trajectories = shape.prompts * shape.samples_per_prompt * (1 + config.dynamic_sampling)
+    sample = trajectories * limit
+    # A later turn reads the whole conversation again, which ends where the context does.
+    prefill = trajectories * (longest + (turns - 1) * run.backend.context)
+    return Tokens(prefill + (sample + prefill if config.kl_coef else 0), sample, sample + prefill)
+
+
+def worst_evaluation(run: Run, *, full: bool) -> Tokens:
+    """The most that an evaluation can use."""
+    each = 1 + (run.config.eval_samples if full else 0)
+    count = sum(map(len, run.test_splits.values())) * each
+    later = (run.environment.max_turns - 1) * run.backend.context
+    return Tokens(run.held_out_prompts * each + count * later, count * run.sampling.max_tokens)
+
+
+def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
+    """Why the batch of a step, with the evaluations that may go with it, could pass a cap; None when it cannot."""
+    if not run.budget.capped:
+        return None
+    worst = worst_batch(run, step)
+    for _ in range(evaluations if run.config.eval_every >= 0 else 0):
+        worst += worst_evaluation(run, full=True)
+    return run.budget.refusal(worst)

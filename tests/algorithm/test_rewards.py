@@ -13,7 +13,7 @@ from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.rewards import Reward, get_reward
-from code_rl.rollouts.trajectory import Trajectory, Turn
+from code_rl.trajectory import Trajectory, Turn
 from tests.judging.fakes import ScriptedExecutor, printed
 from tests.rollout_support import trajectory
 

@@ -17,8 +17,8 @@ from code_rl.audit.backend import CHECKS, audit_backend
 from code_rl.audit.checklist import Checklist
 from code_rl.audit.proxy import FaultyProxy
 from code_rl.audit.server import Audited
-from code_rl.backends.places import place_of
 from code_rl.cli import main
+from code_rl.places import place_of
 from tests.audit.planted_servers import FAULTS, Honest, WithoutFirst, repeats_itself, serving
 
 QUICK = ("log-probabilities one token late", "stale sampler")

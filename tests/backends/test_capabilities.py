@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.backends.places import BackendKind, Capabilities
 from code_rl.errors import ConfigError
+from code_rl.places import BackendKind, Capabilities
 
 LIMITED = Capabilities(BackendKind.SERVER, {"ppo": frozenset({"clip_low_threshold"})}, scaled_logprobs=True)
 

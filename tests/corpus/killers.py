@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from code_rl.judging.judge import judge
+from code_rl.loading.resolve import with_expected
 from code_rl.preparation.verification.trials import mutants
 from code_rl.problems.problem import Problem
-from code_rl.problems.resolve import with_expected
 from code_rl.problems.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.problems.sources.records import Draft
 from code_rl.sandbox.executor import Executor

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict, VerdictKind
+from code_rl.loading.resolve import with_expected
 from code_rl.problems.problem import Problem
-from code_rl.problems.resolve import with_expected
 from code_rl.problems.sources.records import Draft, Row, Skipped
 from code_rl.sandbox.executor import Executor
 from tests.corpus.reading import (

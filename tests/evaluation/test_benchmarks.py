@@ -19,9 +19,9 @@ from code_rl.evaluation.completers import read_samples_file
 from code_rl.evaluation.runner import judge_both
 from code_rl.evaluation.samples import Sample, verdict_row
 from code_rl.evaluation.settings import Choice
-from code_rl.problems.fetch import Pinned, fetch
+from code_rl.loading.fetch import Pinned, fetch
+from code_rl.loading.resolve import AT_ONCE
 from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.resolve import AT_ONCE
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from tests.boxes import shared_box
 from tests.corpus.rooms import data_file

@@ -94,9 +94,9 @@ def import_everything() -> None:
     import code_rl.cli
     import code_rl.commands.replay
     import code_rl.commands.train
+    import code_rl.loading.load
     import code_rl.loop
     import code_rl.problems.builtin
-    import code_rl.problems.load
     import code_rl.renderers.qwen3
     import code_rl.reports.page
     import code_rl.reports.run

@@ -259,8 +259,8 @@ def _never() -> Any:
     """A request of a real remote client, whose server is well and does not answer it."""
     import httpx
 
-    from code_rl.backends.places import BackendKind, Place
     from code_rl.backends.remote import Link, RemoteFuture
+    from code_rl.places import BackendKind, Place
 
     httpx.get = lambda *_, **__: httpx.Response(200)
     return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.2, 0.5), lambda value: value)

@@ -26,11 +26,11 @@ from code_rl.backends.embedded.state import read_state, write_state
 from code_rl.cli import Verb
 from code_rl.config import Config
 from code_rl.errors import ConfigError
+from code_rl.files import seal
 from code_rl.judging.judge import judge
 from code_rl.problems.builtin import BuiltinTrainSet
 from code_rl.problems.native import format_problem, problem_to_json
 from code_rl.runs.checkpoints import append_checkpoint, read_checkpoints
-from code_rl.runs.files import seal
 from code_rl.runs.inflight import read_group_logs
 from code_rl.runs.journal import read_history, trained_line
 from code_rl.runs.logs import setup_logging

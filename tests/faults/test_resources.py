@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from code_rl.backends.embedded.state import read_state, write_state
 from code_rl.cli import main
 from code_rl.errors import CheckpointError, ResourceError, in_words, lacks_memory, stopped
-from code_rl.runs.files import JsonLines, read_lines, write_atomically
+from code_rl.files import JsonLines, read_lines, write_atomically
 from code_rl.runs.journal import Journal, read_journal
 from tests.pipeline_support import small
 

@@ -158,7 +158,7 @@ class Bench:
 
     @staticmethod
     def _foreign_lines(path: Path, originals: set[bytes]) -> Iterator[str]:
-        from code_rl.runs.files import unseal
+        from code_rl.files import unseal
 
         for line in path.read_bytes().splitlines(True):
             if unseal(line) is not None and line not in originals:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from code_rl.judging.judge import judge
+from code_rl.loading.resolve import resolve
 from code_rl.problems.problem import Problem
-from code_rl.problems.resolve import resolve
 from tests.boxes import shared_box
 
 

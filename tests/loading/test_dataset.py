@@ -14,16 +14,16 @@ import pytest
 import zstandard
 
 from code_rl.errors import ConfigError, DataError
+from code_rl.loading import dataset as datasets
+from code_rl.loading.catalogue import CATALOGUE, MIXTURES
+from code_rl.loading.dataset import open_dataset, own_test_setting
+from code_rl.loading.fetch import select_files
+from code_rl.loading.load import find_data, load_problems, load_test_splits
+from code_rl.loading.on_disk import READERS
 from code_rl.preparation.bench import STAGE_SETTINGS
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.problems import dataset as datasets
-from code_rl.problems.catalogue import CATALOGUE, MIXTURES
-from code_rl.problems.dataset import open_dataset, own_test_setting
-from code_rl.problems.fetch import select_files
 from code_rl.problems.files import sources_digest, stream_rows
-from code_rl.problems.load import find_data, load_problems, load_test_splits
 from code_rl.problems.native import format_problem, write_problems
-from code_rl.problems.on_disk import READERS
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import build_prompt, build_question
 from code_rl.problems.sources.records import Skipped, item_id
@@ -77,7 +77,7 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
     package = tmp_path / "code_rl"
-    for name in ("problems/files.py", "problems/sources/reader.py", "judging/compare.py"):
+    for name in ("problems/files.py", "problems/sources/reader.py", "loading/resolve.py", "judging/compare.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("one = 1\n")
     monkeypatch.setattr("code_rl.problems.files.__file__", str(package / "problems" / "files.py"))
@@ -87,11 +87,11 @@ def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkey
         return sources_digest(*READERS)
 
     seen = {digest()}
-    for name in ("problems/sources/reader.py", "judging/compare.py"):
+    for name in ("problems/sources/reader.py", "loading/resolve.py", "judging/compare.py"):
         (package / name).write_text("one = 2\n")
         seen.add(digest())
     sources_digest.cache_clear()
-    assert len(seen) == 3
+    assert len(seen) == 4
 
 
 def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():

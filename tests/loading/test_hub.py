@@ -34,7 +34,7 @@ configs:
 SCRIPT = """
 import json, sys
 from code_rl.errors import CodeRLError
-from code_rl.problems.dataset import open_dataset
+from code_rl.loading.dataset import open_dataset
 out = []
 for setting in sys.argv[1:]:
     try:

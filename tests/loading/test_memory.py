@@ -16,8 +16,8 @@ SCRIPT = """
 import asyncio, json, sys
 from pathlib import Path
 import pyarrow.parquet
-from code_rl.problems.load import load_problems
-from code_rl.problems.dataset import open_dataset
+from code_rl.loading.load import load_problems
+from code_rl.loading.dataset import open_dataset
 from code_rl.problems.order import ProblemOrder
 
 def peak():

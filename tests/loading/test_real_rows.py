@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from code_rl.problems.dataset import open_dataset
+from code_rl.loading.dataset import open_dataset
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped, item_id
 from tests.corpus.rooms import data_file

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from code_rl.cli import main
+from code_rl.loading.dataset import open_dataset
 from code_rl.preparation.bench import Entry
 from code_rl.preparation.ledger import Decision
 from code_rl.preparation.report import Dropped, Report, StageReport, render_page
 from code_rl.preparation.verification.verify import Verifier
-from code_rl.problems.dataset import open_dataset
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import Problem, StdinTest
 from tests.corpus.reading import read_problems

@@ -13,6 +13,7 @@ import pytest
 
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict
+from code_rl.loading.resolve import with_expected
 from code_rl.preparation.bench import Bench, make_entry
 from code_rl.preparation.ledger import Decision
 from code_rl.preparation.normalise import normalise, open_source
@@ -21,7 +22,6 @@ from code_rl.preparation.verification.trials import mutants
 from code_rl.preparation.verification.verify import Verifier, run_verify
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.problems.resolve import with_expected
 from code_rl.problems.sources.records import Draft
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status
 from tests.corpus.rooms import room

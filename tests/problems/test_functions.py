@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.judging.judge import judge
-from code_rl.problems.dataset import open_dataset, own_test_setting
+from code_rl.loading.dataset import open_dataset, own_test_setting
 from code_rl.problems.problem import Problem
 from code_rl.sandbox.connect import connect_executor
 from tests.kinds import each_is

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.errors import DataError
-from code_rl.problems.load import with_tests
+from code_rl.loading.load import with_tests
+from code_rl.loading.on_disk import Store
 from code_rl.problems.native import problem_from_json, problem_to_json, write_problems
-from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.problems.sources.records import Skipped
 from code_rl.sandbox.executor import Limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from code_rl.problems.on_disk import Store
+from code_rl.loading.on_disk import Store
 from code_rl.problems.order import Selected, trained_on
 from code_rl.problems.problem import Problem, StdinTest
 

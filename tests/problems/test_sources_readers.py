@@ -9,8 +9,8 @@ import pytest
 from code_rl.errors import DataError
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import VerdictKind
+from code_rl.loading.resolve import REFERENCE_LIMITS, with_expected
 from code_rl.problems.problem import CallTest, Problem
-from code_rl.problems.resolve import REFERENCE_LIMITS, with_expected
 from code_rl.problems.sources.leetcode import binary_tree, linked_list
 from code_rl.problems.sources.mbpp import cast_calls
 from code_rl.problems.sources.records import Draft, RowError, Skipped

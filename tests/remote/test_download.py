@@ -11,10 +11,10 @@ import tinker
 import torch
 
 from code_rl.backends.adapters import download_adapter, read_embedded, read_folder
-from code_rl.backends.places import KEYLESS, BackendKind, Place
 from code_rl.commands.export import export_command
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
+from code_rl.places import KEYLESS, BackendKind, Place
 from tests.remote.remote_support import EscapingProxy, settings
 from tests.serve.serve_support import ServerThread
 

@@ -14,11 +14,11 @@ from tinker import types
 from code_rl.backends.connect import logprobs_of
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.backends.names import BUILT_IN_FOLDER
-from code_rl.backends.places import KEYLESS, BackendKind, Place
 from code_rl.backends.preflight import context_of, load_tokenizer, probe_narrowing, probe_scaling
 from code_rl.backends.remote import Link, RemoteSamplingClient
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError, ConfigError
+from code_rl.places import KEYLESS, BackendKind, Place
 from tests.remote.remote_support import FaultyProxy, settings
 from tests.serve.serve_support import ServerThread
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from code_rl.backends.places import BackendKind, Place
 from code_rl.backends.preflight import Survey, _instead, survey
 from code_rl.cli import main
 from code_rl.commands.train import train_command
+from code_rl.places import BackendKind, Place
 from tests.remote.remote_support import FaultyProxy, OtherServer, settings
 from tests.serve.serve_support import ServerThread
 

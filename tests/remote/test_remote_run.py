@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from code_rl.backends.names import BUILT_IN_FOLDER, built_in_context
-from code_rl.backends.places import KEYLESS, BackendKind, Place
 from code_rl.backends.preflight import survey
 from code_rl.commands.train import train_command
 from code_rl.errors import ConfigError
+from code_rl.places import KEYLESS, BackendKind, Place
 from tests.remote.remote_support import FaultyProxy, OtherServer, records, sampled, settings
 from tests.serve.serve_support import ServerThread
 

@@ -11,11 +11,11 @@ from code_rl.backends.connect import _connect_remote
 from code_rl.backends.embedded.learner import Learner
 from code_rl.backends.embedded.sampling import Request
 from code_rl.backends.embedded.training import EmbeddedTrainingClient
-from code_rl.backends.places import BackendKind, kind_of
 from code_rl.backends.preflight import Survey
 from code_rl.commands.train import train_command
 from code_rl.config import make_config
 from code_rl.errors import ConfigError
+from code_rl.places import BackendKind, kind_of
 from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import Recorder
 from scripts.write_settings import REACHING

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from code_rl.runs.files import keep_lines
+from code_rl.files import keep_lines
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "src" / "code_rl" / "backends" / "embedded" / "tiny" / "tokenizer.json"

@@ -43,7 +43,7 @@ RUN = {
 MODULES = (
     "code_rl.commands.train",
     "code_rl.loop",
-    "code_rl.problems.load",
+    "code_rl.loading.load",
     "code_rl.backends.embedded.service",
     "code_rl.sandbox.embedded.pool",
     "tinker",

@@ -27,10 +27,10 @@ from code_rl.commands.train import train_command
 from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.errors import BackendError, CheckpointError, ConfigError
+from code_rl.files import JsonLines, keep_lines, mark_of, seal, unseal, write_atomically
 from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.runs.directory import CONFIG, METRICS, check_log_dir, read_config, with_checksum
-from code_rl.runs.files import JsonLines, keep_lines, mark_of, seal, unseal, write_atomically
 from code_rl.runs.inflight import InFlight, Request, SampledAnswer, step_file
 from code_rl.runs.journal import JOURNAL, Journal, read_history, read_journal
 from code_rl.runs.lock import LOCK, lock_run

@@ -20,7 +20,7 @@ from code_rl.registry import blaming
 if TYPE_CHECKING:
     import tinker
 
-    from code_rl.rollouts.trajectory import Turn
+    from code_rl.trajectory import Turn
 
 Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from code_rl.rollouts.trajectory import Trajectory
+    from code_rl.trajectory import Trajectory
 
 Overlong = Literal["judged", "mask", "mask_loss", "wrong", "penalty"]
 

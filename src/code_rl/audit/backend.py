@@ -16,7 +16,7 @@ import numpy as np
 from code_rl.audit.checklist import Check, Checklist, found
 from code_rl.audit.proxy import Fault, FaultyProxy
 from code_rl.audit.server import PROBE, PROMPT, RATE, A, Array, Audited, B, datum, logprobs_of, text_of
-from code_rl.backends.places import Place
+from code_rl.places import Place
 
 MEAN_GAP = 0.02
 """In nats: engines that sample and that train differ in the last bits, in low precision by as much as this on average."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from code_rl.backends.places import Place
+from code_rl.places import Place
 
 Array = npt.NDArray[np.float64]
 RATE = 0.01

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from code_rl import __version__
-from code_rl.backends.places import Place
 from code_rl.backends.remote import Link
 from code_rl.errors import BackendError, CheckpointError, ConfigError
+from code_rl.places import Place
 
 if TYPE_CHECKING:
     from torch import Tensor

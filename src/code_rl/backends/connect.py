@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import chz
 
 from code_rl.algorithm.losses import POLICY_LOSSES
-from code_rl.backends.places import BackendKind, Capabilities, kind_of, place_of
 from code_rl.concurrency import interruptible
 from code_rl.config import FACTS, Config, context_schedule, loss_config
 from code_rl.errors import BackendError, CheckpointError, ConfigError, install_command
+from code_rl.places import BackendKind, Capabilities, kind_of, place_of
 
 if TYPE_CHECKING:
     import tinker

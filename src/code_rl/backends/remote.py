@@ -19,8 +19,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from code_rl.backends.places import HOSTED, Place
 from code_rl.errors import BackendError, CodeRLError, ConfigError
+from code_rl.places import HOSTED, Place
 
 if TYPE_CHECKING:
     from tinker import types

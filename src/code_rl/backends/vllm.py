@@ -26,11 +26,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from code_rl.backends.adapters import open_to_others, read_embedded, write_peft
-from code_rl.backends.places import Place, place_of
 from code_rl.backends.remote import Link
 from code_rl.concurrency import together
 from code_rl.config import Config
 from code_rl.errors import BackendError, ConfigError
+from code_rl.places import Place, place_of
 
 if TYPE_CHECKING:
     import httpx

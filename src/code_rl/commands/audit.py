@@ -15,7 +15,7 @@ import chz
 
 from code_rl.config.setting import AT_LEAST_1, must, option
 from code_rl.errors import ConfigError
-from code_rl.runs.files import make_folder, write_atomically, writes
+from code_rl.files import make_folder, write_atomically, writes
 from code_rl.settings import make_settings
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def _audit_script(config: AuditConfig) -> Checklist:
 
 def _audit_backend(config: AuditConfig) -> Checklist:
     from code_rl.audit.backend import audit_backend
-    from code_rl.backends.places import place_of, resolve_backend
     from code_rl.backends.preflight import survey
+    from code_rl.places import place_of, resolve_backend
 
     if config.backend == "embedded":
         raise ConfigError("backend=embedded is no server; start one with `code-rl serve` and give its address")

@@ -10,7 +10,7 @@ import chz
 
 from code_rl.config.setting import option
 from code_rl.errors import CodeRLError, ConfigError
-from code_rl.problems.fetch import fetch, public_files
+from code_rl.loading.fetch import fetch, public_files
 from code_rl.problems.files import data_folder
 from code_rl.settings import make_settings, suggestion
 

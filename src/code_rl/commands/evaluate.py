@@ -32,9 +32,9 @@ from code_rl.evaluation.settings import (
     wanted_ks,
 )
 from code_rl.evaluation.view import EvalView, markdown
+from code_rl.files import check_out, make_folder, write_atomically
 from code_rl.judging.verdict import VerdictKind
 from code_rl.runs.directory import default_log_path
-from code_rl.runs.files import check_out, make_folder, write_atomically
 from code_rl.sandbox.executor import Executor
 
 COMPARISON = "comparison.json"

@@ -23,11 +23,11 @@ from code_rl.backends.adapters import (
     write_peft,
 )
 from code_rl.backends.names import source_of
-from code_rl.backends.places import place_of, resolve_backend
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError
+from code_rl.files import writes
+from code_rl.places import place_of, resolve_backend
 from code_rl.runs.directory import is_run, read_config
-from code_rl.runs.files import writes
 from code_rl.runs.recorder import read_metrics
 from code_rl.settings import make_settings
 

@@ -24,10 +24,10 @@ from code_rl.errors import ConfigError, DataError
 from code_rl.judging.extract import extract_code
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.problems.dataset import open_dataset
+from code_rl.loading.dataset import open_dataset
+from code_rl.loading.load import load_problems
+from code_rl.loading.on_disk import Store
 from code_rl.problems.files import read_rows, sources_digest
-from code_rl.problems.load import load_problems
-from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
 from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand

@@ -20,12 +20,12 @@ from code_rl.config.setting import AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError, typed
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import VerdictKind
+from code_rl.loading.load import find_data, load_train_problems
+from code_rl.loading.on_disk import Store
 from code_rl.objective import objective_of
 from code_rl.preparation.bench import make_entry
 from code_rl.preparation.ledger import content_key
 from code_rl.problems.files import sources_digest
-from code_rl.problems.load import find_data, load_train_problems
-from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import Problem
 from code_rl.progress import JudgingView
 from code_rl.replaying.rejudge import Completion, Find, compare_passing, completions, last_sound_checkpoint

@@ -14,8 +14,8 @@ import chz
 from code_rl.config import FACTS, Config
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError, DataError
+from code_rl.files import write_lines_atomically, writes
 from code_rl.replaying.steps import ReplayedStep, differences, replay_steps
-from code_rl.runs.files import write_lines_atomically, writes
 from code_rl.runs.recorded_run import RecordedRun, open_recorded_run
 from code_rl.settings import make_settings
 

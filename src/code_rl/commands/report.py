@@ -11,7 +11,7 @@ import chz
 
 from code_rl.config.setting import PORT, option
 from code_rl.errors import ConfigError
-from code_rl.runs.files import writes
+from code_rl.files import writes
 from code_rl.settings import make_settings
 
 REPORT = "report.html"

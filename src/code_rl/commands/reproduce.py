@@ -22,13 +22,12 @@ from code_rl.backends.connect import preflight
 from code_rl.commands.evaluate import LIVECODEBENCH, data_of, eval_command
 from code_rl.commands.reproduce_view import AFTER, BEFORE, benchmarks_of, evaluated, forecast_lines, write_table
 from code_rl.commands.train import confirm, prepare, train_command
-from code_rl.config import FACTS, Config
-from code_rl.config.recipes import RECIPES
+from code_rl.config import FACTS, RECIPES, Config
 from code_rl.config.setting import option
 from code_rl.errors import ConfigError
 from code_rl.evaluation.benchmarks import BENCHMARKS, check_name
 from code_rl.evaluation.settings import FROM_RUN, EvalConfig, make_eval_config
-from code_rl.runs.files import check_out, make_folder, write_atomically
+from code_rl.files import check_out, make_folder, write_atomically
 from code_rl.settings import make_settings, suggestion
 
 STATE, RUN = "reproduce.json", "run"

@@ -13,8 +13,8 @@ from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import Config
 from code_rl.evaluation.compare import average, compare, figure, read_results
 from code_rl.evaluation.settings import EvalConfig, sample_count, sweep_limits
+from code_rl.files import write_atomically
 from code_rl.forecast import assumptions, forecast, report
-from code_rl.runs.files import write_atomically
 
 if TYPE_CHECKING:
     from code_rl.commands.reproduce import Plan

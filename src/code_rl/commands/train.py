@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.assembly import NothingLeftError, assemble
 from code_rl.backends.embedded import share_cores
-from code_rl.backends.names import BUILT_IN
-from code_rl.backends.places import BackendKind, place_of
 from code_rl.concurrency import cancelled_by_service
 from code_rl.config import Config, batch_shape, changed_settings, make_config, refuse_idle, unused
 from code_rl.console import Console
 from code_rl.errors import OF_THE_MACHINE, CodeRLError, ConfigError, in_words, lacks_something, stopped, typed
 from code_rl.objective import environment_of, objective_of
+from code_rl.places import BUILT_IN, BackendKind, place_of
 from code_rl.renderers import AUTO, name_of
 from code_rl.runs.directory import begun_settings, default_log_path, is_run, settings_of
 from code_rl.runs.recorder import read_metrics

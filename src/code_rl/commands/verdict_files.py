@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from code_rl.errors import DataError
+from code_rl.files import drop_torn_line, lock_file
 from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.files import read_object
-from code_rl.runs.files import drop_torn_line, lock_file
 from code_rl.shards import Shard, shard_paths
 
 PARTIAL = ".partial"

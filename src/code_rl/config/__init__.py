@@ -1,6 +1,6 @@
 """The settings of a training run, recipes, and how both conventions of `group_size` resolve.
 
-Others import from here; verbs also `setting`, in which their own settings are declared.
+Others import from here, and `setting` where settings of their own are declared: verbs, `evaluation` and `preparation`.
 """
 
 from code_rl.config.derived import BatchShape, batch_shape, context_schedule, loss_config, refuse_idle, unused

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import chz
 
+from code_rl.algorithm.lengths import ContextSchedule, Stage, parse_schedule
 from code_rl.algorithm.losses import HIGH, LOW
 from code_rl.config.fields import Config
 from code_rl.errors import ConfigError
-from code_rl.rollouts.lengths import ContextSchedule, Stage, parse_schedule
 
 LEAST_SPREAD = 0.01
 """Of `temperature` and `top_p`: below it nearly every token is the likeliest."""

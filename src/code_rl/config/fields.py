@@ -9,6 +9,7 @@ import chz
 
 from code_rl.algorithm.advantages import ESTIMATORS, get_estimator
 from code_rl.algorithm.learning_rate import LearningRateSchedule
+from code_rl.algorithm.lengths import parse_schedule
 from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES, get_loss
 from code_rl.config.setting import (
     ABOVE_0,
@@ -32,7 +33,6 @@ from code_rl.errors import ConfigError
 from code_rl.registry import described
 from code_rl.renderers import renderer_names
 from code_rl.rewards import REWARDS
-from code_rl.rollouts.lengths import parse_schedule
 from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import chz
 
-from code_rl.backends.names import BUILT_IN as TINY
-from code_rl.backends.places import BackendKind, resolve_backend
 from code_rl.config.fields import FACTS, Config
 from code_rl.errors import ConfigError
+from code_rl.places import BUILT_IN, BackendKind, resolve_backend
 from code_rl.sandbox.connect import resolve_executor
 from code_rl.settings import make_settings, suggestion
 
@@ -51,8 +50,8 @@ def _with_recipe(given: Mapping[str, Any]) -> Config:
 def _default_recipe(config: Config) -> str | None:
     """The built-in model's own; off the embedded engine the course's; none for a model of one's own on it."""
     embedded = config.backend == BackendKind.EMBEDDED
-    if config.model_name == TINY or (embedded and config.model_name is None):
-        return TINY
+    if config.model_name == BUILT_IN or (embedded and config.model_name is None):
+        return BUILT_IN
     return None if embedded else HOSTED_RECIPE
 
 

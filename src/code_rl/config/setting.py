@@ -13,8 +13,8 @@ from typing import Any
 
 import chz
 
-from code_rl.backends.places import BackendKind
 from code_rl.errors import ConfigError
+from code_rl.places import BackendKind
 
 Check = Callable[[Any, str], None]
 

@@ -22,16 +22,16 @@ from code_rl.environments.wording import get_wording, with_system
 from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.completers import Entry
 from code_rl.evaluation.settings import Choice
+from code_rl.loading.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
+from code_rl.loading.fetch import fetch, fetch_file, public_file
+from code_rl.loading.load import TAGS, labels, load_problems
+from code_rl.loading.on_disk import Store, cached_store
+from code_rl.loading.resolve import resolve_all
 from code_rl.problems.builtin import SPLITS, test_split
-from code_rl.problems.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
-from code_rl.problems.fetch import fetch, fetch_file, public_file
 from code_rl.problems.files import describe_files, file_sha256, is_data_file, stream_rows
-from code_rl.problems.load import TAGS, labels, load_problems
-from code_rl.problems.on_disk import Store, cached_store
 from code_rl.problems.order import subsample
 from code_rl.problems.problem import Problem, ProblemView
 from code_rl.problems.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
-from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources import humaneval, livecodebench, mbpp
 from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.problems.sources.shapes import ReadRow, read_as

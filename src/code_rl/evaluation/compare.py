@@ -13,9 +13,9 @@ from code_rl.evaluation.figures import Estimate, Outcome, combined, paired_diffe
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
+from code_rl.files import read_lines
 from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.files import short
-from code_rl.runs.files import read_lines
 
 NEVER_COMPARED = ("benchmark", "files", "rule")
 """What must be the same: figures on other data or under another rule are not comparable."""

@@ -18,10 +18,10 @@ from code_rl.problems.files import file_sha256
 from code_rl.problems.problem import Problem
 from code_rl.renderers.base import Message
 from code_rl.rollouts.sample import GroupGrader, Policy, Sampling
-from code_rl.rollouts.trajectory import Group
 from code_rl.runs.checkpoints import read_checkpoints, state_path_of
 from code_rl.runs.inflight import GroupLog
 from code_rl.sandbox.executor import Executor
+from code_rl.trajectory import Group
 
 
 class CompletionError(CodeRLError):

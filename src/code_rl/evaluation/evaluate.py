@@ -6,20 +6,17 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from code_rl.budget import worst_evaluation
+from code_rl.config import Config
 from code_rl.evaluation.completers import Entry, Weights
 from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.runner import Evaluation, Plan, Questions, Work
 from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.problems.problem import Problem
 from code_rl.rollouts.sample import Policy, Sampling
+from code_rl.run import Run, worst_evaluation
 from code_rl.runs.inflight import GroupLog
-
-if TYPE_CHECKING:
-    from code_rl.config import Config
-    from code_rl.run import Run
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.

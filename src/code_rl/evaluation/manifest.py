@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import code_rl
+from code_rl import __version__
 from code_rl.errors import ConfigError, SandboxError
+from code_rl.files import write_atomically
 from code_rl.problems.files import sources_digest
-from code_rl.runs.files import write_atomically
 from code_rl.sandbox.executor import Executor, Job, Limits, Status, StdinInput
 
 MANIFEST = "manifest.json"
@@ -24,9 +24,9 @@ MANIFEST = "manifest.json"
 def code_version() -> dict[str, Any]:
     """Version, a hash of the package's source, and (in a checkout) the commit."""
     return {
-        "code_rl": code_rl.__version__,
+        "code_rl": __version__,
         "source_sha256": sources_digest("code_rl"),
-        "commit": _commit(Path(code_rl.__file__).parent),
+        "commit": _commit(Path(__file__).parent),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
     }

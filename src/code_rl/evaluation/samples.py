@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import DataError
+from code_rl.files import JsonLines, drop_torn_line, keep_lines, read_lines
 from code_rl.judging.extract import extract_code
 from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.files import read_rows
-from code_rl.runs.files import JsonLines, drop_torn_line, keep_lines, read_lines
 from code_rl.runs.inflight import INFLIGHT, InFlight
 
 Mode = Literal["sampled", "greedy"]

@@ -9,7 +9,7 @@
 | `tokens` | equal tokens between white space | as `lcb`, strings by tokens |
 | `float` | as `lcb`, numerals within tolerance, integers exactly | as `lcb`, floats within tolerance, integers exactly |
 | `contest` | tokens: as text, or numbers within tolerance; lines do not count | as `lcb`, floats within tolerance, strings by tokens |
-| `checker` | a trusted program decides, in the sandbox (`reward.checker`) | the same |
+| `checker` | a trusted program decides, in the sandbox (`judging.checker`) | the same |
 """
 
 from __future__ import annotations

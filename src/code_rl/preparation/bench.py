@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
+from code_rl.files import check_out, lock_file
+from code_rl.loading.dataset import Dataset
+from code_rl.loading.on_disk import Store
 from code_rl.preparation.ledger import Decisions, Ledger, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
-from code_rl.problems.dataset import Dataset
 from code_rl.problems.files import read_object, sources_digest
 from code_rl.problems.native import format_fields, format_halves, format_problem, tests_from_json
-from code_rl.problems.on_disk import Store
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.values import dumps
-from code_rl.runs.files import check_out, lock_file
 from code_rl.sandbox.executor import Executor
 from code_rl.shards import Shard, read_shard, shard_paths
 

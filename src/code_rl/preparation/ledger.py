@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from code_rl.concurrency import together
 from code_rl.errors import SandboxError
-from code_rl.runs.files import JsonLines, truncate, whole_lines, write_lines_atomically
+from code_rl.files import JsonLines, truncate, whole_lines, write_lines_atomically
 
 if TYPE_CHECKING:
     from code_rl.preparation.bench import Survivor

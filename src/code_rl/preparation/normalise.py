@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 
 from code_rl.errors import DataError
+from code_rl.loading.dataset import Dataset, Role, open_dataset
+from code_rl.loading.on_disk import READERS
+from code_rl.loading.resolve import resolve_all
 from code_rl.preparation.bench import Bench, Survivor, entry_from_json, make_entry
 from code_rl.preparation.ledger import content_key
 from code_rl.preparation.verification.trials import Listener
-from code_rl.problems.dataset import Dataset, Role, open_dataset
 from code_rl.problems.files import sources_digest
-from code_rl.problems.on_disk import READERS
 from code_rl.problems.problem import Problem
-from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources.records import Draft, Item, Skipped
 
 

@@ -13,11 +13,11 @@ from typing import Any
 from rich.markup import escape
 
 from code_rl import __version__
+from code_rl.files import write_atomically
 from code_rl.preparation.bench import REPORT
 from code_rl.problems.files import sources_digest
 from code_rl.progress import View, progress
 from code_rl.reports.page import render_plain
-from code_rl.runs.files import write_atomically
 
 EXAMPLES = 3
 EXCERPT = 160

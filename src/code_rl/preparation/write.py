@@ -15,13 +15,13 @@ import chz
 
 from code_rl import __version__
 from code_rl.errors import ConfigError, install_command
+from code_rl.files import drop_torn_line, sync_directory, write_atomically
+from code_rl.loading.dataset import MANIFEST, PREPARED, Dataset, read_prepared
 from code_rl.preparation.bench import Bench, Survivor
 from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
-from code_rl.problems.dataset import MANIFEST, PREPARED, Dataset, read_prepared
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
-from code_rl.runs.files import drop_torn_line, sync_directory, write_atomically
 
 VERSION = 1
 SPLITS = ("train", "test")

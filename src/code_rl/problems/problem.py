@@ -1,4 +1,4 @@
-"""Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves live in `reward.compare`).
+"""Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves live in `judging.compare`).
 
 What a policy may see (`ProblemView`) is a type of its own.
 """

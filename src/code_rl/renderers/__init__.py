@@ -21,15 +21,15 @@ from code_rl.renderers.template import ChatTemplateRenderer
 
 __all__ = [
     "AUTO",
+    "RENDERERS",
     "ChatTemplateRenderer",
     "Message",
-    "Qwen35DisableThinkingRenderer",
-    "Qwen35Renderer",
     "Qwen3DisableThinkingRenderer",
     "Qwen3InstructRenderer",
     "Qwen3Renderer",
     "Qwen3ThinkingRenderer",
-    "RENDERERS",
+    "Qwen35DisableThinkingRenderer",
+    "Qwen35Renderer",
     "Renderer",
     "get_renderer",
     "renderer_names",

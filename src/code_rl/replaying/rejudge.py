@@ -17,10 +17,10 @@ from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.verification.strengthen import LEAST_OTHERS, failed, reference_tests
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
-from code_rl.rollouts.trajectory import Trajectory
 from code_rl.runs.checkpoints import read_checkpoints
 from code_rl.runs.recorded_run import RecordedRun
 from code_rl.sandbox.executor import Executor
+from code_rl.trajectory import Trajectory
 
 Judged = Mapping[str, Any]
 """A row of `commands.judge.format_verdict`."""

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from code_rl.files import read_lines
 from code_rl.reports.groups import as_number, as_text, percent, values_of
-from code_rl.runs.files import read_lines
 
 Severity = Literal["bad", "warning", "note"]
 Record = Mapping[str, Any]

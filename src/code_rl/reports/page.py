@@ -19,11 +19,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from code_rl import __version__
+from code_rl.files import write_atomically
 from code_rl.reports.overview import side_by_side
 from code_rl.reports.run import RunReader
 from code_rl.reports.text import summary
 from code_rl.reports.thinning import Place, pack
-from code_rl.runs.files import write_atomically
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (

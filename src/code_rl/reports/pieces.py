@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from code_rl.runs.files import write_atomically
+from code_rl.files import write_atomically
 
 TOKENIZER = "tokenizer.json"
 

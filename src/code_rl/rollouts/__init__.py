@@ -1,4 +1,4 @@
-"""Rollouts: `choice` says which problems, `sample` draws and judges the trajectories of one, `lengths` says how many tokens an answer may have.
+"""Rollouts: `choice` says which problems, `sample` draws and judges the trajectories of one.
 
-`trajectory` has the records that everything above imports; `pipeline` makes batches of them.
+Who needs answers imports `sample`: a run, an evaluation, the library; a run also `choice`. The records are in `code_rl.trajectory`; `pipeline` makes batches of them.
 """

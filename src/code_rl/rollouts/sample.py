@@ -18,9 +18,9 @@ from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import Problem
 from code_rl.renderers import Message, Renderer
-from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.inflight import Answer, GroupLog, Program, Request, SampledAnswer
 from code_rl.sandbox.executor import Executor
+from code_rl.trajectory import Group, Trajectory, Turn
 
 if TYPE_CHECKING:
     import tinker

@@ -1,5 +1,5 @@
 """What a run leaves on disk, written by `recorder` and read again by `resume` and `recorded_run`.
 
 `directory` and `lock` make it one process's own, `journal` has what was decided, `inflight` what was sampled and judged, `checkpoints` the weights,
-`trackers` and `logs` carry it elsewhere, `smoke` reads its first steps. `files` (whole lines, files replaced at once, marks) serves the whole tree. Others may import each.
+`trackers` and `logs` carry it elsewhere, `smoke` reads its first steps. Others may import each.
 """

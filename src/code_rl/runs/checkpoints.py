@@ -1,6 +1,6 @@
 """Checkpoints of a run: training state with optimizer, sampler weights, and the line in `checkpoints.jsonl` that names them.
 
-Lines begin with a CRC-32 (`runs.files.seal`). `version` and `marks`, where a run wrote them, say which format its directory has, and how
+Lines begin with a CRC-32 (`files.seal`). `version` and `marks`, where a run wrote them, say which format its directory has, and how
 the files began that belong to the checkpoint: a run is resumed from it only when they still do.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.concurrency import wait_for
-from code_rl.runs.files import JsonLines, drop_torn_line, raw_lines, seal, unseal, write_lines_atomically
+from code_rl.files import JsonLines, drop_torn_line, raw_lines, seal, unseal, write_lines_atomically
 
 if TYPE_CHECKING:
     import tinker

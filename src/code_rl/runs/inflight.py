@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from code_rl.judging.verdict import Failure, Verdict, VerdictKind
-from code_rl.runs.files import (
+from code_rl.files import (
     Mark,
     append_whole,
     drop_torn_line,
@@ -26,6 +25,7 @@ from code_rl.runs.files import (
     sync_directory,
     unseal,
 )
+from code_rl.judging.verdict import Failure, Verdict, VerdictKind
 
 INFLIGHT = "inflight"
 EVALUATIONS = "evaluations"

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.budget import Tokens
-from code_rl.runs.files import JsonLines, Mark, drop_torn_line, raw_lines, unseal, write_lines_atomically
+from code_rl.files import JsonLines, Mark, drop_torn_line, raw_lines, unseal, write_lines_atomically
 
 JOURNAL = "journal.jsonl"
 TRAINED = "trained.jsonl"

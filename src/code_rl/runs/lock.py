@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.runs.files import TEMPORARY, lock_file
+from code_rl.files import TEMPORARY, lock_file
 
 LOCK = "lock"
 ATTEMPTS = 5

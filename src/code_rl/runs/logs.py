@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from code_rl.files import JsonLines, open_private, write_atomically
 from code_rl.redaction import RedactingFormatter, redacted
 from code_rl.runs.directory import CONFIG, METRICS
-from code_rl.runs.files import JsonLines, open_private, write_atomically
 from code_rl.runs.trackers import Guarded, open_trackers
 
 logger = logging.getLogger("code_rl")

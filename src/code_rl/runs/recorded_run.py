@@ -11,16 +11,16 @@ from typing import Any
 
 from code_rl.config import BatchShape, Config, batch_shape
 from code_rl.errors import DataError
+from code_rl.files import raw_lines
 from code_rl.judging.extract import extract_code
 from code_rl.judging.verdict import Failure, Verdict, VerdictKind
 from code_rl.objective import ScoredGroup
 from code_rl.problems.problem import Problem
-from code_rl.rollouts.trajectory import Group, Trajectory, Turn
 from code_rl.runs.directory import METRICS, is_run, read_config, settings_of
-from code_rl.runs.files import raw_lines
 from code_rl.runs.journal import JOURNAL, TRAINED, Logprobs, read_journal, read_trained_line
 from code_rl.runs.recorder import ROLLOUTS
 from code_rl.settings import make_settings
+from code_rl.trajectory import Group, Trajectory, Turn
 
 UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 """What reading a record of the wrong shape can raise."""

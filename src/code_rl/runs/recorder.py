@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from code_rl import __version__
+from code_rl.files import JsonLines, Mark, mark_of, read_lines
 from code_rl.judging.extract import extract_code
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import shown_test
@@ -22,7 +23,6 @@ from code_rl.runs.checkpoints import (
     write_checkpoints,
 )
 from code_rl.runs.directory import FORMAT, METRICS
-from code_rl.runs.files import JsonLines, Mark, mark_of, read_lines
 from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.runs.journal import JOURNAL, TRAINED, History, Journal, trained_line
 from code_rl.runs.logs import MultiplexLogger
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from code_rl.console import Console
     from code_rl.objective import ScoredGroup
     from code_rl.rollouts.choice import Chosen
-    from code_rl.rollouts.trajectory import Group, Trajectory, Turn
+    from code_rl.trajectory import Group, Trajectory, Turn
 
 logger = logging.getLogger("code_rl")
 ROLLOUTS = "rollouts.jsonl"

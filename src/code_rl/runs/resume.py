@@ -22,9 +22,9 @@ import chz
 from code_rl.budget import Tokens
 from code_rl.config import Config, changed_settings, make_config
 from code_rl.errors import CheckpointError, ConfigError
+from code_rl.files import Mark, mark_of, truncate, write_lines_atomically
 from code_rl.runs.checkpoints import read_checkpoints, state_path_of, write_checkpoints
 from code_rl.runs.directory import FORMAT, METRICS, is_run, settings_of
-from code_rl.runs.files import Mark, mark_of, truncate, write_lines_atomically
 from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file
 from code_rl.runs.journal import JOURNAL, TRAINED, History, Journal, read_history, set_aside_damage
 from code_rl.runs.recorder import ROLLOUTS

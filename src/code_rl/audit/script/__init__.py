@@ -1,4 +1,7 @@
-"""A student's training script: `calls` calls its four functions where it is confined, `student` asks it, `functions` judges, `mistakes` names, `learning` trains."""
+"""A student's training script: `calls` calls its four functions where it is confined, `student` asks it, `functions` judges, `mistakes` names, `learning` trains.
+
+The verb imports what stands here, and `student`.
+"""
 
 from __future__ import annotations
 

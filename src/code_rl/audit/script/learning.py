@@ -14,7 +14,7 @@ from code_rl.audit.script.calls import datum_of
 from code_rl.audit.script.student import SilentError, Student
 
 if TYPE_CHECKING:
-    from code_rl.rollouts.trajectory import Trajectory
+    from code_rl.trajectory import Trajectory
 
 PART, RISES = "learning", "the share of right answers rises"
 WINDOW = 4
@@ -44,12 +44,12 @@ async def check_learning(student: Student, steps: int, shift: int) -> list[Check
 
 async def _train(student: Student, steps: int, shift: int, shares: list[float]) -> None:
     from code_rl.backends.embedded import EmbeddedService
-    from code_rl.library import load_problems
+    from code_rl.problems.builtin import BuiltinTrainSet
     from code_rl.renderers import get_renderer
     from code_rl.rollouts.sample import Policy, Sampling
     from code_rl.sandbox.connect import connect_executor
 
-    problems = load_problems("builtin")
+    problems = BuiltinTrainSet()
     batch = [problems[index] for index in random.Random(0).sample(range(len(problems)), _PROBLEMS)]
     trainer: Any = await EmbeddedService().create_lora_training_client("tiny", rank=32, seed=0)
     renderer, executor = get_renderer("auto", trainer.get_tokenizer()), connect_executor("embedded")

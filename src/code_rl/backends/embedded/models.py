@@ -17,8 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tinker import types
 
-from code_rl.backends.names import BUILT_IN, SMOLLM2, built_in_context, source_of
+from code_rl.backends.names import SMOLLM2, built_in_context, source_of
 from code_rl.errors import ConfigError
+from code_rl.places import BUILT_IN
 
 from .weights import Architecture, LoadedModel, Weights, from_transformers, fuse, packed, read_architecture
 

@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from code_rl.errors import CheckpointError, ConfigError
-from code_rl.runs.files import sync_directory
+from code_rl.files import sync_directory
 
 FORMAT = "code-rl-embedded"
 VERSION = 1

@@ -16,8 +16,9 @@ from tinker import types
 
 from code_rl.backends.embedded.models import supported
 from code_rl.backends.embedded.state import read_state
-from code_rl.backends.names import BUILT_IN, built_in_context
+from code_rl.backends.names import built_in_context
 from code_rl.errors import ConfigError
+from code_rl.places import BUILT_IN
 
 from .core import Core
 from .store import Checkpoint, RunRecord

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import CheckpointError, ConfigError
-from code_rl.runs.files import lock_file, write_atomically
+from code_rl.files import lock_file, write_atomically
 
 from .wire import bad, unknown
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.errors import DataError
+from code_rl.loading.dataset import MANIFEST
 from code_rl.preparation.normalise import open_source
 from code_rl.preparation.overlap.deduplicate import SHINGLE
 from code_rl.preparation.overlap.sharing import GRAM
 from code_rl.preparation.overlap.text import Hashes, among, grams, words
-from code_rl.problems.dataset import MANIFEST
 from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Ambiguous, Draft, Origin, Skipped

@@ -2,6 +2,7 @@
 
 `constants` holds out parameter values, `compositions` combinations of parts, `primitives` parts that reinforcement learning
 never sees (the shipped model met them, rarely, in pretraining). Every problem is a pure function of (split, seed, index): nothing is stored.
+Others import from here.
 """
 
 from __future__ import annotations

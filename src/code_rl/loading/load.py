@@ -12,12 +12,12 @@ from typing import Any
 from code_rl.config import parse_difficulty
 from code_rl.environments import Environment
 from code_rl.errors import ConfigError, DataError
-from code_rl.problems.catalogue import BUILTIN
-from code_rl.problems.dataset import Dataset, open_dataset, own_test_setting, test_split_settings
-from code_rl.problems.on_disk import Store, cached_store
+from code_rl.loading.catalogue import BUILTIN
+from code_rl.loading.dataset import Dataset, open_dataset, own_test_setting, test_split_settings
+from code_rl.loading.on_disk import Store, cached_store
+from code_rl.loading.resolve import resolve_all
 from code_rl.problems.order import Selected, subsample
 from code_rl.problems.problem import Problem, StdinTest, TestCase
-from code_rl.problems.resolve import resolve_all
 from code_rl.problems.sources.records import Skipped
 from code_rl.problems.sources.shapes import NATIVE
 from code_rl.renderers import Renderer

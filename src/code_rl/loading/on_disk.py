@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from code_rl.errors import DataError
+from code_rl.files import lock_file, whole_lines
 from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.order import Indexed, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
-from code_rl.runs.files import lock_file, whole_lines
 
-READERS = ("code_rl.problems", "code_rl.judging")
+READERS = ("code_rl.problems", "code_rl.loading", "code_rl.judging")
 """What decides which problems the rows of a data set are."""
 
 CACHE_BYTES = 128 << 20

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 
 from code_rl import __version__, registry
 from code_rl.errors import ConfigError, DataError
-from code_rl.problems.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, Entry
-from code_rl.problems.fetch import fetch_file, open_repository, select_files
+from code_rl.loading.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, Entry
+from code_rl.loading.fetch import fetch_file, open_repository, select_files
 from code_rl.problems.files import count_rows, describe_files, is_data_file, stream_rows
 from code_rl.problems.native import format_problem
 from code_rl.problems.problem import Problem

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 from code_rl.algorithm.losses import POLICY_LOSSES
 from code_rl.errors import ConfigError
 
+BUILT_IN = "tiny"
+"""The model that comes with the package, and its recipe."""
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 HOSTED_DOMAIN = "thinkingmachines.dev"
 KEYLESS = "tml-dummy"

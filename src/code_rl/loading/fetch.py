@@ -19,8 +19,8 @@ from typing import Any
 
 from code_rl.concurrency import interruptible
 from code_rl.errors import ConfigError, DataError
+from code_rl.files import write_lines_atomically
 from code_rl.problems.files import DATA_SUFFIXES, data_folder, file_sha256, is_data_file
-from code_rl.runs.files import write_lines_atomically
 
 MAIN, README = "main", "README.md"
 
