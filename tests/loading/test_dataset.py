@@ -14,8 +14,7 @@ import pytest
 import zstandard
 
 from code_rl.errors import ConfigError, DataError
-from code_rl.preparation.bench import STAGE_SETTINGS
-from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.settings import STAGES, PrepareConfig
 from code_rl.problems import dataset as datasets
 from code_rl.problems.catalogue import CATALOGUE, MIXTURES
 from code_rl.problems.dataset import open_dataset, own_test_setting
@@ -95,7 +94,7 @@ def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkey
 
 
 def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():
-    assert {name for names in STAGE_SETTINGS.values() for name in names} <= set(chz.chz_fields(PrepareConfig))
+    assert {name for stage in STAGES.values() for name in stage.settings} <= set(chz.chz_fields(PrepareConfig))
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
