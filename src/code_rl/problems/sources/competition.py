@@ -11,19 +11,9 @@ from datetime import date
 from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
+from code_rl.problems.sources import records
 from code_rl.problems.sources.livecodebench import decode_private_tests
-from code_rl.problems.sources.records import (
-    Ambiguous,
-    Origin,
-    Row,
-    RowError,
-    field,
-    filled,
-    from_json,
-    make_problem,
-    named,
-    stated_id,
-)
+from code_rl.problems.sources.records import Ambiguous, Origin, Row, RowError, field, filled, from_json, make_problem
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
 
 PYTHON3 = (3, "PYTHON3")
@@ -39,7 +29,7 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 
 def _own_id(row: Row, origin: Origin) -> str:
     """The row's own id, within its set; APPS and TACO number their rows in every split anew."""
-    own = stated_id(row, "id", "problem_id", "question_id")
+    own = records.stated_id(row, "id", "problem_id", "question_id")
     return f"{origin.prefix}/{own}" if own else origin.row_id
 
 
@@ -47,13 +37,13 @@ def _labels(row: Row) -> dict[str, Any]:
     return dict(from_json(row.get("labels") or {}, "labels", dict))
 
 
-@named(_own_id)
+@records.named(_own_id)
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
     return with_tests_of(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
 
 
-@named(_own_id)
+@records.named(_own_id)
 def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     """`question`, `input_output`, perhaps `solutions`, `starter_code`: APPS, TACO, TACO-verified."""
     stated = from_json(row.get("metadata") or {}, "metadata", dict)
@@ -68,7 +58,7 @@ def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     return with_tests_of(_draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object))
 
 
-@named(lambda row, origin: stated_id(row, "name") or origin.row_id)
+@records.named(lambda row, origin: records.stated_id(row, "name") or origin.row_id)
 def read_code_contests(row: Row, origin: Origin) -> Problem:
     """CodeContests: `description` and public, private and generated tests; Python 3 solutions and wrong solutions are kept."""
     for name in ("input_file", "output_file"):
@@ -94,7 +84,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     return make_problem(origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta)
 
 
-@named(lambda row, origin: stated_id(row, "hash_id") or origin.row_id)
+@records.named(lambda row, origin: records.stated_id(row, "hash_id") or origin.row_id)
 def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
     """NeMo Gym: a chat request, and unit tests as TACO has them. The instructions before the statement are left out."""
     request = field(row, "responses_create_params", dict).get("input")
@@ -106,7 +96,7 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
     return with_tests_of(draft, tests)
 
 
-@named(lambda row, origin: stated_id(_labels(row), "name") or origin.row_id)
+@records.named(lambda row, origin: records.stated_id(_labels(row), "name") or origin.row_id)
 def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     """Sandbox Fusion's CodeContests: `content`, and `test` with `{"input": {"stdin"}, "output": {"stdout"}}`."""
     labels = _labels(row)
@@ -117,7 +107,7 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     return make_problem(origin, labels.get("name"), filled(row, "content"), typed, compare=CODE_CONTESTS, meta=labels)
 
 
-@named(lambda row, origin: stated_id(_labels(row), "task_id") or origin.row_id)
+@records.named(lambda row, origin: records.stated_id(_labels(row), "task_id") or origin.row_id)
 def read_packed_tests(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Sandbox Fusion's LiveCodeBench: the whole prompt in `content`, packed tests in `test`."""
     labels = _labels(row)

@@ -18,19 +18,8 @@ from itertools import chain
 from typing import Any
 
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources import asserts
-from code_rl.problems.sources.records import (
-    Draft,
-    Origin,
-    Row,
-    RowError,
-    field,
-    filled,
-    make_problem,
-    named,
-    number,
-    strings,
-)
+from code_rl.problems.sources import asserts, records
+from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, make_problem, number, strings
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, unfenced
 
 SET_VIEWS = (
@@ -51,7 +40,7 @@ def _row_id(row: Row, _origin: Origin | None = None) -> str:
     return task_id if task_id.startswith("Mbpp/") else f"Mbpp/{task_id}"
 
 
-@named(_row_id)
+@records.named(_row_id)
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
     """An MBPP row, original (`text`) or sanitized (`prompt`)."""
     text = field(row, "text" if "text" in row else "prompt", str)
@@ -64,7 +53,7 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
     return asserts.asserted(problem, asserts.read_asserts(asserts.AssertReader(name), statements), public=1)
 
 
-@named(_row_id)
+@records.named(_row_id)
 def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     """An MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
     name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
@@ -77,7 +66,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
 
 
-@named(_row_id)
+@records.named(_row_id)
 def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
     solution, stated = field(row, "code", str), strings(row, "test_list")

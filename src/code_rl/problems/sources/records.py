@@ -104,10 +104,13 @@ class RowError(DataError):
         self.row_id = ""
 
 
-def named(row_id: Callable[[Row, Origin], str]) -> Callable[[Callable[[Row, Origin], T]], Callable[[Row, Origin], T]]:
+Reader = Callable[[Row, Origin], T]
+
+
+def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
     """For a reader that makes ids in a way of its own (`row_id`): what it refuses is left out under the id that it would have had."""
 
-    def of(read: Callable[[Row, Origin], T]) -> Callable[[Row, Origin], T]:
+    def of(read: Reader[T]) -> Reader[T]:
         @functools.wraps(read)
         def reading(row: Row, origin: Origin) -> T:
             try:
