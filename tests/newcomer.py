@@ -12,6 +12,8 @@ import chz
 
 from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
 from code_rl.config.setting import option
+from code_rl.preparation.bench import Bench, Survivor
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop
 from code_rl.problems.sources.records import Origin, Row
 from code_rl.problems.sources.shapes import Shape
 from code_rl.renderers import Message
@@ -87,6 +89,20 @@ def _read(row: Row, origin: Origin) -> Problem:
 
 SHAPE = Shape("pairs", frozenset({"task", "pairs"}), _read)
 """A shape of rows: the columns that tell, and who reads one."""
+
+
+shortened: list[str] = []
+
+
+async def run_shorten(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """A stage of prepare: problems whose id is one letter."""
+
+    def decide(one: Survivor) -> Decision:
+        shortened.append(one.entry.id)
+        return KEEP if len(one.entry.id) == 1 else drop("long_name", one.entry.id)
+
+    with bench.deciding("shorten", ("filter",), survivors, on_item, lambda one: (one.entry.digest,)) as decisions:
+        return decisions.one_by_one(decide)
 
 
 @chz.chz

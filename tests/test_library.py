@@ -135,6 +135,20 @@ def test_load_problems_takes_the_words_of_dataset(tmp_path, monkeypatch):
         code_rl.load_problems("builtin", limit=0)
 
 
+def test_what_a_run_of_the_library_says_is_to_be_called_can_be_called(tmp_path, capsys, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    code_rl.train(**{**SMALL, "max_steps": 1, "save_every": 1, "log_path": tmp_path / "it's run"})
+    said = capsys.readouterr().out
+    assert "script.py" not in said
+    call = said.partition("to go on from here: ")[2].partition("\n")[0]
+    function, _, arguments = call.partition("(")
+    assert function == "code_rl.train"
+    assert eval(f"dict({arguments}") == {"log_path": str(tmp_path / "it's run"), "max_steps": 2}
+    assert "code_rl.train(model_name='" in said
+
+
 @pytest.mark.slow
 def test_a_run_that_is_cancelled_goes_on_when_it_is_trained_again(tmp_path):
     given = {**SMALL, "max_steps": 3, "save_every": 1, "log_path": tmp_path / "run"}

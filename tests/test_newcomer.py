@@ -12,6 +12,8 @@ from code_rl.cli import VERBS, Verb, main
 from code_rl.commands.train import train_command
 from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.loading.dataset import open_dataset
+from code_rl.preparation import bench, pipeline, settings
+from code_rl.preparation.settings import STAGES, Stage
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources import shapes
 from code_rl.problems.sources.records import Skipped
@@ -171,6 +173,25 @@ def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
     assert "name=world\n      Whom." in capsys.readouterr().out
     assert main(["greet", "nmae=you"]) == 2
     assert "unknown setting 'nmae', did you mean 'name'?" in capsys.readouterr().err
+
+
+def test_a_stage_of_prepare_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
+    shorten = Stage("tests.newcomer:run_shorten", ("seed",))
+    stages = dict([*list(STAGES.items())[:-1], ("shorten", shorten), ("write", STAGES["write"])])
+    for module in (settings, bench, pipeline):  # each has it by name
+        monkeypatch.setattr(module, "STAGES", stages)
+    tests = [{"kind": "stdin", "input": f"{n} 2\n", "expected": f"{n + 2}\n"} for n in range(3)]
+    rows = [{"id": name, "statement": f"Print the sum of two {name} integers.", "tests": tests} for name in ("a", "bb")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}", "unverified=keep", "executor=embedded"]
+    for _ in range(2):
+        assert main(["prepare", *words]) == 0
+        dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
+        assert [(row["id"], row["stage"], row["reason"]) for row in dropped] == [("bb", "shorten", "long_name")]
+    assert newcomer.shortened == ["a", "bb"]
+    capsys.readouterr()
+    assert main(["prepare", *words, "stop_after=shortne"]) == 2
+    assert "did you mean 'shorten'" in capsys.readouterr().err
 
 
 @dataclass(frozen=True, slots=True)

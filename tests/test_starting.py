@@ -149,16 +149,17 @@ def test_with_one_sample_pass_at_1_has_one_column():
 
 def test_the_next_command_can_be_pasted_as_it_is_printed(tmp_path):
     capped = make_config(small(tmp_path, max_steps=3, max_tokens_total=1000))
-    assert _hints(capped, Path("my run"))[0].endswith("log_path='my run' max_steps=6 max_tokens_total=2000")
+    assert _hints(capped, Path("my run"), True)[0].endswith("log_path='my run' max_steps=6 max_tokens_total=2000")
     endless = make_config(small(tmp_path, max_steps=-1))
-    assert _hints(endless, tmp_path)[0].endswith(f"log_path={tmp_path}")
-    assert "test_dataset=" in _hints(capped, tmp_path)[1]
+    assert _hints(endless, tmp_path, True)[0].endswith(f"log_path={tmp_path}")
+    assert "test_dataset=" in _hints(capped, tmp_path, True)[1]
 
 
 def test_a_model_of_ones_own_is_suggested_to_who_has_none(tmp_path):
-    assert any("a model of your own" in hint for hint in _hints(make_config(small(tmp_path)), tmp_path))
+    assert any("a model of your own" in hint for hint in _hints(make_config(small(tmp_path)), tmp_path, True))
     assert not any(
-        "a model of your own" in hint for hint in _hints(make_config(small(tmp_path, model_name="/models/x")), tmp_path)
+        "a model of your own" in hint
+        for hint in _hints(make_config(small(tmp_path, model_name="/models/x")), tmp_path, True)
     )
 
 

@@ -53,7 +53,10 @@ def imports(name: str) -> set[tuple[str, When]]:
             yield node.value.partition(":")[0]
 
     def visit(node: ast.AST, when: When) -> Iterator[tuple[str, When]]:
-        yield from ((other, when) for other in named(node) if other in modules())
+        told: When = (
+            "call" if isinstance(node, ast.Constant) and when == "import" else when
+        )  # a text imports nothing yet
+        yield from ((other, told) for other in named(node) if other in modules())
         if when == "import" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             when = "call"
         for_types = isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")

@@ -8,15 +8,17 @@ import importlib.util
 import json
 import pathlib
 import sys
+from typing import Any
 
-folder = importlib.util.find_spec("resources_servers").submodule_search_locations[0]
+spec: Any = importlib.util.find_spec("resources_servers")
+folder = spec.submodule_search_locations[0]
 sys.path.insert(0, str(pathlib.Path(folder) / "code_gen"))
 
 from lcb_integration.compute_code_generation_metrics import check_correctness
 from lcb_integration.extraction_utils import LMStyle, extract_code
 
 
-def grade(problem):
+def grade(problem: dict[str, Any]) -> float:
     code = extract_code(problem["completion"], LMStyle.OpenAIChat)
     sample = {"input_output": json.dumps({"fn_name": None} | problem["lcb_input_output"])}
     results, _ = check_correctness(sample, code, 10, False)  # unit_test_timeout_secs of its configuration

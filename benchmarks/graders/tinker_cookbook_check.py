@@ -10,6 +10,7 @@ The function runs no program itself: its server does, so that it needs the netwo
 
 import asyncio
 import sys
+from typing import Any
 
 sys.path.insert(0, "foreign/tinker-cookbook")
 
@@ -18,7 +19,7 @@ from tinker_cookbook.recipes.code_rl.code_grading import extract_code_from_model
 loop = asyncio.new_event_loop()  # its client keeps a session
 
 
-def grade(problem):
+def grade(problem: dict[str, Any]) -> float:
     code = extract_code_from_model(problem["completion"])
     if code is None:
         return 0.0

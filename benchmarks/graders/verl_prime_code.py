@@ -7,13 +7,15 @@ code-rl audit grader=CLONE/benchmarks/graders/verl_prime_code.py:grade python=fo
 import importlib.util
 import pathlib
 import sys
+from typing import Any
 
-folder = pathlib.Path(importlib.util.find_spec("verl").submodule_search_locations[0])  # without importing all of verl
+spec: Any = importlib.util.find_spec("verl")  # without importing all of verl
+folder = pathlib.Path(spec.submodule_search_locations[0])
 sys.path.insert(0, str(folder / "utils" / "reward_score"))
 
 import prime_code
 
 
-def grade(code, problem):
+def grade(code: str, problem: dict[str, Any]) -> float:
     score, _ = prime_code.compute_score(problem["completion"], problem["lcb_input_output"], continuous=True)
     return float(score)

@@ -186,5 +186,4 @@ class _Writer:
 
 
 def _weighted(rng: random.Random, table: tuple[tuple[str, float], ...]) -> str:
-    names, weights = zip(*table, strict=True)
-    return rng.choices(names, weights)[0]
+    return rng.choices([name for name, _ in table], [weight for _, weight in table])[0]

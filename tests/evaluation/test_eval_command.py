@@ -78,6 +78,16 @@ def test_stored_samples_give_figures_verdicts_breakdowns_and_a_line_to_paste(pro
     assert "| 4 problems | Pass@1 37.5 [" in shown
 
 
+def test_each_row_of_the_table_names_its_tag_whatever_kind_its_value_is(tmp_path, capsys):
+    tags = [{"difficulty": 2, "platform": "x"}, {"difficulty": 7, "platform": 2}]
+    tagged = [{"id": f"sum-{i}", **SUM, "meta": meta} for i, meta in enumerate(tags)]
+    data = write_samples(tmp_path / "tagged.jsonl", tagged)
+    samples = write_samples(tmp_path / "s.jsonl", [{"problem_id": row["id"], "completion": RIGHT} for row in tagged])
+    assert run(benchmark=data, samples=samples, out=tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    assert [name for name in ("difficulty=2", "difficulty=7", "platform=x", "platform=2") if name not in shown] == []
+
+
 def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_path):
     wordings = ("Add both numbers and print what comes out.", "Print the sum of the integers on the line.")
     path = tmp_path / "own.jsonl"

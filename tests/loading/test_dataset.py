@@ -20,8 +20,7 @@ from code_rl.loading.dataset import open_dataset, own_test_setting
 from code_rl.loading.fetch import select_files
 from code_rl.loading.load import find_data, load_problems, load_test_splits
 from code_rl.loading.on_disk import READERS
-from code_rl.preparation.bench import STAGE_SETTINGS
-from code_rl.preparation.settings import PrepareConfig
+from code_rl.preparation.settings import STAGES, PrepareConfig
 from code_rl.problems.files import sources_digest, stream_rows
 from code_rl.problems.native import format_problem, write_problems
 from code_rl.problems.problem import Problem, StdinTest
@@ -95,7 +94,7 @@ def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkey
 
 
 def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():
-    assert {name for names in STAGE_SETTINGS.values() for name in names} <= set(chz.chz_fields(PrepareConfig))
+    assert {name for stage in STAGES.values() for name in stage.settings} <= set(chz.chz_fields(PrepareConfig))
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])

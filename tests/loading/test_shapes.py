@@ -10,7 +10,7 @@ import pytest
 
 from code_rl.environments.wording import get_wording
 from code_rl.problems.prompts import build_prompt
-from code_rl.problems.sources.records import Ambiguous, Origin, Skipped
+from code_rl.problems.sources.records import Ambiguous, Origin, Skipped, item_id
 from code_rl.problems.sources.shapes import read_row, shape_of
 from tests.loading.raw_rows import (
     CALLS,
@@ -158,13 +158,42 @@ STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])
         ({"description": "?", "public_tests": {"input": ["1"], "output": []}, "private_tests": {}}, "bad_tests"),
         ({"description": "?", "public_tests": {}, "private_tests": {}}, "no_tests"),
         ({"description": "?", "public_tests": {}, "private_tests": {}, "input_file": "in.txt"}, "file_io"),
-        ({"id": "x", "statement": "?", "tests": []}, "bad_native_row"),
+        ({"id": "set/train/4", "statement": "?", "tests": []}, "bad_native_row"),
     ],
 )  # fmt: skip
 def test_a_malformed_row_is_left_out_by_name(row, reason):
     found = read(row)
     assert isinstance(found, Skipped)
     assert (found.row_id, found.reason) == ("set/train/4", reason)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+def test_a_row_that_is_left_out_has_the_id_that_it_would_have_had(sample):
+    row = {**sample.row, **({"question_id": 7} if shape_of(sample.row).name == "apps" else {})}
+    kept, shape = item_id(read(row)), shape_of(row)
+    lost = [
+        read({**row, column: 3})
+        for column in shape.columns - {"id", "task_id", "labels"}
+        if shape_of({**row, column: 3}) is shape
+    ]
+    names = {found.row_id for found in lost if isinstance(found, Skipped)}
+    assert names == {kept}
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"question": "?", "input_output": "", "question_id": 7}, "set/train/7"),
+        ({"problem": "?", "tests": "", "id": "a"}, "set/train/a"),
+        ({"question": "?", "test_cases": 3, "id": 7}, "7"),
+        ({"task_id": 7, "code": 3, "test_list": []}, "Mbpp/7"),
+        ({"description": "?", "public_tests": {}, "private_tests": {}, "name": "1_A"}, "1_A"),
+        ({"content": "?", "test": '"stdin"', "labels": {"name": "1_A"}, "id": 7}, "1_A"),
+        ({"prompt": 3, "reward_model": {}, "id": 7}, "set/train/4"),
+    ],
+)
+def test_a_row_that_is_left_out_keeps_the_id_of_its_set(row, name):
+    assert (type(read(row)), read(row).row_id) == (Skipped, name)
 
 
 def test_every_shape_has_its_own_columns():

@@ -45,7 +45,9 @@ def report(out: Path) -> dict[str, Any]:
         (["samples=4"], "model_name"),
         (["model_name=tiny", "backend=elsewhere"], "backend"),
         (["colour=red"], "colour"),
-        (["containment=0.3"], "decontaminate"),
+        (["containment=0.3"], "does nothing without decontaminate="),
+        (["new_tests=3"], "does nothing without strengthen="),
+        (["decontaminate=,"], "decontaminate=, must be"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(
@@ -224,6 +226,16 @@ def test_problems_without_tests_enough_are_refused_by_the_filter(tmp_path: Path)
     write_problems(tmp_path / "p.jsonl", [Problem("p", "Print the sum of two integers.", (StdinTest("1 2", "3"),))])
     assert main(["prepare", f"dataset={tmp_path / 'p.jsonl'}", f"out={tmp_path / 'out'}", "stop_after=filter"]) == 0
     assert report(tmp_path / "out")["stages"][1]["dropped"] == {"few_tests": 1}
+
+
+def test_a_set_of_which_nothing_is_left_is_not_offered_as_one_to_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_problems(tmp_path / "p.jsonl", [Problem("p", "Print the sum of two integers.", (StdinTest("1 2", "3"),))])
+    assert main(["prepare", f"dataset={tmp_path / 'p.jsonl'}", f"out={tmp_path / 'out'}", "executor=embedded"]) == 0
+    shown = capsys.readouterr().out
+    assert "nothing is left" in shown
+    assert "read it back" not in shown
 
 
 def test_of_two_copies_the_one_with_a_solution_stays(tmp_path: Path) -> None:

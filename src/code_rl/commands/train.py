@@ -126,7 +126,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
 
     share_cores()
     console = Console(config.max_steps)
-    stop = _Signals(console, f"to resume: {typed('train')} log_path={quote(str(log_path))}")
+    stop = _Signals(console, f"to resume: {_again(signals, log_path=str(log_path))}")
     async with contextlib.AsyncExitStack() as stack:
         try:
             run = await assemble(config, log_path, resumes, console, stop.asked, stack)
@@ -161,7 +161,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         if stop.cut:
             console.notice("the evaluation was left; what it had sampled is kept, and counted once it is done")
         console.farewell(
-            metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path)
+            metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path, signals)
         )
         _report(console, log_path)
     return stop.code
@@ -224,16 +224,21 @@ def _why_embedded(config: Config) -> str:
     return " (SANDBOX_URL is not set)" if unset else ""
 
 
-def _hints(config: Config, log_path: Path) -> list[str]:
-    more = [f"max_steps={config.max_steps * 2}"] if config.max_steps > 0 else []
-    more += [f"max_tokens_total={config.max_tokens_total * 2}"] if config.max_tokens_total else []
-    more += [f"max_cost={config.max_cost * 2:g}"] if config.max_cost else []
-    hints = [" ".join([f"to go on from here: {typed('train')} log_path={quote(str(log_path))}", *more])]
+def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
+    limits = {name: getattr(config, name) or 0 for name in ("max_steps", "max_tokens_total", "max_cost")}
+    more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
+    hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
     if config.model_name == BUILT_IN:
-        hints.append(
-            f"a model of your own: {typed('train')} model_name=/path/to/a/Qwen3-or-Llama-folder dataset=problems.jsonl test_dataset=held_out.jsonl"
-        )
+        own = {"model_name": "/path/to/a/Qwen3-or-Llama-folder", "dataset": "problems.jsonl"}
+        hints.append(f"a model of your own: {_again(command, **own, test_dataset='held_out.jsonl')}")
     return hints
+
+
+def _again(command: bool, **settings: str | float) -> str:
+    """How a run with these settings begins, as the one at hand did: by a command, or by a call of the library."""
+    if command:
+        return " ".join([typed("train"), *(f"{name}={quote(str(value))}" for name, value in settings.items())])
+    return f"code_rl.train({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 
 
 class _Signals:

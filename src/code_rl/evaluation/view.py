@@ -27,10 +27,10 @@ class EvalView(View):
         names = ["problems", *(f"pass@{k}" for k in rates), "greedy", "format", "truncated"]
         table = self.table("", *names, title=f"{_of(results)}: {results['model']}")
         table.add_row("all", *_cells(results, names))
-        for values in results["breakdown"].values():
+        for tag, values in results["breakdown"].items():
             if len(values) > 1:
                 for value, row in values.items():
-                    table.add_row(f"  {value}", *_cells(row, names))
+                    table.add_row(f"  {tag}={value}", *_cells(row, names))
         self.console.print(table, soft_wrap=False)
         self.say(f"verdicts: {_listed(results['verdicts'])}")
         self._remarks(results)

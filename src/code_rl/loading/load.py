@@ -134,7 +134,8 @@ async def _resolved(dataset: Dataset, executor: Executor, say: Say, skip: int) -
 def labels(problem: Problem) -> dict[str, str]:
     """What evaluations ask of a problem before they load it: tags that figures are broken down by, and what a plain completion continues."""
     found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
-    return {name: value for name, value in found.items() if isinstance(value, str)} | {"source": problem.source}
+    stated = {name: str(value) for name, value in found.items() if isinstance(value, str | int | float)}
+    return stated | {"source": problem.source}
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:

@@ -16,7 +16,7 @@ from code_rl.files import check_out, lock_file
 from code_rl.loading.dataset import Dataset
 from code_rl.loading.on_disk import Store
 from code_rl.preparation.ledger import Decisions, Ledger, OnItem, content_key
-from code_rl.preparation.settings import NO_DATA, PrepareConfig
+from code_rl.preparation.settings import NO_DATA, STAGES, PrepareConfig
 from code_rl.problems.files import read_object, sources_digest
 from code_rl.problems.native import format_fields, format_halves, format_problem, tests_from_json
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
@@ -245,7 +245,7 @@ class Bench:
         A decision depends on the stage's settings, on what the code of `modules` (ours; those of this room without its name) says, and on `about` the survivor.
         """
         names = (name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
-        shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGE_SETTINGS[stage])]
+        shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGES[stage].settings)]
         keys = [content_key(shared, *about(survivor)) for survivor in survivors]
         others = [self._whole] if self.shard is not None else self._shards().values()
         ledger = Ledger(self.work / f"{stage}.jsonl", [folder / f"{stage}.jsonl" for folder in others])
@@ -275,19 +275,6 @@ class Bench:
         limit, meta = _as_it_stands(survivor, fields["time_limit_s"], fields["meta"])
         rest = format_fields({**fields, "time_limit_s": limit, "meta": meta})
         return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
-
-
-_STRENGTH = ("strengthen", "mutants", "min_strength", "seed")
-STAGE_SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "filter": ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb"),
-    "deduplicate": ("similarity",),
-    "decontaminate": ("containment",),
-    "verify": (*_STRENGTH, "max_references", "repeats", "patient_limit_s", "unverified", "checkers"),
-    "strengthen": (*_STRENGTH, "new_inputs", "new_tests"),
-    "cap": ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests"),
-    "difficulty": ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"),
-}
-"""The settings that decide in each stage."""
 
 
 def _as_it_stands(survivor: Survivor, limit: float, meta: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:

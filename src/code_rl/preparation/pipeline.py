@@ -5,37 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 
 import chz
 
 from code_rl.errors import install_command
 from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.cap import run_cap
-from code_rl.preparation.difficulty import run_difficulty
-from code_rl.preparation.filter import run_filter
 from code_rl.preparation.ledger import KEEP, MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
 from code_rl.preparation.normalise import normalise
-from code_rl.preparation.overlap.decontaminate import run_decontaminate
-from code_rl.preparation.overlap.deduplicate import run_deduplicate
 from code_rl.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
-from code_rl.preparation.settings import skip_note
-from code_rl.preparation.verification.strengthen import run_strengthen, strengthened
-from code_rl.preparation.verification.verify import run_verify
-from code_rl.preparation.write import run_write
+from code_rl.preparation.settings import STAGES, skip_note
+from code_rl.preparation.verification.strengthen import strengthened
 
-Stage = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
-"""From the survivors so far to one decision for each, resumed from its ledger."""
-
-RUNNERS: dict[str, Stage] = {
-    "filter": run_filter,
-    "deduplicate": run_deduplicate,
-    "decontaminate": run_decontaminate,
-    "verify": run_verify,
-    "strengthen": run_strengthen,
-    "cap": run_cap,
-    "difficulty": run_difficulty,
-    "write": run_write,
-}
+Runner = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
+"""A stage at work: from the survivors so far to one decision for each, resumed from its ledger (`Bench.deciding`)."""
 
 
 async def run_stages(bench: Bench, view: PrepareView) -> int:
@@ -65,7 +48,7 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
     report.finished = True
     report.save(bench.reports)
     view.funnel(report.stages)
-    view.farewell(bench.reports, "write" in bench.config.stages)
+    view.farewell(bench.reports, len(survivors) if "write" in bench.config.stages else None)
     return _exit_code(report, view)
 
 
@@ -80,8 +63,9 @@ async def _run(
     bench: Bench, view: PrepareView, report: Report, name: str, survivors: Sequence[Survivor]
 ) -> tuple[StageReport, list[Survivor]]:
     skipped = skip_note(name, bench.config)
+    runner: Runner = resolve_name(STAGES[name].runner)
     with view.progress(name, len(survivors)) as on_item:
-        decisions = [KEEP] * len(survivors) if skipped else await RUNNERS[name](bench, survivors, on_item)
+        decisions = [KEEP] * len(survivors) if skipped else await runner(bench, survivors, on_item)
     kept: list[Survivor] = []
     dropped = []
     for survivor, decision in zip(survivors, decisions, strict=True):

@@ -143,8 +143,8 @@ class PrepareView(View):
             table.add_row(stage.stage, *counts, bar, escape("\n".join(reasons)), f"{stage.seconds:.1f}")
         self.console.print(table, soft_wrap=False)
 
-    def farewell(self, out: Path, written: bool) -> None:
-        """Where everything is."""
+    def farewell(self, out: Path, written: int | None) -> None:
+        """Where everything is; `written` is how many problems were (None: the stage write did not run)."""
         self.say(f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: {out / 'dropped.jsonl'}")
-        if written:
-            self.say(f"read it back with dataset={out}")
+        if written is not None:
+            self.say(f"read it back with dataset={out}" if written else "nothing is left: every row was dropped")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import chz
@@ -12,14 +14,42 @@ from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.settings import suggestion
 from code_rl.shards import SHARD_DOC, check_sharding
 
-STAGES = ("normalise", "filter", "deduplicate", "decontaminate", "verify", "strengthen", "cap", "difficulty", "write")
 
-NEEDS = {
-    "model_name": ("samples", "temperature", "backend", "max_tokens", "solved"),
-    "decontaminate": ("containment",),
-    "strengthen": ("new_inputs", "new_tests"),
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage: its runner (imported when used), the settings that decide in it, and the setting without which it is skipped, with why."""
+
+    runner: str
+    settings: tuple[str, ...] = ()
+    switch: str = ""
+    skipped: str = ""
+
+
+_STRENGTH = ("strengthen", "mutants", "min_strength", "seed")
+# fmt: off
+STAGES = {
+    "filter": Stage("code_rl.preparation.filter:run_filter", ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb")),
+    "deduplicate": Stage("code_rl.preparation.overlap.deduplicate:run_deduplicate", ("similarity",)),
+    "decontaminate": Stage("code_rl.preparation.overlap.decontaminate:run_decontaminate", ("containment",),
+        "decontaminate", "no evaluation set named (decontaminate=)"),
+    "verify": Stage("code_rl.preparation.verification.verify:run_verify",
+        (*_STRENGTH, "max_references", "repeats", "patient_limit_s", "unverified", "checkers")),
+    "strengthen": Stage("code_rl.preparation.verification.strengthen:run_strengthen", (*_STRENGTH, "new_inputs", "new_tests"),
+        "strengthen", "not asked for (strengthen=true)"),
+    "cap": Stage("code_rl.preparation.cap:run_cap", ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests")),
+    "difficulty": Stage("code_rl.preparation.difficulty:run_difficulty",
+        ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"), "model_name", "no model named (model_name=)"),
+    "write": Stage("code_rl.preparation.write:run_write"),
 }
-"""Settings that do nothing without another."""
+# fmt: on
+"""What happens to problems, in order: a stage is its line here and its runner (`pipeline.Runner`)."""
+
+
+def stage_names() -> tuple[str, ...]:
+    """All stages: `normalise`, which makes problems of rows, then those that each decide about problems."""
+    return ("normalise", *STAGES)
+
+
 NO_DATA = ("out", "stop_after", "dry_run", "shard", "merge", "executor", "isolation", "concurrency")
 """Settings on which no problem depends."""
 
@@ -31,10 +61,8 @@ SEED = must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)")
 
 def _stage(settings: Any, name: str) -> None:
     stage = getattr(settings, name)
-    if stage is not None and stage not in STAGES:
-        raise ConfigError(
-            f"stop_after={stage!r} is no stage{suggestion(stage, STAGES)}; there are: {', '.join(STAGES)}"
-        )
+    if stage is not None and stage not in (names := stage_names()):
+        raise ConfigError(f"stop_after={stage!r} is no stage{suggestion(stage, names)}; there are: {', '.join(names)}")
 
 
 @chz.chz
@@ -46,9 +74,11 @@ class PrepareConfig:
         doc="Folder for the result, the report and the work in progress. The same folder again resumes."
     )
     decontaminate: str | None = option(
-        None, "Evaluation sets, comma-separated names or paths; problems that overlap with one are dropped."
+        None,
+        "Evaluation sets, comma-separated names or paths; problems that overlap with one are dropped.",
+        must(lambda names: not names or names.strip(", ") != "", "names or paths of evaluation sets"),
     )
-    stop_after: str | None = option(None, f"Last stage to run: {', '.join(STAGES)}.", _stage)
+    stop_after: str | None = option(None, f"Last stage to run: {', '.join(stage_names())}.", _stage)
     dry_run: bool = option(False, "Check settings and inputs, say what would run, and stop.")
     shard: str | None = option(
         None,
@@ -131,10 +161,12 @@ class PrepareConfig:
     def _belongs(self) -> None:
         """A setting of a stage that does not run would silently do nothing."""
         fields = chz.chz_fields(type(self))
-        for needed, names in NEEDS.items():
-            for name in () if getattr(self, needed) else names:
-                if getattr(self, name) != fields[name]._default:
-                    raise ConfigError(f"{name}={getattr(self, name)} does nothing without {needed}=")
+        users = Counter(name for stage in STAGES.values() for name in stage.settings)
+        for stage_name, stage in STAGES.items():
+            for name in stage.settings if skip_note(stage_name, self) else ():
+                value = getattr(self, name)
+                if users[name] == 1 and value != fields[name]._default:
+                    raise ConfigError(f"{name}={value} does nothing without {stage.switch}=")
 
     @chz.validate
     def _shards(self) -> None:
@@ -147,9 +179,10 @@ class PrepareConfig:
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages to run, in order."""
+        names = stage_names()
         if self.shard is not None:
-            return STAGES[:-1]
-        return STAGES[: STAGES.index(self.stop_after) + 1] if self.stop_after else STAGES
+            return names[:-1]
+        return names[: names.index(self.stop_after) + 1] if self.stop_after else names
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
@@ -157,12 +190,7 @@ class PrepareConfig:
         return tuple(name.strip() for name in (self.decontaminate or "").split(",") if name.strip())
 
 
-def skip_note(stage: str, config: PrepareConfig) -> str:
+def skip_note(name: str, config: PrepareConfig) -> str:
     """Why a stage has nothing to do under these settings, or nothing."""
-    if stage == "decontaminate" and not config.evaluation_sets:
-        return "no evaluation set named (decontaminate=)"
-    if stage == "strengthen" and not config.strengthen:
-        return "not asked for (strengthen=true)"
-    if stage == "difficulty" and config.model_name is None:
-        return "no model named (model_name=)"
-    return ""
+    stage = STAGES.get(name)
+    return stage.skipped if stage and stage.switch and not getattr(config, stage.switch) else ""

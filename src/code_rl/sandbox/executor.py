@@ -157,7 +157,7 @@ class Execution:
 
 
 class Executor(Protocol):
-    """Something that runs hostile programs. Implementations: embedded sandbox, Sandbox Fusion client."""
+    """Something that runs hostile programs; `connect.connect_executor` makes the one that `executor=` names."""
 
     @property
     def description(self) -> str:

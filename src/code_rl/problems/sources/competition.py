@@ -11,6 +11,7 @@ from datetime import date
 from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
+from code_rl.problems.sources import records
 from code_rl.problems.sources.livecodebench import decode_private_tests
 from code_rl.problems.sources.records import Ambiguous, Origin, Row, RowError, field, filled, from_json, make_problem
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
@@ -26,11 +27,23 @@ _NEMO_END = "# Your code here\n```\n\n"
 _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "picture_num")
 
 
+def _own_id(row: Row, origin: Origin) -> str:
+    """The row's own id, within its set; APPS and TACO number their rows in every split anew."""
+    own = records.stated_id(row, "id", "problem_id", "question_id")
+    return f"{origin.prefix}/{own}" if own else origin.row_id
+
+
+def _labels(row: Row) -> dict[str, Any]:
+    return dict(from_json(row.get("labels") or {}, "labels", dict))
+
+
+@records.named(_own_id)
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
     """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
     return with_tests_of(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
 
 
+@records.named(_own_id)
 def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     """`question`, `input_output`, perhaps `solutions`, `starter_code`: APPS, TACO, TACO-verified."""
     stated = from_json(row.get("metadata") or {}, "metadata", dict)
@@ -45,6 +58,7 @@ def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     return with_tests_of(_draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object))
 
 
+@records.named(lambda row, origin: records.stated_id(row, "name") or origin.row_id)
 def read_code_contests(row: Row, origin: Origin) -> Problem:
     """CodeContests: `description` and public, private and generated tests; Python 3 solutions and wrong solutions are kept."""
     for name in ("input_file", "output_file"):
@@ -70,6 +84,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     return make_problem(origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta)
 
 
+@records.named(lambda row, origin: records.stated_id(row, "hash_id") or origin.row_id)
 def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
     """NeMo Gym: a chat request, and unit tests as TACO has them. The instructions before the statement are left out."""
     request = field(row, "responses_create_params", dict).get("input")
@@ -81,9 +96,10 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
     return with_tests_of(draft, tests)
 
 
+@records.named(lambda row, origin: records.stated_id(_labels(row), "name") or origin.row_id)
 def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     """Sandbox Fusion's CodeContests: `content`, and `test` with `{"input": {"stdin"}, "output": {"stdout"}}`."""
-    labels = from_json(row.get("labels") or {}, "labels", dict)
+    labels = _labels(row)
     tests = from_json(field(row, "test", object), "test")
     if not isinstance(tests, list) or not tests:
         raise RowError("no_tests")
@@ -91,9 +107,10 @@ def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
     return make_problem(origin, labels.get("name"), filled(row, "content"), typed, compare=CODE_CONTESTS, meta=labels)
 
 
+@records.named(lambda row, origin: records.stated_id(_labels(row), "task_id") or origin.row_id)
 def read_packed_tests(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Sandbox Fusion's LiveCodeBench: the whole prompt in `content`, packed tests in `test`."""
-    labels = from_json(row.get("labels") or {}, "labels", dict)
+    labels = _labels(row)
     content = filled(row, "content")
     statement, asked, answer = content.partition(_QUESTION)[2].rpartition(_FORMAT)
     if not asked or not statement.strip():
@@ -101,15 +118,6 @@ def read_packed_tests(row: Row, origin: Origin) -> Problem | Ambiguous:
     starter = answer.partition("```python\n")[2].partition("\n```")[0] if "starter code" in answer else None
     draft = make_problem(origin, labels.get("task_id"), statement.strip(), starter=starter, meta=labels)
     return with_tests_of(draft, decode_private_tests(field(row, "test", str)), text_calls=True)
-
-
-def _own_id(row: Row, origin: Origin) -> str:
-    """The row's own id, within its set; APPS and TACO number their rows in every split anew."""
-    for name in ("id", "problem_id", "question_id"):
-        value = row.get(name)
-        if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
-            return f"{origin.prefix}/{value}"
-    return origin.row_id
 
 
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:

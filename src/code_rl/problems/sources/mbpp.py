@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from code_rl.problems.problem import Problem
-from code_rl.problems.sources import asserts
+from code_rl.problems.sources import asserts, records
 from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, make_problem, number, strings
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, unfenced
 
@@ -35,6 +35,12 @@ COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
 """JSON has no complex numbers: where the asserts show only numbers, `"(1+2j)"` is one."""
 
 
+def _row_id(row: Row, _origin: Origin | None = None) -> str:
+    task_id = str(row.get("task_id", "?"))
+    return task_id if task_id.startswith("Mbpp/") else f"Mbpp/{task_id}"
+
+
+@records.named(_row_id)
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
     """An MBPP row, original (`text`) or sanitized (`prompt`)."""
     text = field(row, "text" if "text" in row else "prompt", str)
@@ -47,6 +53,7 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
     return asserts.asserted(problem, asserts.read_asserts(asserts.AssertReader(name), statements), public=1)
 
 
+@records.named(_row_id)
 def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     """An MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
     name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
@@ -59,6 +66,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
 
 
+@records.named(_row_id)
 def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
     solution, stated = field(row, "code", str), strings(row, "test_list")
@@ -79,11 +87,6 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
     known = tuple(unfenced(str(one.get("completion", ""))) for one in passing[:MAX_SOLUTIONS])
     problem = make_problem(origin, row.get("id"), filled(row, "question").strip(), fn_name=name, solutions=known)
     return asserts.asserted(problem, asserts.read_asserts(asserts.AssertReader(name), statements))
-
-
-def _row_id(row: Row) -> str:
-    task_id = str(row.get("task_id", "?"))
-    return task_id if task_id.startswith("Mbpp/") else f"Mbpp/{task_id}"
 
 
 def _problem(row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = "") -> Problem:

@@ -7,7 +7,8 @@ Nothing is guessed and nothing is dropped in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -100,6 +101,34 @@ class RowError(DataError):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
+        self.row_id = ""
+
+
+Reader = Callable[[Row, Origin], T]
+
+
+def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
+    """For a reader that makes ids in a way of its own (`row_id`): what it refuses is left out under the id that it would have had."""
+
+    def of(read: Reader[T]) -> Reader[T]:
+        @functools.wraps(read)
+        def reading(row: Row, origin: Origin) -> T:
+            try:
+                return read(row, origin)
+            except RowError as error:
+                error.row_id = row_id(row, origin)
+                raise
+
+        return reading
+
+    return of
+
+
+def stated_id(row: Row, *names: str) -> str:
+    """The first text or number that is not blank among these fields of a row; empty where there is none."""
+    values = (row.get(name) for name in names)
+    stated = (str(value) for value in values if isinstance(value, str | int) and not isinstance(value, bool))
+    return next((value for value in stated if value.strip()), "")
 
 
 def make_problem(

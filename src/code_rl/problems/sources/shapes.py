@@ -13,7 +13,7 @@ from functools import partial
 
 from code_rl.problems.native import REQUIRED, read_native
 from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
-from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped, from_json
+from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped, from_json, stated_id
 
 ReadRow = Callable[[Row, Origin], Item]
 
@@ -46,8 +46,8 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
     try:
         return read(row, origin)
     except RowError as error:
-        name = row.get("task_id", row.get("question_id", origin.row_id))
-        return Skipped(f"Mbpp/{name}" if isinstance(name, int) else str(name), error.reason, error.detail[:300])
+        name = error.row_id or stated_id(row, "task_id", "question_id", "id") or origin.row_id
+        return Skipped(name, error.reason, error.detail[:300])
 
 
 def shape_of(row: Row) -> Shape | None:

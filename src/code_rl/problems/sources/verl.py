@@ -15,7 +15,7 @@ from code_rl.problems.problem import CallTest, Compare, Problem
 from code_rl.problems.prompts import REQUEST
 from code_rl.problems.sources.asserts import fold, read_statements
 from code_rl.problems.sources.leetcode import check_tests
-from code_rl.problems.sources.records import Ambiguous, Origin, Row, RowError, field, from_json, make_problem
+from code_rl.problems.sources.records import Ambiguous, Origin, Row, RowError, field, from_json, make_problem, named
 from code_rl.problems.sources.testcases import CALL_PRELUDE, solutions, with_calls, with_tests_of
 
 NODE_PRELUDE = """\
@@ -49,6 +49,7 @@ def code_r1_question(statement: str, starter_code: str | None) -> str:
     return f"{_TACO}{statement}" + (f"\n{_STARTER}{block}" if starter_code else "")
 
 
+@named(lambda _, origin: origin.row_id)
 def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
     """A row whose ground truth is tests. Raises RowError `not_tests` for answers (of mathematics, say) and for programs that are not understood."""
     truth = field(row, "reward_model", dict).get("ground_truth")
