@@ -257,7 +257,8 @@ STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
 )  # fmt: skip
 def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, own, official):
     tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))
-    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=1.0)
+    limit = 10.0 if "1 << 29" in program else 1.0  # the system's time for so many fresh pages is no matter of this test
+    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=limit)
 
     async def verdicts():
         async with EmbeddedSandbox(concurrency=1) as sandbox:
