@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -802,6 +803,42 @@ def test_an_instruction_in_a_few_wordings_is_no_evaluation_problem(tmp_path: Pat
         row["input"] += " " + "abcdefghi"[at // 9] * 3
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is None
+
+
+NOTES = "Taken over from the archive by hand, not checked since then, and kept beside the others in this file for all who may ask."
+SHORT_TASKS = [f"Write a function to count the {word} of a list." for word in ("peaks", "gaps", "runs", "pairs")]
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda task, at: {"prompt": task, "notes": f"{NOTES} {at}"},
+        lambda task, at: {"prompt": task, "source": NOTES},
+        lambda task, at: {"instruction": NOTES, "input": task},
+        lambda task, at: {"messages": [{"role": "system", "content": NOTES}, {"role": "user", "content": task}]},
+    ],
+    ids=["notes", "a constant source", "instruction", "system prompt"],
+)
+def test_a_short_task_beside_a_longer_text_is_compared(tmp_path: Path, row: Any, size: int) -> None:
+    tasks = SHORT_TASKS[:size]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row(task, at)) + "\n" for at, task in enumerate(tasks)))
+    own = [entry(problem(str(at), task)) for at, task in enumerate(tasks)]
+    found = Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), own, 0.5)
+    assert all(map(found.find, own))
+
+
+def test_a_few_words_beside_several_tasks_are_none(tmp_path: Path) -> None:
+    rows = [{"instruction": "Solve the following problem in Python.", "input": f"{TASK} {at}"} for at in range(2)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = entry(problem("a", "Solve the following problem in Python. Print how many lamps burn."))
+    assert Decontaminator(evaluation_problems(str(tmp_path / "rows.jsonl")), [own], 0.5).find(own) is None
+
+
+def test_code_beside_prose_is_no_evaluation_problem(tmp_path: Path) -> None:
+    code = "class Node:\n    def __init__(self, value=0, left=None, right=None):\n        self.value = value\n        self.left = left\n        self.right = right\n"
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": code * 5, "query": LEAK}) + "\n")
+    assert [one.text.strip() for one in evaluation_problems(str(tmp_path / "rows.jsonl"))] == [LEAK.strip()]
 
 
 def test_rows_of_which_only_a_few_instructions_are_read_are_refused(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from code_rl.preparation.verification.strengthen import (
     agreed_tests,
     failed,
 )
+from code_rl.preparation.verification.traits import Conditions
 from code_rl.preparation.verification.trials import mutants
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
@@ -441,3 +442,10 @@ def test_killed_in_the_middle_of_the_stage_it_ends_with_the_same_bytes(tmp_path:
     for lines in (1, 2):
         kill_at(words, tmp_path / f"cut{lines}", "strengthen.jsonl", lines)
         assert finish(words, tmp_path / f"cut{lines}") == whole
+
+
+@pytest.mark.parametrize("seen", [[[1, 2], ["a", "b"], [30]], [["ab"], [1]], [[1.0], [10**320]], [[10**3000], [3]], [[float("nan"), 1.0], [2.0, 3.0]]])  # fmt: skip
+def test_values_of_several_kinds_or_of_any_size_make_no_rule(seen: list[list[Any]]) -> None:
+    found = [{("a",): [items]} for items in seen]
+    conditions = Conditions(found)
+    assert all(map(conditions.hold, found))

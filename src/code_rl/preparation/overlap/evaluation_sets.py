@@ -47,8 +47,8 @@ LEAST_CHARACTERS = 4
 _FUNCTION = re.compile(r"^\s*(?:async )?def (\w+)\s*\(", re.MULTILINE)
 WITHIN = 0.8
 """A text that has so many of its 5-grams in another of the row is a part of it."""
-LEAST_ALIKE = 8
-"""So many rows of an evaluation set with one text, more than half of it, have a field that says the same of all."""
+LEAST_ALIKE, LEAST_ROWS = 8, 3
+"""So many rows of an evaluation set with one text, more than half of it, have a field that says the same of all; of a smaller one all rows, if it has so many."""
 LEAST_OFTEN, LEAST_TEXTS = 1 / 20, 1 / 3
 """An instruction that so many of the rows have, beside other texts, is one of several wordings; a file with fewer texts for its rows was not read by its tasks."""
 Told = Mapping[tuple[str, ...], Sequence[str]]
@@ -98,7 +98,8 @@ def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
     if unread or not count:
         lack = f"{len(unread)} of {count} rows have no statement ({', '.join(unread[:3])})"
         looked = (
-            "looked in all fields but those of tests, solutions and answers, and for the formats that dataset= reads"
+            f"looked for texts of {GRAM} words in all fields but those of tests, solutions and answers, for shorter ones in fields named "
+            "like a statement (prompt, question, statement, …), and for the formats that dataset= reads"
         )
         raise DataError(f"decontaminate={name}: {lack}; {looked}; repair or remove them")
 
@@ -169,9 +170,12 @@ def _texts(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _is_prose(text: str) -> bool:
+    return _plain_words(text) >= GRAM and not _is_code(text)
+
+
+def _is_code(text: str) -> bool:
     lines = [line for line in map(str.strip, text.splitlines()) if line]
-    coded = sum(_CODE.fullmatch(line) is not None for line in lines)
-    return 2 * coded <= len(lines) and _plain_words(text) >= GRAM
+    return 2 * sum(_CODE.fullmatch(line) is not None for line in lines) > len(lines)
 
 
 def _plain_words(text: str) -> int:
@@ -179,32 +183,40 @@ def _plain_words(text: str) -> int:
 
 
 def _frames(rows: Sequence[Told]) -> set[str]:
-    """What is said around tasks: one text over most rows, or an instruction in one of a few wordings, each beside texts that differ."""
+    """What is said around tasks: one text over most rows, an instruction in one of a few wordings, each beside texts that differ, or a few words beside several."""
+    apart = {frozenset(itertools.chain(*told.values())) for told in rows}
+    short = {
+        turn for turn, count in Counter(itertools.chain(*apart)).items() if count > 1 and _plain_words(turn) < GRAM
+    }
     times = Counter(turn for told in rows for turn in set(itertools.chain(*told.values())))
-    often = {turn for turn, count in times.items() if count >= max(LEAST_ALIKE, LEAST_OFTEN * len(rows))}
+    least = max(LEAST_ROWS, min(LEAST_ALIKE, len(rows)), LEAST_OFTEN * len(rows))
+    often = {turn for turn, count in times.items() if count >= least}
     beside: dict[str, set[int]] = defaultdict(set)
     for told in rows:
         for path, turns in told.items():
             for turn in often.intersection(turns) if _INSTRUCTS.search(path[-1]) else ():
                 rest = tuple(one for said in told.values() for one in said if one != turn and _is_prose(one))
                 beside[turn].update([hash(rest)] if rest else ())
-    return {turn for turn in often if 2 * times[turn] > len(rows) or 2 * len(beside[turn]) > times[turn]}
+    return short | {turn for turn in often if 2 * times[turn] > len(rows) or 2 * len(beside[turn]) > times[turn]}
 
 
 def _with_texts(exam: EvaluationProblem, told: Told, frames: set[str]) -> EvaluationProblem:
-    """With the longest of the texts of its row, but for `frames`, and others that have enough words and are no part of it."""
+    """With the longest of the texts of its row, but for `frames` and for code beside prose, and the others that are no part of it."""
     texts = {"\n".join(turn for turn in turns if turn not in frames) for turns in told.values()}
     texts |= {exam.text} - set(map("\n".join, told.values()))  # what a reader of known shapes found
-    first, *others = sorted(texts, key=lambda text: (-_plain_words(text), -len(text), text)) or [""]
-    if len(first.strip()) < LEAST_CHARACTERS:
+    texts = {text for text in texts if len(text.strip()) >= LEAST_CHARACTERS}
+    if any(map(_is_prose, texts)):
+        texts = {text for text in texts if not _is_code(text)}
+    if not texts:
         return exam
+    first, *others = sorted(texts, key=lambda text: (-_plain_words(text), -len(text), text))
     known = grams(words(first), SHINGLE)
-    told_anew = (text for text in others if _plain_words(text) >= GRAM and _share_within(text, known) < WITHIN)
-    return replace(exam, text=first, others=tuple(told_anew))
+    return replace(exam, text=first, others=tuple(text for text in others if _share_within(text, known) < WITHIN))
 
 
 def _share_within(text: str, known: Hashes) -> float:
-    return float(among(grams(words(text), SHINGLE), known).mean())
+    own = grams(words(text), SHINGLE)
+    return float(among(own, known).mean()) if len(own) else 0.0
 
 
 def _exam_of(set_name: str, item: Problem | Draft | Ambiguous) -> EvaluationProblem:

@@ -23,6 +23,8 @@ CHANCE = 0.5
 """A rule that chance keeps about as often as not costs few new inputs: what seldom breaks seldom forbids."""
 DRAWS, LOOKED_AT = 30, 12
 """Draws of each kind for a value, and values of a place that are looked at. No value alone says more than 1 / (DRAWS + 1) against chance."""
+LARGEST = 1 << 63
+"""Of larger numbers, and of those that are none, nothing is told."""
 MAX_ALONE = 7
 """Places that hold one value an input, of which each two are compared."""
 
@@ -115,7 +117,10 @@ class Conditions:
         pairs = ((a, b) for a, b in itertools.permutations(alone[:MAX_ALONE], 2) if a[: len(b)] != b[: len(a)])
         for place in (*((key,) for key in keys), *pairs):
             values = [value for each in seen for value in _at(each, place)]
-            if not values or values in known:  # a line of one number is known by its number
+            traits = (
+                _traits(values) if values and values not in known else []
+            )  # a line of one number is known by its number
+            if not traits:
                 continue
             known.append(values)
             near = sorted(values, key=lambda value: abs(sum(map(len, value)) - LOOKED_AT))[:LOOKED_AT]
@@ -124,7 +129,7 @@ class Conditions:
                 (list(itertools.chain(*column)), (min(map(len, column)), max(map(len, column)))) for column in columns
             ]
             drawn = [[list(_drawn(value, kind, pools, rng)) for value in near] for kind in range(3)]
-            for trait in _traits(values):
+            for trait in traits:
                 self._rules += [(place, trait, *span) for span in _spans(trait, values, drawn, chance)]
 
     def hold(self, found: Mapping[Place, Sequence[Any]]) -> bool:
@@ -179,7 +184,8 @@ def _items(value: Any) -> Items:
         if isinstance(value, BinaryTree)
         else list(children_of(value)) or [value]
     )
-    return items if {type(item) for item in items} in ({int}, {str}, {float}) else ()
+    one_kind = {type(item) for item in items} in ({int}, {str}, {float})
+    return items if one_kind and all(isinstance(item, str) or abs(item) < LARGEST for item in items) else ()
 
 
 def _traits(values: Sequence[tuple[Items, ...]]) -> list[Callable[..., float]]:
