@@ -117,9 +117,9 @@ class Conditions:
         pairs = ((a, b) for a, b in itertools.permutations(alone[:MAX_ALONE], 2) if a[: len(b)] != b[: len(a)])
         for place in (*((key,) for key in keys), *pairs):
             values = [value for each in seen for value in _at(each, place)]
-            traits = (
-                _traits(values) if values and values not in known else []
-            )  # a line of one number is known by its number
+            if not values or values in known:  # a line of one number is known by its number
+                continue
+            traits = _traits(values)
             if not traits:
                 continue
             known.append(values)

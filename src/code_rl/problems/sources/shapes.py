@@ -13,9 +13,9 @@ from functools import partial
 
 from code_rl.problems.native import REQUIRED, read_native
 from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
-from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped, from_json, stated_id
+from code_rl.problems.sources.records import Item, Origin, Reader, Row, RowError, Skipped, from_json, stated_id
 
-ReadRow = Callable[[Row, Origin], Item]
+ReadRow = Reader[Item]
 
 
 @dataclass(frozen=True, slots=True)
