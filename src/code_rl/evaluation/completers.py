@@ -196,17 +196,19 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
 
 
 def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
-    """The run and its checkpoint's record. Raises ConfigError for a name that the run does not have."""
+    """The run and its checkpoint's record.
+
+    Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not the one saved.
+    """
     run, name = run_of(checkpoint)
-    saved = [record for record in read_checkpoints(run) if "state_path" in record]
-    records = [record | {"state_path": state_path_of(record, run)} for record in saved]
+    records = [record for record in read_checkpoints(run) if "state_path" in record]
     if not records:
         raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
     named = [each for each in records if name in (None, each["name"], Path(each["state_path"]).name)]
     if not named:
         names = ", ".join(each["name"] for each in records)
         raise ConfigError(f"checkpoint={checkpoint}: the run has no {name!r}; it has {names}")
-    return run, named[-1]
+    return run, named[-1] | {"state_path": state_path_of(named[-1], run)}
 
 
 def read_samples_file(path: str, entries: Sequence[Entry], others: Collection[str]) -> tuple[Stored, int, bool, int]:

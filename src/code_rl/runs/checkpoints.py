@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.concurrency import wait_for
+from code_rl.errors import CheckpointError
 from code_rl.files import JsonLines, drop_torn_line, raw_lines, seal, unseal, write_lines_atomically
+from code_rl.problems.files import file_sha256
 
 if TYPE_CHECKING:
     import tinker
 
 CHECKPOINTS = "checkpoints.jsonl"
+DIGEST = "state_sha256"
 Kind = Literal["state", "sampler", "both"]
 
 
@@ -31,7 +34,7 @@ async def save_checkpoint_async(
 ) -> dict[str, str]:
     """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record. Returns the paths, by these names."""
     paths = await saved_paths(submit_save(training_client, name, kind))
-    append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths})
+    append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths, **digest_of(paths)})
     return paths
 
 
@@ -53,6 +56,12 @@ async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
     return {key: str((await future).path) for key, future in pending.items()}
 
 
+def digest_of(paths: Mapping[str, str]) -> dict[str, str]:
+    """The SHA-256 of the training state's file, for its record; empty where a server keeps the state."""
+    state = Path(paths.get("state_path", ""))
+    return {DIGEST: file_sha256(state)} if state.is_file() else {}
+
+
 def append_checkpoint(log_path: Path, record: Mapping[str, Any]) -> None:
     """Write the line that makes saved weights a checkpoint."""
     drop_torn_line(log_path / CHECKPOINTS)
@@ -71,11 +80,26 @@ def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
     return [record for record in found if record is not None]
 
 
+def file_beside(path: str, log_dir: str | Path) -> Path:
+    """Where a run directory, which may be a copy, keeps the file that was saved as `path`."""
+    return Path(log_dir).absolute() / "checkpoints" / Path(path).name
+
+
 def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
-    """A checkpoint's training state; that of a run directory that was moved since lies beside its other files."""
+    """The training state of a checkpoint: the file beside the log if there is one, else the recorded path.
+
+    Raises CheckpointError: the file is not the one that was saved.
+    """
     recorded = str(record["state_path"])
-    moved = Path(log_dir).absolute() / "checkpoints" / Path(recorded).name
-    return str(moved) if not Path(recorded).exists() and moved.is_file() else recorded
+    beside = file_beside(recorded, log_dir)
+    path = beside if beside.is_file() else Path(recorded)
+    if not path.is_file():
+        return recorded
+    if DIGEST in record and file_sha256(path) != record[DIGEST]:
+        raise CheckpointError(
+            f"{path} is not the state that checkpoint {record.get('name')} of {log_dir} saved (another SHA-256)"
+        )
+    return str(path)
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:

@@ -17,6 +17,8 @@ from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.prompts import shown_test
 from code_rl.runs.checkpoints import (
     append_checkpoint,
+    digest_of,
+    file_beside,
     read_checkpoints,
     saved_paths,
     submit_save,
@@ -182,7 +184,8 @@ class Recorder:
         marks = await asyncio.to_thread(self._made_durable, logs, ahead)
         paths = await saved_paths(pending)
         marks[JOURNAL] = self._journal.mark()
-        record = {"name": _name(step), "step": step, "offset": offset, **paths, "version": FORMAT}
+        digest = await asyncio.to_thread(digest_of, paths)
+        record = {"name": _name(step), "step": step, "offset": offset, **paths, **digest, "version": FORMAT}
         record["marks"] = {name: [mark.size, mark.crc] for name, mark in marks.items()}
         self.decided("saved", **record)
         append_checkpoint(self.log_path, record)
@@ -205,9 +208,8 @@ class Recorder:
             write_checkpoints(self.log_path, kept)
             needed = {record.get(key) for record in kept for key in PATHS}
             for record in records[: -self._keep]:
-                for path in [Path(str(record[key])) for key in PATHS if key in record and record[key] not in needed]:
-                    if path.is_relative_to(self.log_path.absolute()):  # that of a fork's first one is another run's
-                        path.unlink(missing_ok=True)
+                for path in [str(record[key]) for key in PATHS if key in record and record[key] not in needed]:
+                    file_beside(path, self.log_path).unlink(missing_ok=True)
         if len(records) >= FALLBACKS:
             self.inflight.keep_from(int(records[-FALLBACKS]["step"]))
 
