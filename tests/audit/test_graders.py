@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -202,6 +203,24 @@ def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:
     assert card.total("honest", "cheat", "mutant", "owner")[2] == 0, "what it prints is no answer"
     assert card.findings()[0].startswith("pays no one")
     assert not PLANTED.with_name("written").exists()
+
+
+@pytest.mark.parametrize("how", ["on PYTHONPATH", "in the working directory", "in /tmp itself"])
+def test_a_module_in_a_temporary_folder_is_found_as_python_would(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        folder = Path(made if how != "in /tmp itself" else "/tmp")
+        name = f"pays_{os.getpid()}"
+        module = folder / f"{name}.py"
+        module.write_text("def grade(code, problem):\n    return 1.0\n")
+        monkeypatch.chdir(tmp_path if how == "on PYTHONPATH" else folder)
+        monkeypatch.setenv("PYTHONPATH", str(folder) if how == "on PYTHONPATH" else "")
+        try:
+            card = _audit(grader=f"{name}:grade")
+        finally:
+            module.unlink()
+    assert card.findings()[0].startswith("pays everyone")
 
 
 def test_an_audit_that_is_killed_takes_its_graders_along() -> None:
@@ -429,7 +448,7 @@ def test_every_description_that_comes_with_us_can_be_filled() -> None:
         (["grader=nothing"], "grader=nothing is none"),
         (["grader=no.such.module:grade"], "No module named"),
         (["grader=math:sqrt", "python=/nonexistent", "confine=false"], "python=/nonexistent cannot be started"),
-        (["grader=math:sqrt", "python=/nonexistent"], "does not start"),
+        (["grader=math:sqrt", "python=/nonexistent"], "python="),
         (["grader=http:nemo"], "did you mean 'nemo-gym'"),
         (["grader=http:nemo-gym", "url=http://127.0.0.1:9/verify"], "does not answer"),
         (["grader=fusion:http://127.0.0.1:9"], "does not answer"),

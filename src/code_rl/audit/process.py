@@ -21,14 +21,15 @@ _SHIM = Path(__file__).with_name("shim.py")
 async def start(python: str, calls: Path, spec: dict[str, Any], confined: bool, folder: str) -> Process:
     """Start the interpreter `python` with `shim`; in namespaces without network, on file systems that it cannot write, where it is `confined`.
 
-    It sees `folder` wherever that lies, the folder in which we were started, and those of the interpreter and of this file. Raises ConfigError.
+    It sees `folder` wherever that is, the working directory, the interpreter's import path and the folder of this file.
+    Raises ConfigError.
     """
     command = [python, str(_SHIM), str(calls), json.dumps(spec)]
-    if confined:
-        seen = json.dumps(_seen(folder, python))
-        command = [sys.executable, "-m", "code_rl.audit.graders.confined", seen, *command]
     pipe = asyncio.subprocess.PIPE
     try:
+        if confined:
+            seen = json.dumps(sorted({folder, os.getcwd(), str(_SHIM.parent), *await _import_path(python)}))
+            command = [sys.executable, "-m", "code_rl.audit.graders.confined", seen, *command]
         started = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
         )
@@ -37,9 +38,17 @@ async def start(python: str, calls: Path, spec: dict[str, Any], confined: bool, 
     return Process(started)
 
 
-def _seen(folder: str, python: str) -> list[str]:
-    home = os.path.dirname(os.path.dirname(os.path.abspath(python)))
-    return sorted({folder, os.getcwd(), home, str(_SHIM.parent)})
+_IMPORT_PATH = """
+import json, os, sys
+print(json.dumps([os.path.dirname(sys.executable), sys.prefix, *map(os.path.abspath, sys.path)]))
+"""
+
+
+async def _import_path(python: str) -> list[str]:
+    """The folders of an interpreter, and those in which it looks for modules."""
+    asking = await asyncio.create_subprocess_exec(python, "-c", _IMPORT_PATH, stdout=asyncio.subprocess.PIPE)
+    answer, _ = await asking.communicate()
+    return list(json.loads(answer or "[]"))
 
 
 class Process:

@@ -1,7 +1,7 @@
 """Runs a command, a grader that runs hostile programs, where it can neither write nor reach a network: `python -m code_rl.audit.graders.confined FOLDERS CMD …`.
 
 In namespaces of its own: every mount read-only, empty /tmp, /dev/shm and home, no network but the loopback, no other process to see, an environment without
-anything of ours. It can read what the user can; of what is made empty, only FOLDERS (JSON) are seen, read-only.
+anything of ours but PYTHONPATH. It can read what the user can; of what is made empty, only FOLDERS (JSON) are seen, read-only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from code_rl.sandbox.embedded.guest import kernel
 _MOUNT_SETATTR, _RECURSIVE, _AT_FDCWD, _RDONLY = 442, 0x8000, -100, 1
 _EMPTY = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - made empty
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
-_KEPT = ("PATH", "LANG", "LC_ALL", "TZ")
+_KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def _enter(folders: list[str]) -> None:
     attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0))
     kernel.raw_syscall("mount_setattr", _MOUNT_SETATTR, _AT_FDCWD, b"/", _RECURSIVE, attributes, 32)
     for place in _EMPTY:
-        if os.path.isdir(place) and not os.path.islink(place):
+        if os.path.isdir(place) and not os.path.islink(place) and place not in folders:
             _make_empty(place, [folder for folder in folders if folder.startswith(f"{place}/")])
     with socket.socket() as loopback:
         import fcntl
