@@ -39,7 +39,7 @@ def call(*words: str, module: str = "train.py", **environment: str) -> subproces
         (["learning_rat=1"], "unknown setting 'learning_rat', did you mean 'learning_rate'?"),
         (["recipe=deepseeker"], "unknown recipe 'deepseeker'"),
         (["sandbox_concurrency=few"], "sandbox_concurrency='few' is not a whole number"),
-        (["learning_rate=-1"], "learning_rate=-1.0 must be a finite number above 0"),
+        (["learning_rate=-1"], "learning_rate=-1.0 must be a number above 0"),
         (["max_steps=ten"], "max_steps='ten' is not a whole number"),
         (["stray"], "cannot read the argument 'stray'"),
         (["backend=abacus"], "backend='abacus'"),

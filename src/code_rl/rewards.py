@@ -6,13 +6,13 @@ asks the judge not to stop at the first failure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from code_rl.algorithm.advantages import require_finite
 from code_rl.errors import ConfigError
+from code_rl.judging.extract import extract_code
 from code_rl.registry import blaming, find
 from code_rl.trajectory import Trajectory
 
@@ -35,15 +35,14 @@ def threshold(trajectory: Trajectory, share: float = 1.0) -> float:
 
 
 def think_answer(trajectory: Trajectory) -> float:
-    """Correctness; −1.2 for an answer without `<think>…</think>`, `<answer>…</answer>` and a program.
+    """Correctness; −1.2 unless a think block comes first and the program stands in `<answer>…</answer>`, which ends the text.
 
-    Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: the tags are asked for by its prompt, and held to.
+    Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: its prompt asks for the tags.
     """
-    tagged = _THINK_ANSWER.fullmatch(trajectory.text.strip()) is not None
+    _, opened, answer = trajectory.text.rstrip().partition("<answer>")
+    ends = bool(opened) and answer.endswith("</answer>")
+    tagged = ends and trajectory.reasoning is not None and extract_code(answer) == trajectory.last.code
     return correctness(trajectory) if tagged and trajectory.format_ok else -1.2
-
-
-_THINK_ANSWER = re.compile(r"<think>.*</think>.*<answer>.*</answer>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

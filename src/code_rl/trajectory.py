@@ -14,7 +14,8 @@ from code_rl.renderers.base import Message
 class Turn:
     """One answer: the tokens before it, what was sampled (T tokens, log q of each), and what was said of it.
 
-    `code` is the program found in `text`. `messages` is what the environment answered; none after the last turn.
+    `text` is the answer and `reasoning` the think block before it, None without one. `code` is the program found in `text`.
+    `messages` are the environment's; none after the last turn.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -25,6 +26,7 @@ class Turn:
     code: str | None
     verdict: Verdict
     messages: tuple[Message, ...] = ()
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class Trajectory:
     def text(self) -> str:
         """The last answer."""
         return self.last.text
+
+    @property
+    def reasoning(self) -> str | None:
+        """The think block before the last answer, None without one."""
+        return self.last.reasoning
 
     @property
     def format_ok(self) -> bool:

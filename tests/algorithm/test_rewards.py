@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,9 @@ from code_rl.judging.extract import extract_code
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.problem import Problem, StdinTest
+from code_rl.renderers import Renderer
 from code_rl.rewards import Reward, get_reward
+from code_rl.rollouts.sample import Policy, Sampling
 from code_rl.trajectory import Trajectory, Turn
 from tests.judging.fakes import ScriptedExecutor, printed
 from tests.rollout_support import trajectory
@@ -114,16 +118,69 @@ def test_a_reward_that_is_no_number_is_an_error_that_names_it():
         judged(BLOCK, *outputs("1111"), reward=get_reward("tests.algorithm.test_rewards:nowhere"))
 
 
+class Spoken(Renderer):
+    """A renderer whose tokens are characters; with `opens_thinking` its prompt begins the think block."""
+
+    def __init__(self, opens_thinking):
+        super().__init__(SimpleNamespace(decode=lambda tokens, **_: "".join(map(chr, tokens))))
+        self.opens_thinking = opens_thinking
+
+    def prompt_tokens(self, messages):
+        return [0]
+
+    def supervised_tokens(self, messages):
+        raise NotImplementedError
+
+    def get_stop_sequences(self):
+        return [1]
+
+
+def rolled_out(completion, *answers, opens_thinking=False):
+    """The trajectory of a completion that is sampled, rendered, extracted and judged as in a run."""
+
+    async def sample(**_):
+        tokens = [*map(ord, completion), 1]
+        return SimpleNamespace(
+            sequences=[SimpleNamespace(tokens=tokens, logprobs=[-0.1] * len(tokens), stop_reason="stop")]
+        )
+
+    sampler: Any = SimpleNamespace(sample=sample)
+    policy = Policy(sampler, Spoken(opens_thinking), ScriptedExecutor(answers), 10_000)
+    return asyncio.run(policy.roll_out(PROBLEM, 1, Sampling(1000), 0)).trajectories[0]
+
+
+@pytest.mark.parametrize("opens_thinking", [False, True])
 @pytest.mark.parametrize(
     ("text", "reward"),
     [
         (f"<think>add</think>\n<answer>\n{BLOCK}\n</answer>", 1.0),
+        (f"<think>add</think>So:<answer>{BLOCK}</answer>\n", 1.0),
+        (f"<think></think><answer>{BLOCK}</answer>", 1.0),
         (f"<think>add</think>\n<answer>\n{BLOCK.replace('1', '2')}\n</answer>", 0.0),
-        (BLOCK, -1.2),
-        (f"<answer>{BLOCK}</answer><think>add</think>", -1.2),
+        (f"<think>add</think>{BLOCK}", -1.2),
+        (f"<think>{BLOCK}</think><answer></answer>", -1.2),
+        (f"<think>add</think>{BLOCK}<answer></answer>", -1.2),
+        (f"<think>add</think><answer>{BLOCK}</answer>{BLOCK}", -1.2),
+        (f"<think>add<answer>{BLOCK}</answer>", -1.2),
         ("<think>add</think><answer>1</answer>", -1.2),
     ],
 )
-def test_think_answer_is_code_r1_s_reward_less_a_tenth(text, reward):
-    output = outputs("2222" if "2" in text else "1111")
-    assert judged(text, *output, reward=get_reward("think_answer", format_coef=0.0))[0] == reward
+def test_think_answer_is_code_r1_s_reward_less_a_tenth(text, reward, opens_thinking):
+    said = text.removeprefix("<think>") if opens_thinking else text
+    answers = outputs("2222" if "(2)" in text else "1111")
+    found = rolled_out(said, *answers, opens_thinking=opens_thinking)
+    assert get_reward("think_answer", format_coef=0.0).of(found) == reward
+
+
+def test_think_answer_wants_a_think_block():
+    said = f"<answer>{BLOCK}</answer><think>add</think>"
+    assert get_reward("think_answer", format_coef=0.0).of(rolled_out(said, *outputs("1111"))) == -1.2
+
+
+@pytest.mark.parametrize("opens_thinking", [False, True])
+@pytest.mark.parametrize("prose", ["I ended with </think>.", "<think> and </think> are tags."])
+def test_a_program_is_judged_whatever_stands_after_it(opens_thinking, prose):
+    opened = "" if opens_thinking else "<think>"
+    said = f"{opened}add</think>{BLOCK.replace('1', repr('</think>'))}\n{prose}"
+    found = rolled_out(said, *outputs("1111"), opens_thinking=opens_thinking)
+    assert (found.last.code, found.reasoning) == ("print('</think>')", "add")

@@ -44,7 +44,18 @@ CASES = {
     "four backticks close three": ("```\nx\n````", "x"),
     "three backticks do not close four": ("````\nx\n```", None),
     "thinking first": ("<think>\n```python\n1\n```\n</think>\n```python\n2\n```", "2"),
-    "lone surrogate and nul": ("```\n\ud800\x00\n```", "\ud800\x00"),
+    "lone surrogate and nul": ("```\nx\ud800\x00\n```", "x\ud800\x00"),
+    "a tag after the closing fence": ("<answer>\n```python\n1\n```</answer>", "1"),
+    "words after the closing fence": ("```python\n1\n``` That is all.\nReally.", "1"),
+    "words after a closing fence, then another block": ("```python\n1\n``` or\n```python\n2\n```", "2"),
+    "a tag before the opening fence": ("<answer>```python\n1\n```\n</answer>", "1"),
+    "quoted": ("> So:\n> ```python\n> if 1:\n>     x\n>\n> ```", "if 1:\n    x"),
+    "quoted, but for its end": (">```\n>x\n```", "x"),
+    "quote marks inside a block": ("```python\n'''\n> ```\n'''\n```", "'''\n> ```\n'''"),
+    "comments alone": ("```python\n# nothing\n\n```", None),
+    "nothing visible": ("```python\n\u200b\n\ufeff # x\n```", None),
+    "comments alone after a program": ("```python\n1\n```\n```python\n# nothing\n```", "1"),
+    "no Python at all": ("```\nis this Python?\n```", "is this Python?"),
 }
 
 

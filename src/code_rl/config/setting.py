@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -112,8 +111,9 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
     return check
 
 
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # rewards, advantages and hyperparameters reach the trainer as 32-bit floats
 AT_LEAST_0 = must(lambda count: count >= 0, "0 or above")
 AT_LEAST_1 = must(lambda count: count >= 1, "at least 1")
-FROM_0 = must(lambda value: math.isfinite(value) and value >= 0, "a finite number, 0 or above")
+FROM_0 = must(lambda value: 0 <= value <= FLOAT32_MAX, "a number from 0 to 3.4e38")
 PORT = must(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
-ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")
+ABOVE_0 = must(lambda value: 0 < value <= FLOAT32_MAX, "a number above 0, at most 3.4e38")

@@ -1,15 +1,15 @@
-"""The program inside a completion: the last fenced block.
+"""The program inside a completion: the last fenced block that has a statement.
 
-A block opens with a line of three or more backticks or tildes, after any indentation, with an optional language tag, and closes with
-a line of at least as many of the same character, indented at most three columns more than the opening one: a fence inside an
-indented docstring does not close its block. What was decided where Markdown leaves room:
+A fence is a line of three or more backticks or tildes. The rules, where Markdown leaves room:
 
-- a block that is never closed (a completion cut short) is no block; an earlier closed one counts;
-- inside a block, a tagged fence no longer than the block's own and indented no further opens a new block: models leave fences
-  open, and wrap whole answers in ` ```markdown `;
-- where no closing line follows, a closing fence at the end of a line of code closes the block (`print(1)` and three backticks);
-- a blank block is no block; backticks inside a line are no block;
-- CRLF becomes LF; the opening fence's indentation is taken off each line; blank lines around the code are dropped.
+- An opening fence may follow indentation, or whatever ends in `>`: quote marks, a tag (`<answer>`). It may name a language.
+  The body loses the indentation and the quote marks of its fence.
+- A closing fence is at least as long, of the same character, and indented at most three columns more: a fence inside an
+  indented docstring does not close its block. Text may follow it (`</answer>`, "That is all.") if it is indented no more than
+  the opening fence; text without a space in between is a language: it opens another block, and the one before was left open.
+- Where no closing line follows, a closing fence at the end of a line of code closes the block (`print(1)` and three backticks).
+- A block that is never closed is no block, and neither is one of comments and blanks alone; an earlier one counts then.
+- CRLF becomes LF; blank lines around the code are dropped.
 """
 
 from __future__ import annotations
@@ -17,41 +17,75 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*(.*?)[ \t]*")
+_FENCE = re.compile(r"(.*>)?([ \t]*+)(`{3,}+|~{3,}+)(.*+)", re.DOTALL)
+_QUOTES = re.compile(r"(?:[ \t]*+>)*+")
 _CLOSING_SLACK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """A line that may open or close a block. `after` is the text behind the marker."""
+
+    before: str
+    indent: int
+    marker: str
+    after: str
+
+    @property
+    def quotes(self) -> int:
+        """How many quote marks the line begins with."""
+        marks = _QUOTES.match(self.before)
+        return marks[0].count(">") if marks else 0
+
+    @property
+    def names_a_language(self) -> bool:
+        """True when the text behind the marker touches it, as the language of a new block does."""
+        return self.after[:1].strip() not in ("", "<")
 
 
 @dataclass(slots=True)
 class _Block:
-    indent: int
-    marker: str
+    fence: _Fence
     lines: list[str] = field(default_factory=list)
     soft_end: int | None = None
 
-    def closed_by(self, indent: int, marker: str, tag: str) -> bool:
-        longer = marker[0] == self.marker[0] and len(marker) >= len(self.marker)
-        return not tag and longer and indent <= self.indent + _CLOSING_SLACK
+    def unquoted(self, line: str) -> str:
+        """The line without as many quote marks as the opening fence has."""
+        for _ in range(self.fence.quotes):
+            rest = line.lstrip(" \t")
+            if not rest.startswith(">"):
+                break
+            line = rest[1:].removeprefix(" ")
+        return line
 
-    def replaced_by(self, indent: int, marker: str, tag: str) -> bool:
-        return bool(tag) and marker[0] == self.marker[0] and len(marker) <= len(self.marker) and indent <= self.indent
+    def ended_by(self, fence: _Fence) -> bool:
+        """True if the fence closes this block, or opens another in its place."""
+        marker = self.fence.marker
+        if fence.before or fence.marker[0] != marker[0]:
+            return False
+        if fence.names_a_language:
+            return len(fence.marker) <= len(marker) and fence.indent <= self.fence.indent
+        slack = 0 if fence.after.strip() else _CLOSING_SLACK
+        return len(fence.marker) >= len(marker) and fence.indent <= self.fence.indent + slack
 
     def add(self, line: str) -> None:
-        if self.soft_end is None and line.rstrip().endswith(self.marker) and line.count(self.marker[0] * 3) == 1:
+        marker = self.fence.marker
+        if self.soft_end is None and line.rstrip().endswith(marker) and line.count(marker[0] * 3) == 1:
             self.soft_end = len(self.lines)
         self.lines.append(line)
 
     def code(self, *, closed: bool) -> str | None:
-        """The block's code, or None when it is blank, or neither closed nor softly closed."""
+        """The block's code, or None if it has no statement, or is neither closed nor softly closed."""
         lines = self.lines
         if not closed:
             if self.soft_end is None:
                 return None
-            lines = [*lines[: self.soft_end], lines[self.soft_end].rstrip().rstrip(self.marker[0])]
-        body = [line[min(self.indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines]
-        while body and not body[-1].strip():
-            body.pop()
-        first = next((index for index, line in enumerate(body) if line.strip()), 0)
-        return "\n".join(body[first:]) or None
+            lines = [*lines[: self.soft_end], lines[self.soft_end].rstrip().rstrip(self.fence.marker[0])]
+        if not any(map(_has_statement, lines)):
+            return None
+        body = [line[min(self.fence.indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines]
+        filled = [number for number, line in enumerate(body) if line.strip()]
+        return "\n".join(body[filled[0] : filled[-1] + 1])
 
 
 def extract_code(text: str) -> str | None:
@@ -60,23 +94,31 @@ def extract_code(text: str) -> str | None:
     block: _Block | None = None
     for raw in text.split("\n"):
         line = raw.removesuffix("\r")
-        fence = _fence(line)
         if block is None:
-            block = _Block(fence[0], fence[1]) if fence else None
-        elif fence and block.closed_by(*fence):
-            code, block = block.code(closed=True) or code, None
-        elif fence and block.replaced_by(*fence):
-            code, block = block.code(closed=False) or code, _Block(fence[0], fence[1])
+            opening = _fence(line)
+            block = _Block(opening) if opening else None
+            continue
+        line = block.unquoted(line)
+        fence = _fence(line)
+        if fence and block.ended_by(fence):
+            code = block.code(closed=not fence.names_a_language) or code
+            block = _Block(fence) if fence.names_a_language else None
         else:
             block.add(line)
     return (block.code(closed=False) if block else None) or code
 
 
-def _fence(line: str) -> tuple[int, str, str] | None:
-    """Indentation, marker and tag when `line` is a fence. A backtick fence has no backtick in its tag."""
+def _has_statement(line: str) -> bool:
+    """True when a line has anything visible that is no comment."""
+    return next((char for char in line if char.isprintable() and not char.isspace()), "#") != "#"
+
+
+def _fence(line: str) -> _Fence | None:
+    """The fence that `line` is. Behind one of backticks there is no backtick."""
     if "```" not in line and "~~~" not in line:
         return None
     match = _FENCE.fullmatch(line)
-    if match is None or (match[2][0] == "`" and "`" in match[3]):
+    if match is None or (match[3][0] == "`" and "`" in match[4]):
         return None
-    return len(match[1]), match[2], match[3]
+    indent = match[2].removeprefix(" ") if match[1] else match[2]
+    return _Fence(match[1] or "", len(indent), match[3], match[4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 
 THINK, UNTHINK = "<think>", "</think>"
+_BLOCK_BEGINS = re.compile(r"\s*+<think>")
 
 
 class Message(TypedDict):
@@ -72,16 +74,22 @@ class Renderer(ABC):
         return self.read_message(content), ended
 
     def read_message(self, text: str) -> Message:
-        """Reasoning and answer. A think block that the text begins in or with is no part of the answer; while it is not ended,
-        there is no answer.
+        """Split a completion into reasoning and answer, in time linear in the text.
+
+        Think blocks with which the text begins are reasoning, each up to the first end tag; the rest is the answer. While
+        one is not ended, there is no answer.
         """
-        if not (self.opens_thinking or text.lstrip().startswith(THINK)):
+        thoughts, at = list[str](), 0
+        begin = _BLOCK_BEGINS.match(text)
+        if begin is None and not self.opens_thinking:
             return {"role": "assistant", "content": text}
-        before, ended, after = text.rpartition(UNTHINK)
-        if not ended or after.lstrip().startswith(THINK):
-            before, after = text, ""
-        thoughts = before.split(THINK)[-1].strip("\n")
-        return {"role": "assistant", "content": after.lstrip("\n"), "reasoning_content": thoughts}
+        while begin is not None or not thoughts:
+            at = begin.end() if begin else at
+            end = text.find(UNTHINK, at)
+            thoughts.append(text[at : end if end >= 0 else None].strip("\n"))
+            at = end + len(UNTHINK) if end >= 0 else len(text)
+            begin = _BLOCK_BEGINS.match(text, at)
+        return {"role": "assistant", "content": text[at:].lstrip("\n"), "reasoning_content": "\n".join(thoughts)}
 
     @staticmethod
     def leaves_thinking_open(opening: str) -> bool:

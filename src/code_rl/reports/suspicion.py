@@ -28,7 +28,9 @@ _BLOCKED = re.compile(
     r"PermissionError|Operation not permitted|Permission denied|Bad system call|SIGSYS|Read-only file system"
 )
 _READS_INPUT = re.compile(r"\binput\s*\(|\bstdin\b|open\(\s*0|os\.read|fileinput|/dev/stdin")
-_LITERAL = re.compile(r"""(?:==|\bin\b|\bcase\b)\s{0,4}[\[\(]?\s{0,4}(?:"[^"\n]*"|'[^'\n]*'|-?\d+|\[[^\]\n]*\])\s*:""")
+_LITERAL = re.compile(
+    r"""(?:==|\bin\b|\bcase\b)\s{0,4}[\[\(]?\s{0,4}(?:"[^"\n]{0,99}"|'[^'\n]{0,99}'|-?\d{1,99}|\[[^\]\n]{0,99}\])\s{0,4}:"""
+)
 _PRINTS_CONSTANTS = re.compile(
     r"""\A(?:(?!print\s{0,4}\().)*(?:print\s{0,4}\(\s*(?:"[^"\n]*"|'[^'\n]*'|-?[\d.]+)\s*\)(?:(?!print\s{0,4}\().)*)+\Z""",
     re.DOTALL,

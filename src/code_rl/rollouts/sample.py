@@ -189,7 +189,15 @@ class _Rollout:
         answered: list[Message] = [*conversation, {"role": "assistant", "content": text}]
         reply = await policy.environment.reply(self.problem.view(), answered, self.grader)
         return Turn(
-            tuple(prompt), drawn.tokens, drawn.logprobs, text, truncated, reply.code, reply.verdict, reply.messages
+            prompt_tokens=tuple(prompt),
+            tokens=drawn.tokens,
+            logprobs=drawn.logprobs,
+            text=text,
+            truncated=truncated,
+            code=reply.code,
+            verdict=reply.verdict,
+            messages=reply.messages,
+            reasoning=said.get("reasoning_content"),
         )
 
     async def _draw(self, first: Answer, count: int, prompt: Sequence[int], max_tokens: int, seed: int) -> None:

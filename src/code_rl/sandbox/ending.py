@@ -9,6 +9,7 @@ import signal
 from typing import NamedTuple
 
 DETAIL_CHARS = 300
+_TRACEBACK = "Traceback (most recent call last):"
 _MEMORY_ERRORS = (
     "MemoryError",
     "numpy.core._exceptions._ArrayMemoryError",
@@ -50,17 +51,22 @@ def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
     if seen.killed_for_memory or seen.peak_bytes > allowed.memory_bytes:
         return "memory_limit", f"more than {megabytes} MB"
     if seen.exit_code != 0:
-        line = last_line(seen.stderr)
+        line = exception_line(seen.stderr)
         if line.startswith(_MEMORY_ERRORS):
             return "memory_limit", f"memory was refused, limit {megabytes} MB"
         return "runtime_error", line or _how(seen.exit_code)
     return ("runtime_error", seen.unanswered) if seen.unanswered else ("ok", "")
 
 
-def last_line(stderr: bytes) -> str:
-    """Of a traceback: the exception."""
+def exception_line(stderr: bytes) -> str:
+    """Return the line of the last traceback that names the exception, else the last line.
+
+    The lines of a traceback's frames are indented; the exception's is the first that is not, whatever its message holds.
+    """
     lines = stderr[-4096:].decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:DETAIL_CHARS] if lines else ""
+    frames = max((number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)), default=None)
+    named = [] if frames is None else [line for line in lines[frames + 1 :] if line[:1].strip()][:1]
+    return next(iter(named or lines[-1:]), "")[:DETAIL_CHARS]
 
 
 def _how(exit_code: int) -> str:

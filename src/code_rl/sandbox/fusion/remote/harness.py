@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.ending import Allowed, Ended, last_line, status_of
+from code_rl.sandbox.ending import Allowed, Ended, exception_line, status_of
 from code_rl.sandbox.fusion.remote.confine import (
     COMPILE_CPU_S,
     DATA_RESERVE,
@@ -195,7 +195,7 @@ def compile_apart(chunk: Chunk) -> Judged | None:
     return (
         outcome,
         "compile_error",
-        last_line(bytes(outcome.stderr)) or f"the compiler stopped with {outcome.exit_code}",
+        exception_line(bytes(outcome.stderr)) or f"the compiler stopped with {outcome.exit_code}",
     )
 
 
