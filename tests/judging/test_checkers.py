@@ -127,11 +127,26 @@ def test_a_checker_that_only_some_answers_stop_is_not_broken():
 
 
 def test_a_checker_that_fails_on_its_own_reference_is_the_problems_fault():
-    broken = replace(STDIN, compare=Compare("checker", checker=CHECK + "raise ValueError('no such rule')"))
+    broken = replace(
+        STDIN,
+        compare=Compare("checker", checker=CHECK + "raise ValueError('no such rule')"),
+        solutions=("print(6)",),
+    )
     verdict = verdict_of(broken, "print(6)")
     assert (verdict.kind, verdict.undecided) == (VerdictKind.CHECKER_ERROR, True)
     assert "ValueError: no such rule" in verdict.failure.message
     assert verdict_of(replace(broken, compare=Compare("checker", checker=CHECK + "return 1")), "print(6)").undecided
+
+
+@pytest.mark.parametrize("code", ["print(2)", "print('x')"])
+def test_an_expected_output_that_the_checker_cannot_read_excuses_no_program(code):
+    noted = replace(STDIN, tests=(StdinTest("3", "many answers"),))
+    right = replace(
+        noted, compare=Compare("checker", checker=CHECK + "return int(output) > 0 and int(output) != int(expected)")
+    )
+    assert verdict_of(right, code).kind is VerdictKind.WRONG_ANSWER
+    lenient = replace(noted, compare=Compare("checker", checker=CHECK + "return int(output) > 0"))
+    assert not verdict_of(lenient, code).undecided
 
 
 def test_a_reference_solution_stands_in_for_an_expected_output_that_is_not_there():
@@ -174,7 +189,9 @@ def test_answers_that_a_checker_does_not_decide_have_one_budget_over_all_tests(k
     tests = tuple(StdinTest(str(n), "6") for n in range(40))
     compare = replace(STDIN.compare, checker_time_limit_s=9.0)
     executor = ScriptedExecutor(script)
-    verdict = asyncio.run(judge(replace(STDIN, tests=tests, compare=compare), "x", executor, all_tests=True))
+    verdict = asyncio.run(
+        judge(replace(STDIN, tests=tests, compare=compare, solutions=("r",)), "x", executor, all_tests=True)
+    )
     assert (verdict.kind, verdict.passed, verdict.failure.test) == (VerdictKind.WRONG_ANSWER, 0, 0)
     assert sum(job.trusted for job in executor.jobs) == 2 * 4
 
@@ -185,7 +202,7 @@ def test_what_a_checker_decides_is_not_bounded_by_that_budget():
 
     tests = tuple(StdinTest(str(n), "6") for n in range(40))
     compare = replace(STDIN.compare, checker_time_limit_s=9.0)
-    problem = replace(STDIN, tests=tests, compare=compare)
+    problem = replace(STDIN, tests=tests, compare=compare, solutions=("r",))
     assert asyncio.run(judge(problem, "x", ScriptedExecutor(script), all_tests=True)).passed == 40
 
 

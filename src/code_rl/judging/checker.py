@@ -7,8 +7,9 @@ It runs in processes that no policy program shares or descends from (`Job.truste
 The older protocol: a source that defines no such function is run as a script for each test, reads one JSON object, `{"input", "expected", "output"}`
 (strings) or `{"args", "kwargs", "expected", "value"}` in the encoding of `problems.values`, and prints one line: `ok`, or `wrong: why`.
 
-A checker that decides about the problem's own reference works: an answer that it cannot read is wrong. One that does not decide even there is broken, and
-that is the problem's fault, not the program's.
+An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on the answer of the problem's first
+reference solution either. An expected output that it cannot read shows nothing ("many answers"), and without a solution no checker
+is broken: a program cannot have itself masked by what it writes.
 """
 
 from __future__ import annotations
@@ -172,14 +173,10 @@ async def put_to_checker(
             at += 1
 
 
-def unreadable(what: str, trouble: UndecidedError, tried: UndecidedError | None, decided: bool) -> Reason:
-    """Whose fault it is that `what` (the checker, the interactor) did not decide, after its trial on the references.
-
-    `tried` is how the last trial failed; None with `decided` false: there is no reference, and a program is not excused by what it wrote itself.
-    """
-    if decided or tried is None:
-        without = "" if decided else "; the problem has no reference to try it on"
-        return Reason(VerdictKind.WRONG_ANSWER, f"the {what} could not read the answer", f"{trouble}{without}")
+def unreadable(what: str, trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
+    """The reason why `what` (the checker, the interactor) did not decide; `tried` is its failure on the reference solution, if any."""
+    if tried is None:
+        return Reason(VerdictKind.WRONG_ANSWER, f"the {what} could not read the answer", str(trouble))
     return Reason(VerdictKind.CHECKER_ERROR, f"the problem's {what} fails on its own reference: {tried}")
 
 
@@ -187,6 +184,8 @@ async def _blame(
     problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError, budget: Budget
 ) -> Reason:
     tried: UndecidedError | None = None
+    if not problem.solutions:
+        return unreadable("checker", trouble, None)
     async with contextlib.aclosing(_references(problem, test, executor, limits)) as references:
         async for reference in references:
             try:
@@ -201,8 +200,8 @@ async def _blame(
             except UndecidedError as error:
                 tried = error
             else:
-                return unreadable("checker", trouble, None, decided=True)
-    return unreadable("checker", trouble, tried, decided=False)
+                return unreadable("checker", trouble, None)
+    return unreadable("checker", trouble, tried)
 
 
 async def _references(
@@ -215,13 +214,12 @@ async def _references(
     elif test.expected is not None:
         expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected
         yield dumps(expected, -ENVELOPE).encode()
-    if problem.solutions:
-        execution = await single(executor, program_job(problem, problem.solutions[0], [test], limits))
-        reason = status_reason(execution, test)
-        if reason is not None:
-            yield UndecidedError(f"its first reference solution ends with {reason.kind.value}: {reason.shown(True)}")
-            return
-        yield execution.stdout if execution.value is None else execution.value
+    execution = await single(executor, program_job(problem, problem.solutions[0], [test], limits))
+    reason = status_reason(execution, test)
+    if reason is not None:
+        yield UndecidedError(f"its first reference solution ends with {reason.kind.value}: {reason.shown(True)}")
+        return
+    yield execution.stdout if execution.value is None else execution.value
 
 
 def _call(test: TestCase, given: bytes) -> CallInput:

@@ -85,13 +85,13 @@ async def _blame(
 ) -> Reason:
     """The interactor talks to the first reference solution: does it decide there?"""
     if not problem.solutions:
-        return unreadable("interactor", trouble, None, decided=False)
+        return unreadable("interactor", trouble, None)
     held = await executor.converse(*_jobs(problem, test, problem.solutions[0], limits))
     try:
         read_decision(held.interactor)
     except UndecidedError as error:
-        return unreadable("interactor", trouble, error, decided=False)
-    return unreadable("interactor", trouble, None, decided=True)
+        return unreadable("interactor", trouble, error)
+    return unreadable("interactor", trouble, None)
 
 
 def _jobs(problem: Problem, test: StdinTest, code: str, limits: Limits) -> tuple[Job, Job]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 from code_rl.errors import DataError, SandboxError
 from code_rl.problems.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.problems.values import MAX_DEPTH, BinaryTree, LinkedList
 from code_rl.sandbox.executor import CallInput, CaseInput, Execution, Executor, Job, Limits, Status, StdinInput, closing
 
 USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
@@ -60,11 +62,14 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
-    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what is expected.
+    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what is expected. Raises DataError.
 
     LiveCodeBench's utility forbids processes and sets no limit: what all its calls in one process leave behind, threads and open files, has to fit.
     """
-    longest = max((len(test.expected) for test in problem.tests if isinstance(test, StdinTest)), default=0)
+    try:
+        longest = max((size_of(test.expected) for test in problem.tests), default=0)
+    except DataError as error:
+        raise DataError(f"problem {problem.id!r}: {error}") from None
     rule = OFFICIAL if problem.compare.rule == "lcb-official" else USUAL
     return Limits(
         cpu_s=problem.time_limit_s if cpu_limit_s is None else min(problem.time_limit_s, cpu_limit_s),
@@ -73,6 +78,29 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
         processes=rule.processes,
         open_files=rule.open_files,
     )
+
+
+def size_of(value: Any) -> int:
+    """The length of a value's encoding, roughly, in bytes. Raises DataError for one that is nested too deeply to be encoded."""
+    size, depth, level = 0, 0, [value]
+    while level:
+        below: list[Any] = []
+        for part in level:
+            kind = type(part)
+            if kind in (str, bytes, bytearray):
+                size += len(part)
+            elif kind in (list, tuple, set, frozenset):
+                below += part
+            elif kind is dict:
+                below += [*part.keys(), *part.values()]
+            elif kind in (LinkedList, BinaryTree):
+                below += part.items
+            else:
+                size += 8 + (part.bit_length() // 3 if kind is int else 0)
+        level, depth = below, depth + 1
+        if depth > MAX_DEPTH + 1:
+            raise DataError(f"an expected value is nested deeper than {MAX_DEPTH}; give it another form")
+    return size
 
 
 async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Execution, None]:

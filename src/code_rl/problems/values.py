@@ -127,10 +127,10 @@ def encode(value: Any, depth: int = 0) -> Any:
         return _tagged(value.items, "list_node" if kind is LinkedList else "tree_node", depth)
     if kind is Encoded:
         return {TAG: "json", "items": [value.text]}
-    name = _name(kind)
-    if name == LIST_NODE:
+    names = class_names(value)
+    if LIST_NODE in names:
         return _tagged(_list_items(value), "list_node", depth)
-    if name == TREE_NODE:
+    if TREE_NODE in names:
         return _tagged(_tree_items(value), "tree_node", depth)
     return _foreign(value, mro, depth)
 
@@ -310,22 +310,25 @@ def _list_items(node: Any) -> list[Any]:
     items: list[Any] = []
     seen: set[int] = set()
     while node is not None:
-        _visit(node, LIST_NODE, seen)
+        _check_node(node, LIST_NODE, len(items))
+        if id(node) in seen:
+            raise ValueCodecError("a linked list that runs in a circle cannot be compared as plain data")
+        seen.add(id(node))
         items.append(_field(node, "val"))
         node = _field(node, "next")
     return items
 
 
 def _tree_items(root: Any) -> list[Any]:
+    """Return the values in level order. A node that is used twice is two nodes; a cycle ends at MAX_NODES."""
     items: list[Any] = []
-    seen: set[int] = set()
     waiting = deque([root])
     while waiting:
         node = waiting.popleft()
         if node is None:
             items.append(None)
             continue
-        _visit(node, TREE_NODE, seen)
+        _check_node(node, TREE_NODE, len(items))
         value = _field(node, "val")
         if value is None:
             raise ValueCodecError("a tree node without a value cannot be compared as plain data")
@@ -334,16 +337,11 @@ def _tree_items(root: Any) -> list[Any]:
     return items
 
 
-def _visit(node: Any, name: str, seen: set[int]) -> None:
-    found, whole = _name(type(node)), "linked list" if name == LIST_NODE else "tree"
-    if found != name:
-        raise ValueCodecError(f"a value of type {found!r} stands where a {name} is due")
-    if id(node) in seen:
-        twice = "that runs in a circle" if name == LIST_NODE else "in which a node occurs twice"
-        raise ValueCodecError(f"a {whole} {twice} cannot be compared as plain data")
-    seen.add(id(node))
-    if len(seen) > MAX_NODES:
-        raise ValueCodecError(f"a {whole} of more than {MAX_NODES} nodes")
+def _check_node(node: Any, name: str, before: int) -> None:
+    if name not in class_names(node):
+        raise ValueCodecError(f"a value of type {_name(type(node))!r} stands where a {name} is due")
+    if before >= MAX_NODES:
+        raise ValueCodecError(f"a {name} with more than {MAX_NODES} nodes below it")
 
 
 def _build_list(values: list[Any], nodes: Mapping[str, Any]) -> Any:
@@ -445,6 +443,7 @@ _COLLECTIONS: dict[tuple[str, str], str] = {
     ("builtins", "odict_items"): "dict_items",
     ("collections", "deque"): "deque",
     ("array", "array"): "array",
+    ("builtins", "memoryview"): "array",
 }
 _NODE_BUILDERS: dict[str, Any] = {"list_node": _build_list, "tree_node": _build_tree}
 _BUILDERS: dict[str, Any] = {
