@@ -55,7 +55,7 @@ PROBES: dict[str, str] = {
         import site, sysconfig
         places = [folder, "/", "/etc", "/usr/lib", "/usr/local", "/var", "/root", "/home", *sys.path, os.path.dirname(os.__file__)]
         for place in places:
-            if place and not place.startswith("/tmp/solution"):
+            if place and place != os.getcwd() and not place.startswith("/tmp/solution"):
                 name = os.path.join(place, "planted_" + marker)
                 try:
                     open(name, "w").close()

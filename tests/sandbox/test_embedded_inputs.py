@@ -56,6 +56,45 @@ def test_randomness_and_hashes_repeat_for_the_same_program_and_input():
     assert first[0].stdout != first[1].stdout
 
 
+DRAWS = {
+    "the global generator of NumPy": "import numpy\nprint(numpy.random.rand())",
+    "a new generator of NumPy": "from numpy.random import default_rng\nprint(default_rng().random())",
+    "the order of a set of objects": "things = [object() for _ in range(40)]\nprint([things.index(each) for each in set(things)])",
+    "addresses": "print(id([]), id(object()))",
+}
+
+
+@pytest.mark.parametrize("code", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_program_gives_the_same_answer_in_every_sandbox(code, level):
+    answers = {
+        one.stdout for _ in range(2) for done in run_jobs(*[stdin_job(code)] * 6, level=level, own=True) for one in done
+    }
+    assert len(answers) == 1
+
+
+HONEST = {
+    "imports itself": "import solution\nprint(solution.__name__)",
+    "imports a module that it writes": "with open('mine.py', 'w') as file:\n    file.write('x = 1')\nimport mine\nprint(mine.x)",
+    "asks for its user": "import getpass\nprint(getpass.getuser())",
+    "asks for the load": "import os\nprint(len(os.getloadavg()))",
+    "a hundred threads": """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+meeting = Barrier(100)
+with ThreadPoolExecutor(100) as pool:
+    print(len(list(pool.map(lambda _: meeting.wait(), range(100)))))
+""",
+}
+
+
+@pytest.mark.parametrize("code", HONEST.values(), ids=HONEST)
+@pytest.mark.parametrize("level", LEVELS)
+def test_honest_programs_run(code, level):
+    (one,) = run(stdin_job(code), level)
+    assert (one.status, one.stdout.count(b"\n") > 0) == (Status.OK, True)
+
+
 def test_bytes_that_are_no_text_survive():
     code = "import sys\nsys.stdout.buffer.write(sys.stdin.buffer.read()[::-1])"
     data = bytes(range(256)) * 4

@@ -77,11 +77,10 @@ def test_an_empty_list_or_tree_is_none():
     assert values.loads('{"__type__":"tree_node","items":[]}', nodes=NODES) is None
 
 
-def test_circles_and_shared_nodes_are_refused():
-    node = ListNode(1)
-    node.next = node
-    leaf = TreeNode(1)
-    for value in (node, TreeNode(0, leaf, leaf)):
+def test_circles_are_refused():
+    node, root = ListNode(1), TreeNode(1)
+    node.next, root.left = node, root
+    for value in (node, root):
         with pytest.raises(ValueCodecError):
             values.dumps(value)
 

@@ -287,17 +287,17 @@ def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path)
     async def saves() -> None:
         logger = MultiplexLogger([])
         recorder = Recorder(tmp_path, logger, Console(10), keep_checkpoints=2)
-        (tmp_path / "weights").mkdir()
+        (tmp_path / "checkpoints").mkdir()
         for step in range(1, 5):
             recorder.inflight.group_log((step, 0, 0)).keep_answers((0, 0), (), [drawn(step)], 0.1, step)
-            trainer: Any = Saved(tmp_path / "weights")
+            trainer: Any = Saved(tmp_path / "checkpoints")
             saving = await recorder.begin_checkpoint(trainer, step)
             await recorder.commit_checkpoint(saving, step, offset=step)
         recorder.close()
 
     asyncio.run(saves())
     assert [record["step"] for record in read_checkpoints(tmp_path)] == [3, 4]
-    left = sorted(path.name for path in (tmp_path / "weights").iterdir())
+    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert left == ["000003.sampler", "000003.state", "000004.sampler", "000004.state"]
     assert [path.name for path in sorted((tmp_path / "inflight").glob("*.jsonl"))] == ["000003.jsonl", "000004.jsonl"]
 

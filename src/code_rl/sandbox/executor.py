@@ -37,7 +37,7 @@ class Limits:
     wall_s: float | None = None
     memory_mb: int = 1024
     output_bytes: int = 16 << 20
-    processes: int = 64
+    processes: int = 256
     open_files: int = 256
     file_mb: int = 64
     strict: bool = False

@@ -72,6 +72,7 @@ class Program:
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed(seed % (1 << 32))
+            numpy_random.bit_generator.randbits = random.getrandbits  # what default_rng() begins with
 
 
 def run_script(program: Program, file: str = FILENAME) -> NoReturn:
@@ -157,6 +158,7 @@ def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
     module.__dict__.update(__file__=file, __builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = sys.modules[name] = module
     sys.argv = [file]
+    sys.path.insert(0, os.path.dirname(file))
     linecache.cache[FILENAME] = (len(program.source), None, program.source.splitlines(True), FILENAME)
     sys.set_int_max_str_digits(0)
     # The frames of this file and of its callers are not the program's: its own recursion has CPython's room.

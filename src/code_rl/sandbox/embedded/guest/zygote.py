@@ -137,6 +137,9 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     _add_site_builtins()
     for name in preload:
         importlib.import_module(name)
+    if "numpy" in preload:
+        importlib.import_module("numpy.random")  # which NumPy 2 leaves to its first use: too late to be seeded
+    os.getloadavg = lambda: (0.0, 0.0, 0.0)  # /proc/loadavg would tell of other submissions
     kernel.default_thread_stack(testrun.THREAD_STACK)
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     stack = supervisor.STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, supervisor.STACK_BYTES)
