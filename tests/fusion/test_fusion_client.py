@@ -52,7 +52,7 @@ def test_a_method_of_solution_is_called_with_preamble_and_setup(server: ServerPr
         ("def f(:", {}, Status.COMPILE_ERROR, 1),
         ("while True: pass", {"cpu_s": 0.5}, Status.TIME_LIMIT, None),
         ("import time; time.sleep(60)", {"cpu_s": 0.5, "wall_s": 1.0}, Status.TIME_LIMIT, None),
-        ("x = b'x' * (1 << 31); print(len(x))", {"memory_mb": 128}, Status.MEMORY_LIMIT, 1),
+        ("x = b'x' * (1 << 32); print(len(x))", {"memory_mb": 128}, Status.MEMORY_LIMIT, 1),
         ("while True: print('x' * 9999)", {"output_bytes": 100_000}, Status.OUTPUT_LIMIT, None),
         ("print('fine')", {}, Status.OK, 0),
     ],

@@ -25,6 +25,7 @@ from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.order import Indexed, keys_of
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
+from code_rl.problems.values import ValueCodecError
 
 READERS = ("code_rl.problems", "code_rl.loading", "code_rl.judging")
 """What decides which problems the rows of a data set are."""
@@ -116,9 +117,17 @@ class Store(Indexed[Problem]):
         return dict(sorted(Counter(one.reason for one in self.skipped).items()))
 
     def add(self, problem: Problem, about: Mapping[str, Any] | None = None, line: bytes | None = None) -> None:
-        """Append one problem (`line`: as `format_problem` writes it); it survives a kill of this process once this returns."""
+        """Append one problem (`line`: as `format_problem` writes it), or leave it out if its values cannot be written.
+
+        It survives a kill of this process once this returns.
+        """
+        try:
+            line = line or format_problem(problem).encode("ascii")
+        except ValueCodecError as error:
+            self.leave_out(Skipped(problem.id, "value_not_plain", str(error)))
+            return
         records, _ = self._writers()
-        record = zlib.compress(line or format_problem(problem).encode("ascii"), 1)
+        record = zlib.compress(line, 1)
         offset = self._end
         records.write(record)
         records.flush()

@@ -20,7 +20,7 @@ from code_rl.preparation.settings import NO_DATA, STAGES, PrepareConfig
 from code_rl.problems.files import read_object, sources_digest
 from code_rl.problems.native import format_fields, format_halves, format_problem, tests_from_json
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.problems.values import dumps
+from code_rl.problems.values import ENVELOPE, dumps
 from code_rl.sandbox.executor import Executor
 from code_rl.shards import Shard, read_shard, shard_paths
 
@@ -108,7 +108,8 @@ def measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
     if isinstance(test, StdinTest):
         given, expected = test.input, test.expected
     else:
-        given, expected = dumps([*test.args, *test.kwargs.values()]), dumps(test.expected)
+        given = dumps([*test.args, *test.kwargs.values()], -ENVELOPE)
+        expected = dumps(test.expected, -ENVELOPE)
     size = _utf8_size(given) + _utf8_size(expected)
     return size, (_short_hash(given.strip()), _short_hash(expected.strip())) if hashed else ("", "")
 

@@ -17,6 +17,7 @@ from code_rl.preparation.verification.trials import Listener
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Draft, Item, Skipped
+from code_rl.problems.values import ValueCodecError
 
 
 def open_source(dataset: str, role: Role = "train") -> Dataset:
@@ -56,8 +57,12 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                     # Another row may have the same id: the time is that of the solution that is here.
                     first = item.solutions[0] if item.solutions else ""
                     slowest_s = max(heard.seconds[first], default=None) if item.id in derived.get(first, ()) else None
-                    entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
-                    store.add(item, dataclasses.asdict(entry), line)
+                    try:
+                        entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
+                    except ValueCodecError as error:
+                        store.leave_out(Skipped(item.id, "value_not_plain", str(error)))
+                    else:
+                        store.add(item, dataclasses.asdict(entry), line)
                 on_row()
         store.finish()
     return [Survivor(entry_from_json(place.about)) for place in store.places]

@@ -44,7 +44,10 @@ def read_row(row: Row, origin: Origin) -> Item:
 def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
     """What `read` makes of the row; a row that it refuses is a Skipped with the refusal's reason."""
     try:
-        return read(row, origin)
+        try:
+            return read(row, origin)
+        except RecursionError as error:
+            raise RowError("value_not_plain", str(error)) from error
     except RowError as error:
         name = error.row_id or stated_id(row, "task_id", "question_id", "id") or origin.row_id
         return Skipped(name, error.reason, error.detail[:300])
