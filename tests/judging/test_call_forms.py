@@ -9,6 +9,7 @@ import pytest
 
 from code_rl.errors import DataError
 from code_rl.judging.judge import judge
+from code_rl.judging.submission import limits_of
 from code_rl.judging.verdict import VerdictKind
 from code_rl.problems.problem import CallTest, Problem, SequenceTest
 from code_rl.problems.values import BinaryTree, LinkedList
@@ -145,6 +146,11 @@ def test_room_for_a_value_grows_with_what_is_expected():
     text = "x" * (17 << 20)
     problem = Problem("b", "", (CallTest((), text),), fn_name="f")
     assert verdict_of(problem, f"def f(): return 'x' * {len(text)}").correct
+
+
+def test_room_for_a_value_counts_empty_containers():
+    problem = Problem("b", "", (CallTest((), [[]] * 6_000_000),), fn_name="f")
+    assert limits_of(problem).output_bytes > 18_000_000
 
 
 @pytest.mark.parametrize("levels", [201, 202])

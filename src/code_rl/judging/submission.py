@@ -66,10 +66,7 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
 
     LiveCodeBench's utility forbids processes and sets no limit: what all its calls in one process leave behind, threads and open files, has to fit.
     """
-    try:
-        longest = max((size_of(test.expected) for test in problem.tests), default=0)
-    except DataError as error:
-        raise DataError(f"problem {problem.id!r}: {error}") from None
+    longest = max((_expected_size(problem, index) for index in range(len(problem.tests))), default=0)
     rule = OFFICIAL if problem.compare.rule == "lcb-official" else USUAL
     return Limits(
         cpu_s=problem.time_limit_s if cpu_limit_s is None else min(problem.time_limit_s, cpu_limit_s),
@@ -80,11 +77,16 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
     )
 
 
-def size_of(value: Any) -> int:
-    """The length of a value's encoding, roughly, in bytes. Raises DataError for one that is nested too deeply to be encoded."""
-    size, depth, level = 0, 0, [value]
+def _expected_size(problem: Problem, index: int) -> int:
+    """The length of the expected output of a test, roughly as it is encoded, in bytes.
+
+    Raises DataError for a value that is nested too deeply for a program to return it.
+    """
+    test, size, depth = problem.tests[index], 0, 0
+    level: list[Any] = list(test.expected) if isinstance(test, SequenceTest) else [test.expected]
     while level:
         below: list[Any] = []
+        size += 2 * len(level)
         for part in level:
             kind = type(part)
             if kind in (str, bytes, bytearray):
@@ -96,10 +98,12 @@ def size_of(value: Any) -> int:
             elif kind in (LinkedList, BinaryTree):
                 below += part.items
             else:
-                size += 8 + (part.bit_length() // 3 if kind is int else 0)
+                size += 6 + (part.bit_length() // 3 if kind is int else 0)
         level, depth = below, depth + 1
         if depth > MAX_DEPTH + 1:
-            raise DataError(f"an expected value is nested deeper than {MAX_DEPTH}; give it another form")
+            raise DataError(
+                f"problem {problem.id!r}: tests[{index}]: expected is nested deeper than {MAX_DEPTH}; simplify it"
+            )
     return size
 
 

@@ -205,7 +205,7 @@ def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
         elif known in _COLLECTIONS:
             items = _method(mro, "__iter__")(value)
             return {TAG: _COLLECTIONS[known], "items": [encode(item, depth + 1) for item in items]}
-        elif known == ("numpy", "ndarray"):
+        elif known in (("numpy", "ndarray"), ("builtins", "memoryview")):
             items = _method(mro, "tolist")(value)
             if type(items) is not list:
                 return encode(items, depth + 1)
@@ -443,7 +443,6 @@ _COLLECTIONS: dict[tuple[str, str], str] = {
     ("builtins", "odict_items"): "dict_items",
     ("collections", "deque"): "deque",
     ("array", "array"): "array",
-    ("builtins", "memoryview"): "array",
 }
 _NODE_BUILDERS: dict[str, Any] = {"list_node": _build_list, "tree_node": _build_tree}
 _BUILDERS: dict[str, Any] = {
