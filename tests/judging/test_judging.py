@@ -344,7 +344,9 @@ def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
 
 def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("code_rl.sandbox.connect.connect_executor", lambda *_, **__: EchoExecutor())
-    problem = Problem("1", "", (StdinTest("", "1"),), compare=Compare("checker", checker="print('neither')"))
+    problem = Problem(
+        "1", "", (StdinTest("", "1"),), compare=Compare("checker", checker="print('neither')"), solutions=("1",)
+    )
     write_problems(tmp_path / "p.jsonl", [problem])
     (tmp_path / "q.jsonl").write_text(json.dumps(program(1, "1")) + "\n")
     argv = [f"problems={tmp_path}/p.jsonl", f"programs={tmp_path}/q.jsonl", f"out={tmp_path}/v.jsonl"]
