@@ -63,7 +63,7 @@ def test_bad_settings_are_one_clear_line_and_exit_code_2(words, message, tmp_pat
 
 LONG = "x" * 300
 PATHS = [
-    "report log_path=", "report log_path=RUN compare=", "report log_path=RUN out=", "replay log_path=", "rejudge strengthen=true log_path=",
+    "report log_path=", "report log_path=RUN compare=", "report log_path=RUN out=",
     "export out=out checkpoint=", "export checkpoint=P.jsonl out=", "eval model=reference benchmark=",
     "eval model=reference benchmark=mbpp data=", "eval model=reference benchmark=P.jsonl out=", "eval benchmark=P.jsonl samples=",
     "judge out=out programs=P.jsonl problems=", "judge out=out problems=P.jsonl programs=", "judge problems=P.jsonl programs=Q.jsonl out=",

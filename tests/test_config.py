@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli import main
-from code_rl.config import FACTS, BatchShape, Config, batch_shape, loss_config, make_config, refuse_idle
+from code_rl.config import BatchShape, Config, batch_shape, loss_config, make_config, refuse_idle
 from code_rl.config.setting import facts_of
 from code_rl.errors import ConfigError
 from code_rl.settings import describe, make_settings, read_arguments
@@ -42,7 +42,6 @@ def test_unreadable_words_are_refused(words, message):
 @pytest.mark.parametrize(
     ("verb", "given", "meant"),
     [
-        ("replay", "checkpoint", "log_path"),
         ("report", "run", "log_path"),
         ("train", "run", "log_path"),
         ("export", "log_path", "checkpoint"),
@@ -250,12 +249,6 @@ def test_a_setting_that_does_not_say_who_honours_it_and_when_it_may_change_canno
 
     with pytest.raises(TypeError, match=r"Forgetful\.patience does not say"):
         facts_of(Forgetful)
-
-
-def test_what_a_replay_may_change_is_fixed_for_the_run_itself():
-    replayable = {name for name, facts in FACTS.items() if facts.replayable}
-    assert {"advantage", "loss", "overlong", "kl_coef", "format_coef"} <= replayable
-    assert all(FACTS[name].fixed for name in replayable)
 
 
 def test_clip_distances_become_the_thresholds_of_the_service():

@@ -21,7 +21,7 @@ UPWARD = {
     ("code_rl.runs.recorder", "code_rl.rollouts.choice"),
 }
 """Who names, for type checkers alone, records of a part above its own: the algorithm those it is a function of, the recorder what a batch is told by."""
-ABOVE_THE_PAGE = ("code_rl.commands.train", "code_rl.replaying")
+ABOVE_THE_PAGE = ("code_rl.commands.train",)
 
 
 @cache
@@ -108,7 +108,7 @@ def test_no_module_imports_itself_by_way_of_others():
         walk(name, ())
 
 
-def test_the_page_is_imported_by_the_verb_and_by_replays_alone():
+def test_the_page_is_imported_by_the_verb_alone():
     importers = {name for name in modules() if "code_rl.loop" in {other for other, _ in imports(name)}}
     assert all(name.startswith(ABOVE_THE_PAGE) for name in importers), importers
 

@@ -53,15 +53,11 @@ class Verb:
 # fmt: off
 VERBS = {
     "train": Verb("code_rl.config:Config", "code_rl.commands.train:train_command", "train a model with GRPO on code problems"),
-    "replay": Verb("code_rl.commands.replay:ReplayConfig", "code_rl.commands.replay:replay_command",
-        "score a recorded run again under other settings of the algorithm, or check its record"),
     "eval": Verb("code_rl.evaluation.settings:EvalConfig", "code_rl.commands.evaluate:eval_command",
         "evaluate a model on benchmarks, with intervals; compare two evaluations"),
     "reproduce": Verb("code_rl.commands.reproduce:ReproduceConfig", "code_rl.commands.reproduce:reproduce_command",
         "reproduce a published result: evaluate, train, evaluate, and a table with both", ("recipe",)),
     "judge": Verb("code_rl.commands.judge:JudgeConfig", "code_rl.commands.judge:judge_command", "judge programs against problems' tests"),
-    "rejudge": Verb("code_rl.commands.rejudge:RejudgeConfig", "code_rl.commands.rejudge:rejudge_command",
-        "judge a run's programs again with stronger tests: what was trained on a verdict that they change"),
     "export": Verb("code_rl.commands.export:ExportConfig", "code_rl.commands.export:export_command",
         "hand a trained model over, as a peft adapter or a merged Hugging Face folder"),
     "report": Verb("code_rl.commands.report:ReportConfig", "code_rl.commands.report:report_command", "show what happened in a run: page, live page, text"),

@@ -66,7 +66,6 @@ async def train_on(run: Run, batch: Batch) -> TrainedBatch:
             elif datums:
                 trained.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))
     await trained.answered()
-    run.recorder.log_trained(batch.step, trained.examples, trained.logprobs, trained.reference_logprobs)
     return trained
 
 

@@ -92,7 +92,6 @@ def import_everything() -> None:
     import code_rl.backends.embedded.sampling
     import code_rl.backends.embedded.training
     import code_rl.cli
-    import code_rl.commands.replay
     import code_rl.commands.train
     import code_rl.loading.load
     import code_rl.loop

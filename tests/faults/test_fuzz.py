@@ -32,8 +32,7 @@ from code_rl.problems.builtin import BuiltinTrainSet
 from code_rl.problems.native import format_problem, problem_to_json
 from code_rl.runs.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.runs.inflight import read_group_logs
-from code_rl.runs.journal import read_history, trained_line
-from code_rl.runs.logs import setup_logging
+from code_rl.runs.journal import read_history
 from code_rl.runs.resume import check_decisions
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
@@ -149,7 +148,7 @@ def fuzz_settings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(code_rl.commands.train, "train_run", no_run)
     monkeypatch.chdir(folder)
-    not_here = ("dry_run", "replay", "log_path")
+    not_here = ("dry_run", "log_path")
 
     def check(words: list[str]) -> None:
         leaving.of(["train", *(word for word in words if not word.lstrip("-").startswith(not_here) and "help" not in word and word != "-h")])  # fmt: skip
@@ -295,32 +294,6 @@ def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.
     fuzz(EDITS, check, cases)
 
 
-def recorded(folder: Path) -> list[dict[str, Any]]:
-    """A tiny recorded run."""
-    setup_logging(folder, chz.asdict(Config(batch_size=2, group_size=1, max_tokens=8))).log_metrics({"mean_reward": 0.5, "truncated_rate": 0.0, "mean_correct": 0.5}, 0)  # fmt: skip
-    rows = [
-        {"text": "```\nx\n```", "reward": reward, "advantage": reward - 0.5, "masked": None, "verdict": kind, "passed": 0, "total": 1, "failure": None, "truncated": False, "tokens": [5, 6], "logprobs": [-0.1, -0.2]}
-        for reward, kind in ((1.0, "passed"), (0.0, "wrong_answer"))
-    ]  # fmt: skip
-    group = {"step": 0, "group": 0, "attempt": 0, "policy_step": 0, "max_tokens": 8, "skipped": False, "problem_id": "p", "statement": "s", "public_tests": [], "prompt_tokens": [1, 2], "completions": rows}  # fmt: skip
-    return [group, trained_line(0, [[-0.1, -0.2]] * 2, [])]
-
-
-def fuzz_recordings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
-    group, answers = recorded(folder)
-    files = {"rollouts.jsonl": group, "trained.jsonl": answers}
-
-    def check(drawn: tuple[str, tuple[int, Any, str], Any, bool]) -> None:
-        name, change, edits, verify = drawn
-        for each, record in files.items():
-            whole = (json.dumps(changed(record, *change) if each == name else record) + "\n").encode()
-            (folder / each).write_bytes(edited(whole, edits) if edits and each == name else whole)
-        leaving.of(["replay", f"log_path={folder}", *(["verify=true"] if verify else [])])
-
-    assert leaving.of(["replay", f"log_path={folder}"]) in (0, 2)
-    fuzz(st.tuples(st.sampled_from(sorted(files)), CHANGES, st.none() | EDITS, st.booleans()), check, cases)
-
-
 def fuzz_settings_of_a_run(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
     async def no_run(*_: object, **__: object) -> int:
         return 0
@@ -363,7 +336,6 @@ FUZZERS: dict[str, tuple[Callable[..., None], int]] = {
     "journals": (fuzz_journals, 2500),
     "checkpoint lines": (fuzz_checkpoint_lines, 1500),
     "completions in flight": (fuzz_completions_in_flight, 1500),
-    "recordings": (fuzz_recordings, 2000),
     "settings of a run": (fuzz_settings_of_a_run, 2500),
     "programs": (fuzz_programs, 500),
 }

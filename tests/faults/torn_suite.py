@@ -45,7 +45,7 @@ LARGE = 200_000
 LARGE_CASES, UNREAD_CASES = 60, 20
 STEPS = 4
 UNREACHABLE = "http://127.0.0.1:9/run_code"
-LOGS = ("metrics.jsonl", "rollouts.jsonl", "trained.jsonl")
+LOGS = ("metrics.jsonl", "rollouts.jsonl")
 UNREAD = ("logs.log", "tokenizer.json")
 
 

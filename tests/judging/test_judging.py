@@ -365,3 +365,10 @@ def test_a_server_that_does_not_answer_is_one_line_and_nothing_is_written(files,
     assert "127.0.0.1:1" in captured.err
     assert captured.err.count("\n") == 1
     assert not (tmp_path / "v.jsonl").exists()
+
+
+def test_the_rollouts_of_a_run_are_judged_completion_by_completion(files):
+    member = {"text": "```python\n1\n```"}
+    group = {"step": 3, "group": 0, "attempt": 1, "problem_id": "1", "completions": [member, {**member, "code": "2"}]}
+    rows = judged(files(group))[1]
+    assert [(row["program_id"], row["verdict"]) for row in rows] == [("3/0/1/0", "passed"), ("3/0/1/1", "wrong_answer")]

@@ -46,7 +46,6 @@ def report(out: Path) -> dict[str, Any]:
         (["model_name=tiny", "backend=elsewhere"], "backend"),
         (["colour=red"], "colour"),
         (["containment=0.3"], "does nothing without decontaminate="),
-        (["new_tests=3"], "does nothing without strengthen="),
         (["decontaminate=,"], "decontaminate=, must be"),
     ],
 )

@@ -87,10 +87,7 @@ def facts_of(log_path: Path) -> Facts:
         digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
     return Facts(
         [{k: v for k, v in record.items() if not k.startswith("time/")} for record in read_metrics(log_path)],
-        {
-            name: hashlib.sha256((log_path / name).read_bytes()).hexdigest()
-            for name in ("rollouts.jsonl", "trained.jsonl")
-        },
+        {name: hashlib.sha256((log_path / name).read_bytes()).hexdigest() for name in ("rollouts.jsonl",)},
         [(record["name"], record["step"], record["offset"]) for record in records],
         digest.hexdigest(),
     )

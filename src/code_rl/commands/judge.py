@@ -45,7 +45,7 @@ class JudgeConfig:
     problems: str = chz.field(doc="Problems: a file or folder of rows of any shape, or a name on the hub; as train's dataset=.")
     programs: str = chz.field(
         doc='Programs, one JSON object a line: {"problem_id", "program_id", "code"}; "completion" in place of "code": the last\n'
-        "fenced block counts. Other fields are ignored. May be .jsonl.gz.")
+        "fenced block counts. Other fields are ignored. May be .jsonl.gz, or the rollouts.jsonl of a run.")
     out: str = chz.field(
         doc="Verdicts are written here, in the order of the programs. Until the last one is there they are in a file with .partial after its\n"
         "name; the same command goes on from there, and from an earlier file: only programs without a verdict of their own are run.\n"
@@ -94,7 +94,7 @@ class Judged:
 
 def read_programs(path: str, store: Store) -> Iterator[Program]:
     """Stream the programs of a file. Raises DataError, naming the line, for a malformed row or an unknown problem."""
-    for where, row in read_rows(path):
+    for where, row in _programs_of(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
         if not isinstance(problem_id, str):
             raise DataError(f"{where}: problem_id={problem_id!r} must be the id of a problem, a string")
@@ -103,6 +103,20 @@ def read_programs(path: str, store: Store) -> Iterator[Program]:
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
         yield Program(problem_id, program_id, _program_code(row, where))
+
+
+def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a file; a group in a run's rollouts.jsonl is one row for each of its completions."""
+    for where, row in read_rows(path):
+        if not isinstance(row.get("completions"), list):
+            yield where, row
+            continue
+        group = "/".join(str(row.get(name)) for name in ("step", "group", "attempt"))
+        for member, completion in enumerate(row["completions"]):
+            if not isinstance(completion, dict):
+                raise DataError(f"{where}: completion {member} must be an object")
+            code = {"code": completion["code"]} if "code" in completion else {"completion": completion.get("text")}
+            yield where, {"problem_id": row.get("problem_id"), "program_id": f"{group}/{member}", **code}
 
 
 def keyed(programs: Iterable[Program], context: str) -> Iterator[tuple[Program, str]]:

@@ -19,7 +19,6 @@ from code_rl.config.setting import (
     FREE,
     FROM_0,
     LOOP,
-    REPLAYED,
     embedded,
     everywhere,
     facts_of,
@@ -124,27 +123,27 @@ class Config:
     weight_decay: float = setting(0.0, FIXED, everywhere("sent with every step"), "Adam's decoupled weight decay; 0: none.", check=FROM_0)
     grad_clip_norm: float = setting(0.0, FIXED, everywhere("sent with every step"),
         "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
-    loss: str = setting("importance_sampling", REPLAYED,
+    loss: str = setting("importance_sampling", FIXED,
         everywhere("embedded: one of its own losses; else the run's loss is probed at the start with two tokens. A loss of your own is computed here"),
         f"Loss per token, as Tinker defines it: {described(POLICY_LOSSES)}; or package.module:object, a Loss of your own.",
         check=lambda settings, name: check_part(get_loss, settings, name))
-    clip_low: float | None = setting(None, REPLAYED, everywhere("probed together with the loss"),
+    clip_low: float | None = setting(None, FIXED, everywhere("probed together with the loss"),
         f"Ratios are clipped at 1 - clip_low (None: the loss's own, {_own_clip(LOW)}).",
         check=must(lambda low: 0 < low <= 1, "above 0 and at most 1"))
-    clip_high: float | None = setting(None, REPLAYED, everywhere("probed together with the loss"),
+    clip_high: float | None = setting(None, FIXED, everywhere("probed together with the loss"),
         f"Ratios are clipped at 1 + clip_high (None: the loss's own, {_own_clip(HIGH)}). Clip-higher: above clip_low.", check=ABOVE_0)
-    kl_coef: float = setting(0.0, REPLAYED, everywhere("above 0, the base model's log-probabilities are asked of a sampling client of its own"),
+    kl_coef: float = setting(0.0, FIXED, everywhere("above 0, the base model's log-probabilities are asked of a sampling client of its own"),
         "Weight of a KL term against the base model, in the advantages; 0: none, nothing is computed.", check=FROM_0)
-    advantage: str = setting("mean", REPLAYED, LOOP,
+    advantage: str = setting("mean", FIXED, LOOP,
         f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function of your own.",
         check=lambda settings, name: check_part(get_estimator, settings, name))
-    overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", REPLAYED, LOOP,
+    overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", FIXED, LOOP,
         "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
         "(mask_loss); counted as wrong (wrong); or a reward that sinks towards the limit (penalty).")
-    overlong_buffer: int | None = setting(None, REPLAYED, LOOP,
+    overlong_buffer: int | None = setting(None, FIXED, LOOP,
         "With overlong=penalty: tokens before the limit over which the reward sinks.", check=AT_LEAST_1)
-    overlong_penalty: float | None = setting(None, REPLAYED, LOOP, "With overlong=penalty: what is taken at the limit (None: 1).", check=ABOVE_0)
-    length_coef: float = setting(0.0, REPLAYED, LOOP,
+    overlong_penalty: float | None = setting(None, FIXED, LOOP, "With overlong=penalty: what is taken at the limit (None: 1).", check=ABOVE_0)
+    length_coef: float = setting(0.0, FIXED, LOOP,
         "What a completion as long as its token limit loses of its reward; a shorter one in proportion.", check=FROM_0)
     dynamic_sampling: int = setting(0, FIXED, LOOP,
         "How often a place in the batch whose answers are all right or all wrong is filled again with another problem; 0: never.", check=AT_LEAST_0)
@@ -188,9 +187,9 @@ class Config:
     environment: str = setting("single", FIXED, LOOP,
         f"What a problem is to the policy: {described(ENVIRONMENTS)}; or package.module:Class of your own.")
     max_turns: int | None = setting(None, FIXED, LOOP, "With environment=repair: answers of one attempt at most (None: 3).", check=AT_LEAST_1)
-    turn_discount: float = setting(1.0, REPLAYED, LOOP,
+    turn_discount: float = setting(1.0, FIXED, LOOP,
         "What the reward for the program is multiplied by for each turn after the first.", check=must(lambda x: 0 < x <= 1, "above 0 and at most 1"))
-    format_coef: float = setting(0.1, REPLAYED, LOOP, "Weight of the format score (-1 without a fenced block, else 0).", check=FROM_0)
+    format_coef: float = setting(0.1, FIXED, LOOP, "Weight of the format score (-1 without a fenced block, else 0).", check=FROM_0)
     reward_timeout: float = setting(6.0, FIXED, LOOP, "CPU seconds per test at most; a problem's own lower limit wins.", check=ABOVE_0)
     max_steps: int = setting(-1, FREE, LOOP,
         "Training steps; -1 trains until it is stopped.", check=must(lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"))

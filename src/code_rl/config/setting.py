@@ -1,6 +1,6 @@
 """What a setting says of itself, once: default, meaning, range, when it may change, and which back ends honour it.
 
-`Config` is made of these; what a resume refuses, what a replay takes, what a back end refuses and the tables of the docs are read from it.
+`Config` is made of these; what a resume refuses, what a back end refuses and the tables of the docs are read from it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ Check = Callable[[Any, str], None]
 
 
 class Change(Enum):
-    """When a setting may change during the life of a run: on any resume, never, or only in a replay of its record."""
+    """When a setting may change during the life of a run: on any resume, or never."""
 
     FREE = "free"
     FIXED = "fixed"
-    REPLAYED = "replayed"
 
 
-FREE, FIXED, REPLAYED = Change
+FREE, FIXED = Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,6 @@ class Facts:
     def fixed(self) -> bool:
         """A resumed run keeps it."""
         return self.change is not FREE
-
-    @property
-    def replayable(self) -> bool:
-        """Its effect on a recorded step can be computed from what was recorded."""
-        return self.change is REPLAYED
 
 
 def setting(default: Any, change: Change, reach: Reach, doc: str, check: Check | None = None) -> Any:

@@ -18,7 +18,7 @@ from code_rl.loading.on_disk import Store
 from code_rl.preparation.ledger import Decisions, Ledger, OnItem, content_key
 from code_rl.preparation.settings import NO_DATA, STAGES, PrepareConfig
 from code_rl.problems.files import read_object, sources_digest
-from code_rl.problems.native import format_fields, format_halves, format_problem, tests_from_json
+from code_rl.problems.native import format_fields, format_halves, format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.values import ENVELOPE, dumps
 from code_rl.sandbox.executor import Executor
@@ -260,15 +260,14 @@ class Bench:
     def load(self, survivor: Survivor) -> Problem:
         """The problem as it stands after the stages so far: its tests and its limit, its card in `meta`."""
         problem = self.store[survivor.entry.place]
-        added = tests_from_json(survivor.notes.get("added", ()), problem.fn_name, problem.id)
-        tests, kept = (*problem.tests, *added), survivor.notes.get("tests")
-        tests = tests if kept is None else tuple(tests[index] for index in kept)
+        kept = survivor.notes.get("tests")
+        tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
         limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
         return replace(problem, tests=tests, time_limit_s=limit, meta=meta)
 
     def line(self, survivor: Survivor) -> bytes:
         """`load` as a line of a native file. Where the tests stay as they are, they are copied and never parsed: they are most of the bytes."""
-        if survivor.notes.get("tests") is not None or survivor.notes.get("added"):
+        if survivor.notes.get("tests") is not None:
             return format_problem(self.load(survivor)).encode("ascii") + b"\n"
         entry = survivor.entry
         line = self.store.line(entry.place)

@@ -20,13 +20,13 @@ async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) 
 
 
 def cap_entry(entry: Entry, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:
-    """Choose the tests to keep; `notes` are those of verify and strengthen (`costs` and `kills` by test, `added_sizes`). All of them where they fit.
+    """Choose the tests to keep; `notes` are those of verify (`costs` and `kills` by test). All of them where they fit.
 
     Drops a problem of which fewer than `min_tests` tests fit.
     """
     costs, kills = _by_index(notes.get("costs")), _by_index(notes.get("kills"))
     size, cpu_s, count = config.max_test_mb * 1e6, config.max_test_cpu_s, config.max_tests
-    sizes = [*entry.sizes, *notes.get("added_sizes", ())]
+    sizes = entry.sizes
     if sum(sizes) <= size and sum(costs.values()) <= cpu_s and len(sizes) <= count:
         return Decision(keep=True, card={"tests": len(sizes)})
     chosen: list[int] = []

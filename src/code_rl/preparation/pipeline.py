@@ -15,7 +15,6 @@ from code_rl.preparation.ledger import KEEP, MISSING_LIBRARY, SANDBOX_ERROR, Dec
 from code_rl.preparation.normalise import normalise
 from code_rl.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.preparation.settings import STAGES, skip_note
-from code_rl.preparation.verification.strengthen import strengthened
 
 Runner = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
 """A stage at work: from the survivors so far to one decision for each, resumed from its ledger (`Bench.deciding`)."""
@@ -77,7 +76,7 @@ async def _run(
             dropped.append(Dropped(survivor.entry.id, decision.reason, decision.detail, shown))
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
-    note = f"skipped: {skipped}" if skipped else strengthened(decisions) if name == "strengthen" else ""
+    note = f"skipped: {skipped}" if skipped else ""
     return StageReport(name, len(survivors), len(kept), dropped, note=note), kept
 
 

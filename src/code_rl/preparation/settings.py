@@ -25,7 +25,6 @@ class Stage:
     skipped: str = ""
 
 
-_STRENGTH = ("strengthen", "mutants", "min_strength", "seed")
 # fmt: off
 STAGES = {
     "filter": Stage("code_rl.preparation.filter:run_filter", ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb")),
@@ -33,9 +32,7 @@ STAGES = {
     "decontaminate": Stage("code_rl.preparation.overlap.decontaminate:run_decontaminate", ("containment",),
         "decontaminate", "no evaluation set named (decontaminate=)"),
     "verify": Stage("code_rl.preparation.verification.verify:run_verify",
-        (*_STRENGTH, "max_references", "repeats", "patient_limit_s", "unverified", "checkers")),
-    "strengthen": Stage("code_rl.preparation.verification.strengthen:run_strengthen", (*_STRENGTH, "new_inputs", "new_tests"),
-        "strengthen", "not asked for (strengthen=true)"),
+        ("mutants", "min_strength", "seed", "max_references", "repeats", "patient_limit_s", "unverified", "checkers")),
     "cap": Stage("code_rl.preparation.cap:run_cap", ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests")),
     "difficulty": Stage("code_rl.preparation.difficulty:run_difficulty",
         ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"), "model_name", "no model named (model_name=)"),
@@ -127,15 +124,6 @@ class PrepareConfig:
         "stated",
         "verify: problems with many valid answers, which only a checker can judge. stated: keep those whose data brings the checker,\n"
         "drop those where a reader had to supply one; keep: keep both; drop: drop both.",
-    )
-
-    strengthen: bool = option(
-        False,
-        "strengthen: add hidden tests, made of the problem's own inputs, where a reference and at least two other solutions give one answer.",
-    )
-    new_inputs: int = option(64, "strengthen: inputs to try for a problem.", AT_LEAST_1)
-    new_tests: int = option(
-        8, "strengthen: tests to add to a problem at most; those that wrong programs fail come first.", AT_LEAST_1
     )
 
     max_test_mb: float = option(4.0, "cap: test data a problem may keep, in MB.", ABOVE_0)

@@ -14,16 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from code_rl.files import read_lines
-from code_rl.reports.groups import as_number, as_text, percent, values_of
+from code_rl.reports.groups import as_number, percent, values_of
 
 Severity = Literal["bad", "warning", "note"]
 Record = Mapping[str, Any]
 
 MIN_STEPS = 5
 MAX_NAMED = 12
-DISAGREEMENTS = "disagreements.jsonl"
-"""What `code-rl rejudge strengthen=true` leaves in a run's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +94,6 @@ def _finding(rule: str, sign: Sign) -> Finding:
     name = rule.replace("_", "-")
     words = _words()[name] | _words()[name].get(sign.case, {})
     return Finding(name, sign.severity, words["title"], sign.evidence, words["cause"], words["remedy"])
-
-
-def weak_tests(log_path: Path) -> list[Finding]:
-    """Problems whose passing programs disagree, as `code-rl rejudge strengthen=true` found them; nothing where it was not run."""
-    rows = [row for row in read_lines(log_path / DISAGREEMENTS) if row.get("reason") == "disagree"]
-    names = [as_text(row["card"].get("problem_id"), 120) for row in rows if isinstance(row.get("card"), dict)]
-    shown = f"{', '.join(names[:MAX_NAMED])}{' …' if len(names) > MAX_NAMED else ''}"
-    return [_finding("weak_tests", Sign("warning", f"on {len(names)} problems: {shown}"))] if names else []
 
 
 def loss_not_finite(run: Windows) -> Sign | None:

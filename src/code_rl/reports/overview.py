@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from code_rl.reports.answer import answer, split_results, standings, trained_on
-from code_rl.reports.diagnostics import diagnose, weak_tests
+from code_rl.reports.diagnostics import diagnose
 from code_rl.reports.groups import as_number, as_text, values_of
 from code_rl.reports.run import RunReader
 from code_rl.runs.smoke import STEPS, smoke_test
@@ -41,7 +41,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "answer": answer(splits, steps),
         "splits": splits,
         "totals": totals(records, reader),
-        "findings": [*map(asdict, (*weak_tests(reader.log_path), *diagnose(records, reader.config)))],
+        "findings": [*map(asdict, diagnose(records, reader.config))],
         "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),

@@ -19,31 +19,19 @@
 | `stop` | a run ends | `step` it would take next, `why` |
 
 Lines of `scored` are handed to the operating system, all others are on disk before what they announce happens.
-
-Beside it stands what the trainer answered (`trained.jsonl`): the log-probability of every token that it trained on, so that losses can be computed again
-offline, and those of the reference model where a KL term asked for them. One line a step: `{"step", "logprobs", "reference", "crc"}`, each a list with one
-base64 text of little-endian float32 per datum, in the order of the datums. `reference` is empty without a KL term.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from code_rl.budget import Tokens
 from code_rl.files import JsonLines, Mark, drop_torn_line, raw_lines, unseal, write_lines_atomically
 
 JOURNAL = "journal.jsonl"
-TRAINED = "trained.jsonl"
-Logprobs = npt.NDArray[np.float32]
 RELAXED = frozenset(["scored"])
 """Events that decide nothing by themselves: what they tell of is read from elsewhere after a power cut."""
 Sampled = Callable[[int, int, int], int]
@@ -84,33 +72,6 @@ def read_entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             return
         end += len(line)
         yield entry, end
-
-
-def checksum(entry: Mapping[str, Any]) -> int:
-    """CRC-32 of a record's canonical JSON."""
-    return zlib.crc32(json.dumps(entry, sort_keys=True, ensure_ascii=True).encode())
-
-
-def trained_line(step: int, logprobs: Sequence[Any], reference: Sequence[Any]) -> dict[str, Any]:
-    """One step's record; each element of both sequences holds the completion tokens of one datum."""
-    record = {"step": step, "logprobs": list(map(_packed, logprobs)), "reference": list(map(_packed, reference))}
-    return {**record, "crc": checksum(record)}
-
-
-def read_trained_line(record: Mapping[str, Any]) -> tuple[int, list[Logprobs], list[Logprobs]]:
-    """Step, logprobs and reference of one record. Raises ValueError when it is not what `trained_line` made."""
-    facts = {name: value for name, value in record.items() if name != "crc"}
-    if record.get("crc") != checksum(facts):
-        raise ValueError("the checksum does not fit")
-    return int(facts["step"]), list(map(_unpacked, facts["logprobs"])), list(map(_unpacked, facts["reference"]))
-
-
-def _packed(logprobs: Any) -> str:
-    return base64.b64encode(np.asarray(logprobs, dtype="<f4").tobytes()).decode("ascii")
-
-
-def _unpacked(text: str) -> Logprobs:
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from code_rl.runs.checkpoints import (
 )
 from code_rl.runs.directory import FORMAT, METRICS
 from code_rl.runs.inflight import EVALUATIONS, INFLIGHT, GroupLog, InFlight
-from code_rl.runs.journal import JOURNAL, TRAINED, History, Journal, trained_line
+from code_rl.runs.journal import JOURNAL, History, Journal
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.smoke import STEPS, smoke_lines
 
@@ -74,8 +74,7 @@ class Recorder:
         self._keep = keep_checkpoints
         self._journal = Journal(log_path / JOURNAL)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
-        self._trained = JsonLines(log_path / TRAINED)
-        self._rollouts.mark(), self._trained.mark()
+        self._rollouts.mark()
         self.inflight = InFlight(log_path / INFLIGHT)
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
         self._journal.mark()
@@ -135,13 +134,6 @@ class Recorder:
         """Journal why the run ended."""
         self.decided("stop", step=step, why="asked to stop" if asked else "max_steps")
 
-    def log_trained(
-        self, step: int, examples: Sequence[Example], logprobs: Sequence[Any], reference: Sequence[Sequence[float]]
-    ) -> None:
-        """One line with the trainer's logprobs of every datum of a step, and the reference model's where there are any."""
-        pairs = zip(examples, logprobs, strict=True)
-        self._trained.append(trained_line(step, [logprobs[example.sampled] for example, logprobs in pairs], reference))
-
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One line in `metrics.jsonl` and one row on the console."""
         self.decided("logged", step=step, metrics=metrics)
@@ -172,7 +164,7 @@ class Recorder:
     async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> Saving:
         """Ask for the weights after `step` completed steps, before the trainer gets anything else to do."""
         self.decided("save", step=step, name=_name(step))
-        logs = {ROLLOUTS: self._rollouts.mark(), TRAINED: self._trained.mark()}
+        logs = {ROLLOUTS: self._rollouts.mark()}
         return await asyncio.to_thread(submit_save, trainer, _name(step)), logs
 
     async def commit_checkpoint(self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()) -> None:
@@ -195,7 +187,6 @@ class Recorder:
     def _made_durable(self, logs: Mapping[str, Mark], ahead: Sequence[int]) -> dict[str, Mark]:
         """What a checkpoint needs besides the weights is on disk when this returns; its marks by file."""
         self._rollouts.sync()
-        self._trained.sync()
         metrics = mark_of(self.log_path / METRICS)
         assert metrics is not None
         return {METRICS: metrics, **logs, **self.inflight.sync(ahead)}
@@ -217,7 +208,6 @@ class Recorder:
         """Close every file. Idempotent."""
         self._journal.close()
         self._rollouts.close()
-        self._trained.close()
         self._logger.close()
 
 

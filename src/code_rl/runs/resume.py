@@ -26,7 +26,7 @@ from code_rl.files import Mark, mark_of, truncate, write_lines_atomically
 from code_rl.runs.checkpoints import read_checkpoints, state_path_of, write_checkpoints
 from code_rl.runs.directory import FORMAT, METRICS, is_run, settings_of
 from code_rl.runs.inflight import INFLIGHT, read_inflight, step_file
-from code_rl.runs.journal import JOURNAL, TRAINED, History, Journal, read_history, set_aside_damage
+from code_rl.runs.journal import JOURNAL, History, Journal, read_history, set_aside_damage
 from code_rl.runs.recorder import ROLLOUTS
 
 Say = Callable[[str], None]
@@ -115,12 +115,12 @@ def _check_marks(log_path: Path, start: Start, history: History, say: Say) -> No
             continue
         if name == METRICS and _restore_metrics(path, start.step, history, mark):
             say(f"{path} was damaged and is restored from the journal")
-        elif name in (JOURNAL, ROLLOUTS, TRAINED) and not path.exists():
+        elif name in (JOURNAL, ROLLOUTS) and not path.exists():
             say(f"{path} is missing: the run goes on without its earlier part")
         elif name == JOURNAL:
             say(f"{path} has lost lines: what the run decided and spent there is not known")
         else:
-            hint = "; move it away to go on without it" if name in (ROLLOUTS, TRAINED) else ""
+            hint = "; move it away to go on without it" if name == ROLLOUTS else ""
             raise CheckpointError(f"the first {mark.size} bytes of {path} are damaged or missing{hint}")
 
 
@@ -160,7 +160,7 @@ def go_back(log_path: Path, start: Start, lost: Tokens) -> None:
     with contextlib.closing(Journal(log_path / JOURNAL)) as journal:
         journal.record("resume", step=start.step, checkpoint=start.name, lost=asdict(lost))
     marks = {} if start.record is None else _marks(start.record)
-    for name in (METRICS, ROLLOUTS, TRAINED):
+    for name in (METRICS, ROLLOUTS):
         truncate(log_path / name, marks[name].size if name in marks else 0)
     kept = [record for record in read_checkpoints(log_path) if int(record.get("step", 0)) <= start.step]
     if start.record is not None and start.record not in kept:

@@ -140,7 +140,7 @@ class Verifier:
             return drop("impossible_time_limit", f"the limit is {stated:g} s of CPU time, the reference needs more")
         patience = max(stated, 4 * rung(slowest))
         decision = await self._repeated(problem, code, trial, patience, done=done)
-        if decision is None and not self.config.strengthen:  # which makes them fail first
+        if decision is None:
             decision = await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
@@ -154,7 +154,7 @@ class Verifier:
             "mutants_killed": killed,
             "strength": round(killed / made, 3) if made else None,
         }
-        if made and killed / made < self.config.min_strength and not self.config.strengthen:
+        if made and killed / made < self.config.min_strength:
             return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed")
         costs = {str(index): cost(seconds) for index, seconds in enumerate(trial.seconds) if cost(seconds)}
         limit = calibrated_limit(stated, slowest)
@@ -213,10 +213,10 @@ def wrong_solutions(problem: Problem) -> list[str]:
     return [str(code) for code in wrong[:MOST_WRONG_SOLUTIONS]] if isinstance(wrong, list) else []
 
 
-def mutants_of(code: str, config: PrepareConfig, problem: Problem, factor: int = 1) -> list[str]:
-    """The mutants of a problem's reference that these settings ask for, or `factor` times as many, which begin with those."""
+def mutants_of(code: str, config: PrepareConfig, problem: Problem) -> list[str]:
+    """The mutants of a problem's reference that these settings ask for."""
     try:
-        return mutants(code, factor * config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
+        return mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
     except (SyntaxError, ValueError, RecursionError):
         return []
 
