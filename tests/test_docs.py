@@ -104,14 +104,12 @@ def check_settings(verb: str, rest: list[str], words: list[str]) -> None:
     given = read_arguments(
         [word for word in rest if word not in ("--help", "KEY=VALUE", "key=value", "…")], VERBS[verb].words
     )
-    known = set(chz.chz_fields(VERBS[verb].settings_class())) | OTHER_WORDS.get(verb, set())
+    known = set(chz.chz_fields(VERBS[verb].settings_class()))
     if verb == "reproduce":
         known |= set(chz.chz_fields(Config)) | set(chz.chz_fields(EvalConfig))
     assert not set(given) - known, (words, set(given) - known)
 
 
-OTHER_WORDS = {"train": {"field"}}
-"""A placeholder of CHANGELOG's."""
 HARMLESS = ("dry_run=true", "--help", "--version", "list")
 """Words of a command that only shows something."""
 
