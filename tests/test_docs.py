@@ -204,13 +204,11 @@ def test_every_setting_that_a_page_names_is_one(page):
     assert named <= known | THEIRS, named - known - THEIRS
 
 
-def test_the_verbs_that_take_an_executor_and_shards_are_those_that_the_page_names():
+def test_the_verbs_that_take_an_executor_are_those_that_the_page_names():
     text = CLUSTER.read_text()
     verbs = {name: set(chz.chz_fields(verb.settings_class())) for name, verb in VERBS.items()}
     (sentence,) = re.findall(r"^(.*) take the same `executor=`", text, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", sentence)) == {name for name, known in verbs.items() if "executor" in known}
-    sharded = {words[1] for words in commands(CLUSTER) if any(word.startswith("shard=") for word in words)}
-    assert sharded == {name for name, known in verbs.items() if "shard" in known}
 
 
 NEW_PARTS = """

@@ -103,13 +103,13 @@ def _private(path: Path, how: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
 
 
-def lock_file(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
+def lock_file(handle: int, *, wait: bool = False) -> bool:
     """Hold a lock on an open file until it is closed; raises BlockingIOError where another process holds it, unless it is to `wait`.
 
     False on a file system without locks, which is said once for each folder.
     """
     try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno in _WITHOUT_LOCKS:
             _warn_without_lock(os.path.dirname(os.readlink(f"/proc/self/fd/{handle}")), error.strerror)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import time
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.commands.verdict_files import VerdictLog, counted, merge_shards
+from code_rl.commands.verdict_files import VerdictLog, counted
 from code_rl.concurrency import abandon, default_concurrency
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError
@@ -32,7 +31,6 @@ from code_rl.problems.problem import Problem
 from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.sandbox.executor import Executor, OnDemand
 from code_rl.settings import make_settings
-from code_rl.shards import SHARD_DOC, Shard, check_sharding, read_shard
 
 OnVerdict = Callable[[Verdict], None]
 
@@ -55,13 +53,7 @@ class JudgeConfig:
     concurrency: int | None = option(None, "Programs that run at once, on each server (None: as many as the executor takes by default).", AT_LEAST_1)
     reward_timeout: float | None = option(None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0)
     dry_run: bool = option(False, "Check both files, say what would run, and stop.")
-    shard: str | None = option(None, SHARD_DOC)
-    merge: bool = option(False, "Run nothing: put what all shards left (out= with .i-of-n after it) together into out=.")
     # fmt: on
-
-    @chz.validate
-    def _shards(self) -> None:
-        check_sharding(self.shard, self.merge)
 
     @chz.validate
     def _distinct(self) -> None:
@@ -129,12 +121,9 @@ def keyed(programs: Iterable[Program], context: str) -> Iterator[tuple[Program, 
         yield program, f"{key.hex()}-{seen[key]}"
 
 
-def taken(
-    programs: str, store: Store, limit: float | None, shard: Shard | None = None
-) -> Iterator[tuple[Program, str]]:
-    """The programs of a file, or a shard's of them, `keyed` by what else their verdicts depend on."""
-    rows = keyed(read_programs(programs, store), f"{sources_digest('code_rl.judging')} {store.folder.name} {limit}")
-    return rows if shard is None else itertools.islice(rows, shard.number - 1, None, shard.of)
+def taken(programs: str, store: Store, limit: float | None) -> Iterator[tuple[Program, str]]:
+    """The programs of a file, `keyed` by what else their verdicts depend on."""
+    return keyed(read_programs(programs, store), f"{sources_digest('code_rl.judging')} {store.folder.name} {limit}")
 
 
 def check_programs(path: str, store: Store) -> int:
@@ -160,15 +149,14 @@ async def judge_programs(
     cpu_limit_s: float | None = None,
     on_verdict: OnVerdict | None = None,
     on_earlier: Callable[[int], object] = lambda _: None,
-    shard: Shard | None = None,
 ) -> Judged:
-    """Judge every program of a file that `check_programs` has read, or a `shard` of them; one row each to `out`, in the order of the programs.
+    """Judge every program of a file that `check_programs` has read; one row each to `out`, in the order of the programs.
 
     `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. `out` appears, or is replaced, when
     all rows are there. Does not close `executor`.
     """
     started = time.perf_counter()
-    rows = taken(programs, store, cpu_limit_s, shard)
+    rows = taken(programs, store, cpu_limit_s)
 
     with VerdictLog(out) as log:
         if log.earlier:
@@ -176,8 +164,8 @@ async def judge_programs(
         ask = partial(judge, executor=executor, cpu_limit_s=cpu_limit_s)
         await judge_into(log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict)
         counts: Counter[VerdictKind] = Counter()
-        in_order = (log.row(key) for _, key in taken(programs, store, cpu_limit_s, shard))
-        log.finish(counted(in_order, counts), alone=shard is not None)
+        in_order = (log.row(key) for _, key in taken(programs, store, cpu_limit_s))
+        log.finish(counted(in_order, counts))
     return Judged(counts, time.perf_counter() - started)
 
 
@@ -258,28 +246,20 @@ async def _run(config: JudgeConfig) -> Judged | None:
 
     async with sandbox_on_demand(config) as executor:
         store = await open_problems(config.problems, OnDemand(executor))
-        total, shard = check_programs(config.programs, store), read_shard(config.shard)
-        out = config.out if shard is None else str(shard.path(config.out))
-        view = JudgingView(total if shard is None else len(shard.taken(total)))
+        view = JudgingView(check_programs(config.programs, store))
         if config.dry_run:
             view.say(f"both files are sound: {view.total} programs on {len(store)} problems; nothing was run")
             return None
-        if config.merge:
-            keys = (key for _, key in taken(config.programs, store, config.reward_timeout))
-            judged = Judged(merge_shards(config.out, keys), 0.0)
-            view.summary(judged.counts, judged.wall_s, config.out)
-            return judged
         await check_executor(executor())
         with view.progress(executor().description) as on_verdict:
             judged = await judge_programs(
                 store,
                 config.programs,
-                out,
+                config.out,
                 executor(),
                 cpu_limit_s=config.reward_timeout,
                 on_verdict=on_verdict,
                 on_earlier=lambda earlier: view.say(f"{earlier} verdicts are here from before"),
-                shard=shard,
             )
-        view.summary(judged.counts, judged.wall_s, out)
+        view.summary(judged.counts, judged.wall_s, config.out)
         return judged

@@ -1,9 +1,8 @@
-"""Files of verdicts: rows appended as they come and put in order at the end, and the merge of what shards left."""
+"""Files of verdicts: rows appended as they come and put in order at the end."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import tempfile
@@ -15,8 +14,6 @@ from typing import IO, Any
 from code_rl.errors import DataError
 from code_rl.files import drop_torn_line, lock_file
 from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.files import read_object
-from code_rl.shards import Shard, shard_paths
 
 PARTIAL = ".partial"
 """Rows are appended to a file of this ending as they are given; the output itself appears when all are there."""
@@ -82,14 +79,14 @@ class VerdictLog:
         self._files[number].seek(place)
         return self._files[number].readline()
 
-    def finish(self, rows: Iterator[dict[str, Any]], *, alone: bool = False) -> None:
-        """Write all rows, in order, to the output, and after them, unless they are to be `alone`, those of other programs that were there."""
+    def finish(self, rows: Iterator[dict[str, Any]]) -> None:
+        """Write all rows, in order, to the output, and after them those of other programs that were there."""
         target, written = os.path.realpath(self._out), set[str]()
         with open(target + ".tmp" if self._beside else self._out, "wb") as stream:
             for row in rows:
                 written.add(self._name(row))
                 stream.write(json.dumps(row).encode() + b"\n")
-            if self._beside and not alone:
+            if self._beside:
                 stream.writelines(self._line(*at) for (name, _), at in self._held.items() if name not in written)
         if self._beside:
             os.replace(target + ".tmp", target)
@@ -130,37 +127,3 @@ def counted(rows: Iterable[dict[str, Any]], counts: Counter[VerdictKind]) -> Ite
     for row in rows:
         counts[VerdictKind(row["verdict"])] += 1
         yield row
-
-
-def merge_shards(out: str, keys: Iterable[str]) -> Counter[VerdictKind]:
-    """Put what all shards left together into `out`: the rows under `keys`, in their order, each as its shard wrote it.
-
-    Raises ConfigError for a missing shard, DataError for one that judged other programs or problems, under other settings or by another version.
-    """
-    counts: Counter[VerdictKind] = Counter()
-    with contextlib.ExitStack() as stack:
-        files = {shard: stack.enter_context(path.open("rb")) for shard, path in shard_paths(out).items()}
-        stack.enter_context(VerdictLog(out)).finish(counted(_interleaved(files, iter(keys)), counts))
-    return counts
-
-
-def _interleaved(files: Mapping[Shard, IO[bytes]], keys: Iterator[str]) -> Iterator[dict[str, Any]]:
-    turns, owners = zip(keys, itertools.cycle(files), strict=False), dict[str, Shard]()
-    for number, (key, shard) in enumerate(turns):
-        owners[key] = shard
-        line = files[shard].readline()
-        row = read_object(line, files[shard].name) if line else {}
-        if row.get("key") != key:
-            owners.update(itertools.islice(turns, len(files)))
-            held = owners.get(str(row.get("key")))
-            what = (
-                f"holds what belongs to shard {held}" if held else "holds other verdicts" if row else "ends too early"
-            )
-            raise DataError(
-                f"{files[shard].name} {what} (verdict {number // len(files) + 1}); problems=, programs=, reward_timeout= and the version "
-                f"must be those of every shard: run shard={shard} again"
-            )
-        yield row
-    for shard, file in files.items():
-        if file.readline():
-            raise DataError(f"{file.name}: shard {shard} judged more programs than there are in programs= now")

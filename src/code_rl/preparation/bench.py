@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +15,12 @@ from code_rl.files import check_out, lock_file
 from code_rl.loading.dataset import Dataset
 from code_rl.loading.on_disk import Store
 from code_rl.preparation.ledger import Decisions, Ledger, OnItem, content_key
-from code_rl.preparation.settings import NO_DATA, STAGES, PrepareConfig
+from code_rl.preparation.settings import STAGES, PrepareConfig
 from code_rl.problems.files import read_object, sources_digest
 from code_rl.problems.native import format_fields, format_halves, format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.problems.values import ENVELOPE, dumps
 from code_rl.sandbox.executor import Executor
-from code_rl.shards import Shard, read_shard, shard_paths
 
 WORK, REPORT = "work", "report.json"
 NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
@@ -148,75 +146,36 @@ def check_folder(config: PrepareConfig) -> None:
 
 
 class Bench:
-    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at once.
-
-    A shard works in a folder of its own inside that of the whole, whose store and ledgers it reads; several may at once, and no whole run then.
-    `reports` is where its report goes.
-    """
+    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at once."""
 
     def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
         self.config = config
         self.dataset = dataset
         self.out = Path(config.out).expanduser()
-        self.shard = read_shard(config.shard)
-        self._whole = self.out / WORK
-        self.work = self._whole if self.shard is None else self.shard.path(self._whole / "shard")
-        self.reports = self.out if self.shard is None else self.work
+        self.work = self.out / WORK
         self._store_key = store_key
         self._executor: Executor | None = None
         self._locks = contextlib.ExitStack()
 
     def __enter__(self) -> Bench:
-        if self.shard is not None:
-            self._lock(self._whole, shared=True)
         self._lock(self.work)
-        self.store = Store(self._whole, self._store_key)
-        if self.shard is not None and not self.store.complete:
-            self._locks.close()
-            raise ConfigError(
-                f"shard={self.shard}: out={self.out} does not hold what shards divide; first run the same command with "
-                "stop_after=decontaminate in place of shard="
-            )
+        self.store = Store(self.work, self._store_key)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
         self._locks.close()
 
-    def _lock(self, folder: Path, *, shared: bool = False) -> None:
+    def _lock(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock = self._locks.enter_context((folder / "lock").open("a"))
         try:
-            lock_file(lock.fileno(), shared=shared)
+            lock_file(lock.fileno())
         except OSError as error:
             self._locks.close()
             held = isinstance(error, BlockingIOError)
             said = "is in use by another prepare; wait for it or" if held else f"cannot be locked ({error.strerror});"
             raise ConfigError(f"out={folder} {said} choose another folder") from error
-
-    def check_shards(self, report: Mapping[str, Any]) -> None:
-        """With `merge`, raise ConfigError for a shard that is missing, unfinished, or of other data, settings or code than `report` names."""
-        facts = json.loads(json.dumps({"finished": True, **{name: report[name] for name in ("code", "provenance")}}))
-        settings = {name: value for name, value in report["settings"].items() if name not in NO_DATA}
-        for shard, folder in self._shards().items():
-            theirs: dict[str, Any] = {}
-            with contextlib.suppress(OSError, ValueError):
-                theirs = json.loads((folder / REPORT).read_bytes())
-            wanted = {**facts, **settings, "shard": str(shard)}
-            theirs |= theirs.get("settings", {})
-            wrong = [
-                "its data were others"
-                if name == "provenance" and name in theirs
-                else f"{name}{' is ' if name in facts else '='}{theirs.get(name)}, not {value}"
-                for name, value in wanted.items()
-                if theirs.get(name) != value
-            ]
-            if wrong:
-                why = f"cannot be used: {'; '.join(wrong)}; run shard={shard} again"
-                raise ConfigError(f"merge=true: shard {shard} ({folder}) {why}")
-
-    def _shards(self) -> Mapping[Shard, Path]:
-        return shard_paths(self._whole / "shard") if self.config.merge else {}
 
     def executor(self) -> Executor:
         """The executor, started when first asked for. Raises ConfigError or IsolationError when it cannot be had."""
@@ -248,8 +207,7 @@ class Bench:
         names = (name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
         shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGES[stage].settings)]
         keys = [content_key(shared, *about(survivor)) for survivor in survivors]
-        others = [self._whole] if self.shard is not None else self._shards().values()
-        ledger = Ledger(self.work / f"{stage}.jsonl", [folder / f"{stage}.jsonl" for folder in others])
+        ledger = Ledger(self.work / f"{stage}.jsonl")
         try:
             yield Decisions(survivors, keys, ledger, on_item)
         except BaseException:

@@ -64,12 +64,9 @@ class Ledger:
     settings reuses exactly what still holds. A torn last line is forgotten; everything before it stands.
     """
 
-    def __init__(self, path: Path, others: Iterable[Path] = ()) -> None:
-        """With what other ledgers say, which stay as they are."""
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._records: dict[str, Decision] = {}
-        for other in others:
-            self._take(other)
         truncate(path, self._take(path))
         self._lines = JsonLines(path)
 

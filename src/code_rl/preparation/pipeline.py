@@ -30,24 +30,21 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
     report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
     survivors: list[Survivor] = []
     try:
-        bench.check_shards(report.to_json())
         if "verify" in bench.config.stages:  # an executor that does not answer is refused before time is spent
             await check_executor(bench.executor())
         for name in bench.config.stages:
-            if name == "verify" and bench.shard is not None:
-                survivors = [survivors[index] for index in bench.shard.taken(len(survivors))]
             started = time.perf_counter()
             stage = _normalise(bench, view) if name == "normalise" else _run(bench, view, report, name, survivors)
             done, survivors = await stage
             report.stages.append(replace(done, seconds=time.perf_counter() - started))
-            report.save(bench.reports)
+            report.save(bench.out)
             view.stage_done(report.stages[-1])
     finally:
         await bench.aclose()
     report.finished = True
-    report.save(bench.reports)
+    report.save(bench.out)
     view.funnel(report.stages)
-    view.farewell(bench.reports, len(survivors) if "write" in bench.config.stages else None)
+    view.farewell(bench.out, len(survivors) if "write" in bench.config.stages else None)
     return _exit_code(report, view)
 
 

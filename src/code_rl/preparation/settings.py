@@ -12,7 +12,6 @@ from code_rl.config.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must
 from code_rl.errors import ConfigError
 from code_rl.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.settings import suggestion
-from code_rl.shards import SHARD_DOC, check_sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def stage_names() -> tuple[str, ...]:
     return ("normalise", *STAGES)
 
 
-NO_DATA = ("out", "stop_after", "dry_run", "shard", "merge", "executor", "isolation", "concurrency")
+NO_DATA = ("out", "stop_after", "dry_run", "executor", "isolation", "concurrency")
 """Settings on which no problem depends."""
 
 
@@ -77,12 +76,6 @@ class PrepareConfig:
     )
     stop_after: str | None = option(None, f"Last stage to run: {', '.join(stage_names())}.", _stage)
     dry_run: bool = option(False, "Check settings and inputs, say what would run, and stop.")
-    shard: str | None = option(
-        None,
-        f"{SHARD_DOC} Shards divide what the stages up to decontaminate keep: run those first, with stop_after=decontaminate.",
-    )
-    merge: bool = option(False, "Take over what all shards under out= decided, and write the result.")
-
     min_tests: int = option(2, "filter: fewer tests than this drop a problem. DeepCoder uses 5.", AT_LEAST_1)
     min_statement_chars: int = option(20, "filter: shorter statements (with starter code) are dropped.", AT_LEAST_0)
     max_statement_chars: int = option(20000, "filter: longer statements (with starter code) are dropped.", AT_LEAST_1)
@@ -156,20 +149,10 @@ class PrepareConfig:
                 if users[name] == 1 and value != fields[name]._default:
                     raise ConfigError(f"{name}={value} does nothing without {stage.switch}=")
 
-    @chz.validate
-    def _shards(self) -> None:
-        check_sharding(self.shard, self.merge)
-        if self.stop_after is not None and (self.shard or self.merge):
-            raise ConfigError(
-                f"stop_after={self.stop_after} and {'shard' if self.shard else 'merge'}= exclude each other: a shard ends before the stage write"
-            )
-
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages to run, in order."""
         names = stage_names()
-        if self.shard is not None:
-            return names[:-1]
         return names[: names.index(self.stop_after) + 1] if self.stop_after else names
 
     @property
