@@ -66,7 +66,7 @@ VERBS = {
     "prepare": Verb("code_rl.preparation.settings:PrepareConfig", "code_rl.commands.prepare:prepare_command",
         "filter, deduplicate, decontaminate and verify problems before training on them"),
     "audit": Verb("code_rl.commands.audit:AuditConfig", "code_rl.commands.audit:audit_command",
-        "check a grader, a Tinker server or a training script that others wrote: audit grader=… | backend=… | script=…"),
+        "check a grader that others wrote: which cheats it pays, which honest programs it fails"),
     "sandbox": Verb("code_rl.commands.sandbox:SandboxConfig", "code_rl.commands.sandbox:sandbox_command",
         "serve Sandbox Fusion's protocol on the embedded sandbox"),
     "serve": Verb("code_rl.commands.serve:ServeConfig", "code_rl.commands.serve:serve_command",

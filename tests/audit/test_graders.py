@@ -11,15 +11,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from code_rl.audit.graders.base import Grader, Outcome, shapes
-from code_rl.audit.graders.http import Http, filled, known_descriptions, read_answer, read_description
+from code_rl.audit.graders.base import Grader, Outcome
 from code_rl.audit.page import render
 from code_rl.audit.programs import Corpus, load_corpus
 from code_rl.audit.scorecard import Row, Scorecard, audit_grader
@@ -29,7 +27,6 @@ from code_rl.concurrency import wait_for
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
 from code_rl.settings import make_settings
-from tests.boxes import served
 
 PLANTED = Path(__file__).with_name("planted.py")
 CLASSES = ("early exit", "reads the expected output", "stdin idiom", "mutant", "to be stolen from")
@@ -45,7 +42,7 @@ def _corpus(each: int = 1) -> Corpus:
 
 
 def _audit(loads: tuple[int, ...] = (), **settings: Any) -> Scorecard:
-    config = make_settings(AuditConfig, {"timeout": 60.0, **settings})
+    config = make_settings(AuditConfig, {**({} if settings["grader"] == "ours" else {"timeout": 60.0}), **settings})
     corpus = _corpus()
 
     async def run() -> Scorecard:
@@ -323,106 +320,6 @@ def test_our_own_judge_is_clean_on_a_sample(tmp_path: Path, capsys: pytest.Captu
     assert "127.0.0.1:9" in capsys.readouterr().err
 
 
-def _answers(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
-    """Answers every request so."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    return app
-
-
-def test_a_description_makes_requests_of_a_program_and_reads_scores(tmp_path: Path) -> None:
-    file = tmp_path / "theirs.toml"
-    seen: list[dict[str, Any]] = []
-
-    async def answer(request: web.Request) -> web.Response:
-        if request.method == "GET":
-            return web.Response()
-        body = await request.json()
-        seen.append(body)
-        if "sys.exit" in body["program"]["code"]:
-            return web.json_response({"error": "worker lost"})
-        return web.json_response({"error": None, "results": [{"reward": float("sum" in body["program"]["code"])}]})
-
-    async def run() -> Scorecard:
-        async with served(_answers(answer)) as url:
-            file.write_text(
-                f'url = "{url}/grade"\ntakes = "stdin"\n[request.program]\ncode = "$code"\n'
-                'tests = "$$input_output"\n[answer]\nscore = "results.0.reward"\nfailed = "error"\n'
-            )
-            grader = open_grader(make_settings(AuditConfig, {"grader": f"http:{file}"}))
-            async with contextlib.aclosing(grader):
-                return await audit_grader(grader, _corpus(2), 2, (), 2, print)
-
-    card = wait_for(run())
-    assert card.total("cheat")[2] > 0, "an answer that says `error` is the grader's failure"
-    assert json.loads(seen[0]["program"]["tests"])["inputs"]
-
-
-def test_the_answers_of_a_server_are_scores_or_failures() -> None:
-    nemo = read_description("nemo-gym", "http://127.0.0.1:1/verify")
-    assert read_answer('{"reward": 1.0}', nemo).paid is True
-    assert read_answer('{"reward": 0.99}', nemo).paid is False
-    deep = "[" * 100_000
-    huge, nan = f'{{"reward": 1{"0" * 400}}}', '{"reward": NaN}'
-    no_reward = '{"reward": 0.0, "_ng_failure_class": "sandbox_error"}'
-    for broken in ("{}", "[]", "no json", '{"reward": null}', '{"reward": "1"}', deep, huge, nan, no_reward):
-        assert read_answer(broken, nemo).paid is None
-
-
-def test_a_charset_that_is_none_is_a_failure() -> None:
-    async def answer(request: web.Request) -> web.Response:
-        del request
-        return web.Response(body=b'{"reward": 1.0}', headers={"Content-Type": "application/json; charset=hex"})
-
-    async def run() -> Outcome:
-        async with served(_answers(answer)) as url:
-            grader = Http(read_description("nemo-gym", f"{url}/verify"), 20.0)
-            async with contextlib.aclosing(grader):
-                await grader.check()
-                return await grader.grade(_corpus(1).entries[0].problem, "pass")
-
-    outcome = wait_for(run())
-    assert outcome.paid is None
-    assert "not a text encoding" in outcome.said
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ("pays_at = 1.0", 'pays_at = "high"', "[answer] pays_at = 'high'"),
-        ("pays_at = 1.0", "pays_at = nan", "[answer] pays_at = nan"),
-        ('failed = "error"', "failed = 3", "[answer] failed = 3"),
-        ('score = "score"', "score = 3", "[answer] score = 3"),
-        ('takes = "all"', 'takes = "stdim"', "takes = 'stdim' must be one of all, stdin, call"),
-        ('takes = "all"', 'headers = "x"', "headers = 'x'"),
-        ('takes = "all"', "headers = { Retries = 3 }", "[headers] Retries = 3"),
-        ("day = 1", "day = 2026-11-22", "[request] day = 2026-11-22 is no value of JSON"),
-        ("code = '$code'", "code = 'code'", "neither $code nor $completion"),
-        ("code = '$code'", "code = 'run $cod please'", "names $cod"),
-    ],
-)
-def test_a_description_that_would_fail_later_is_refused_by_its_field(
-    old: str, new: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = (
-        'url = "http://127.0.0.1:9/grade"\ntakes = "all"\n[request]\nday = 1\ncode = \'$code\'\n'
-        '[answer]\nscore = "score"\npays_at = 1.0\nfailed = "error"\n'
-    )
-    file = tmp_path / "theirs.toml"
-    file.write_text(good)
-    read_description(str(file), None)
-    file.write_text(good.replace(old, new))
-    assert main(["audit", f"grader=http:{file}"]) == 2
-    error = capsys.readouterr().err
-    assert named in error
-    assert error.count("\n") == 1
-
-
-def test_names_are_replaced_within_texts_too() -> None:
-    values = {"code": "print('$inputs')", "inputs": ["1"]}
-    assert filled("```python\n$code\n``` $inputs $5", values) == "```python\nprint('$inputs')\n``` [\"1\"] $5"
-
-
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -433,15 +330,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
     assert said.out == ""
 
 
-def test_every_description_that_comes_with_us_can_be_filled() -> None:
-    entry = _corpus().entries[0]
-    for name in known_descriptions():
-        description = read_description(name, None)
-        body = filled(description.request, shapes(entry.problem, entry.code))
-        assert "$" not in json.dumps(body).replace(json.dumps(entry.code)[1:-1], "")
-        assert Http(description, 1.0).takes(entry.problem)
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -449,10 +337,6 @@ def test_every_description_that_comes_with_us_can_be_filled() -> None:
         (["grader=no.such.module:grade"], "No module named"),
         (["grader=math:sqrt", "python=/nonexistent", "confine=false"], "python=/nonexistent cannot be started"),
         (["grader=math:sqrt", "python=/nonexistent"], "python="),
-        (["grader=http:nemo"], "did you mean 'nemo-gym'"),
-        (["grader=http:nemo-gym", "url=http://127.0.0.1:9/verify"], "does not answer"),
-        (["grader=fusion:http://127.0.0.1:9"], "does not answer"),
-        (["grader=fusion:127.0.0.1"], "needs an address"),
         (["grader=ours", "shape=verl"], "does nothing with grader=ours"),
         (["grader=ours", "loads=1,none"], "loads='1,none'"),
         (["grader=ours", "concurrency=0"], "concurrency=0"),
@@ -478,8 +362,3 @@ def test_a_card_is_a_table_a_file_and_a_page(
     assert card["corpus"] == load_corpus().version
     assert sum(row["programs"] for row in card["classes"]) == len(card["programs"])
     assert "pays everyone" in (out / "audit.html").read_text()
-
-
-def test_an_unknown_name_in_a_template_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"\$cod.*did you mean 'code'"):
-        filled({"a": ["$cod"]}, {"code": "x"})

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from code_rl.audit.proxy import FaultyProxy, Loopback
 from code_rl.runs.recorder import read_metrics
+from tests.remote.proxy import FaultyProxy, Loopback
 
 RUN = {
     "model_name": "tiny", "recipe": "tiny", "executor": "embedded", "batch_size": "16", "group_size": "4",

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from code_rl.audit.checklist import one_line
-from code_rl.audit.graders.base import Grader, Outcome
+from code_rl.audit.graders.base import Grader, Outcome, one_line
 from code_rl.audit.programs import (
     CHEAT,
     HOLDING,

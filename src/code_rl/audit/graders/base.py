@@ -7,9 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
-from code_rl.errors import ConfigError
 from code_rl.problems.native import format_problem
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 
@@ -60,29 +57,6 @@ class Grader:
         """Give back what it holds."""
 
 
-class OverHttp(Grader):
-    """One that is asked over HTTP, by `session`, which `check` opens and leaves to `aclose`."""
-
-    session: aiohttp.ClientSession
-
-    async def check(self) -> None:
-        """See that it answers. Raises ConfigError."""
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        why = await self.silence()
-        if why is not None:
-            await self.aclose()
-            raise ConfigError(f"{why}; start it first")
-
-    async def silence(self) -> str | None:
-        """Why it cannot be asked, or None."""
-        raise NotImplementedError
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if hasattr(self, "session"):
-            await self.session.close()
-
-
 def completion(code: str) -> str:
     """A model's answer with this program."""
     return f"Here is my solution.\n\n```python\n{code.strip(chr(10))}\n```\n"
@@ -118,7 +92,7 @@ def _listed(value: Any) -> Any:
 
 
 def shapes(problem: Problem, code: str) -> dict[str, Any]:
-    """One program and the tests of its problem under the names that templates, columns and `ground_truth` use."""
+    """One program and the tests of its problem under the names that columns and `ground_truth` use."""
     stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
     calls = [test for test in problem.tests if isinstance(test, CallTest)]
     inputs: list[Any] = [test.input for test in stdin] or [_listed(test.args) for test in calls]
@@ -151,3 +125,10 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
             f"assert {problem.fn_name}({', '.join(map(repr, test.args))}) == {test.expected!r}" for test in calls
         ],
     }
+
+
+def one_line(text: str) -> str:
+    """Somebody else's words on one line of a terminal or a page: control characters and lone surrogates escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split())
+    )

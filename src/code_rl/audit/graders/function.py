@@ -10,8 +10,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from code_rl.audit.checklist import one_line
-from code_rl.audit.graders.base import Grader, Outcome, outcome_of, shapes
+from code_rl.audit.graders.base import Grader, Outcome, one_line, outcome_of, shapes
 from code_rl.audit.process import SAID, Process, start
 from code_rl.errors import ConfigError
 from code_rl.problems.problem import Problem
