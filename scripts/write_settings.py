@@ -14,6 +14,7 @@ from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES
 from code_rl.algorithm.metrics import METRICS
 from code_rl.cli import VERBS
 from code_rl.config import FACTS, RECIPES
+from code_rl.config.recipes import PUBLISHED
 from code_rl.places import BackendKind
 from code_rl.registry import about
 from code_rl.rewards import REWARDS, get_reward
@@ -129,7 +130,9 @@ def recipes_section() -> str:
     ]
     for path in sorted(RECIPES.glob("*.toml")):
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-        lines.append(f"| `{path.stem}` | {cell(', '.join(f'`{name}={value}`' for name, value in values.items()))} |")
+        lines.append(
+            f"| `{path.stem}` | {cell(', '.join(f'`{name}={value}`' for name, value in values.items() if name != PUBLISHED))} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -40,7 +40,7 @@ def test_every_recipe_is_a_valid_run_and_has_a_forecast(capsys):
 
 def test_every_number_of_a_recipe_says_where_it_comes_from():
     for path in RECIPES.glob("*.toml"):
-        for line in path.read_text().splitlines():
+        for line in path.read_text().partition("[[published]]")[0].splitlines():
             if path.stem != "tiny" and "=" in line and not line.startswith("#"):
                 assert "#" in line, f"{path.name}: {line}"
 

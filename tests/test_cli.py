@@ -68,7 +68,7 @@ PATHS = [
     "eval model=reference benchmark=mbpp data=", "eval model=reference benchmark=P.jsonl out=", "eval benchmark=P.jsonl samples=",
     "judge out=out programs=P.jsonl problems=", "judge out=out problems=P.jsonl programs=", "judge problems=P.jsonl programs=Q.jsonl out=",
     "prepare out=out dataset=", "prepare dataset=P.jsonl out=", "train dataset=", "train log_path=", "train log_path=out fork=", "train log_path=out prices=",
-    "serve models=", "serve port=0 state_dir=", "audit grader=ours out=", "reproduce code-r1 out=",
+    "serve models=", "serve port=0 state_dir=", "audit grader=ours out=",
 ]  # fmt: skip
 
 

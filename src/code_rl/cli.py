@@ -55,8 +55,6 @@ VERBS = {
     "train": Verb("code_rl.config:Config", "code_rl.commands.train:train_command", "train a model with GRPO on code problems"),
     "eval": Verb("code_rl.evaluation.settings:EvalConfig", "code_rl.commands.evaluate:eval_command",
         "evaluate a model on benchmarks, with intervals; compare two evaluations"),
-    "reproduce": Verb("code_rl.commands.reproduce:ReproduceConfig", "code_rl.commands.reproduce:reproduce_command",
-        "reproduce a published result: evaluate, train, evaluate, and a table with both", ("recipe",)),
     "judge": Verb("code_rl.commands.judge:JudgeConfig", "code_rl.commands.judge:judge_command", "judge programs against problems' tests"),
     "export": Verb("code_rl.commands.export:ExportConfig", "code_rl.commands.export:export_command",
         "hand a trained model over, as a peft adapter or a merged Hugging Face folder"),

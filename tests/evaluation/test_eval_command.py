@@ -260,6 +260,19 @@ def test_two_evaluations_compare_problem_by_problem(problems, two_kinds, tmp_pat
     assert "+62.5" in capsys.readouterr().out
 
 
+def test_values_published_for_the_recipe_of_the_evaluated_run_stand_beside_ours(problems, two_kinds, tmp_path, capsys):
+    for name in "ab":
+        run(benchmark=problems, samples=two_kinds, out=tmp_path / name)
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        manifest["identity"] |= {"benchmark": "livecodebench", "asked": {"recipe": "cookbook"}}
+        (tmp_path / name / "manifest.json").write_text(json.dumps(manifest))
+    capsys.readouterr()
+    assert run(compare=f"{tmp_path / 'a'},{tmp_path / 'b'}", out=tmp_path / "c") == 0
+    published = json.loads((tmp_path / "c" / "comparison.json").read_text())["published"]
+    assert [(value["figure"], value["after"]) for value in published] == [("pass@1", 42.7), ("pass@8", 55.0)]
+    assert "33.8 → 42.7" in capsys.readouterr().out
+
+
 def test_evaluations_of_different_data_are_not_compared(problems, two_kinds, tmp_path, capsys):
     run(benchmark=problems, samples=two_kinds, out=tmp_path / "a")
     with open(problems, "a") as file:

@@ -45,10 +45,9 @@ def train_command(given: Mapping[str, Any]) -> int:
     return asyncio.run(train_run(config, log_path, resumes, signals=True))
 
 
-def confirm(config: Config, resumes: bool, beside: str = "") -> None:
+def confirm(config: Config, resumes: bool) -> None:
     """Say what a remote back end will train, on what, until when; what spends money without an end is asked for, once.
 
-    `beside` is what else will be asked of it, by someone who did not choose the number of steps: then only a cap is a limit.
     Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume of what had no end before.
     """
     if config.backend == BackendKind.EMBEDDED:
@@ -61,23 +60,22 @@ def confirm(config: Config, resumes: bool, beside: str = "") -> None:
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
         f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
-        f"a step, until {' or '.join(until + caps) or 'it is stopped'}{beside}"
+        f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
     )
-    agreed = resumes and (bool(beside) or _had_no_end(Path(str(config.log_path)).expanduser()))
-    if not place.paid or caps or agreed or (until and not beside):
+    agreed = resumes and _had_no_end(Path(str(config.log_path)).expanduser())
+    if not place.paid or caps or agreed or until:
         return
-    limits = f"{'' if beside else 'max_steps=, '}max_tokens_total= or max_cost="
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
-            f"{'no cap' if beside else 'nothing'} limits what this run spends, and there is no terminal to confirm at: give {limits}"
+            "nothing limits what this run spends, and there is no terminal to confirm at: give max_steps=, "
+            "max_tokens_total= or max_cost="
         )
-    question = "spend all of it" if beside else "train until it is stopped"
     try:
-        answer = input(f"{question}? [y/N] ")
+        answer = input("train until it is stopped? [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise ConfigError(f"not confirmed: nothing was started; {limits} limit a run")
+        raise ConfigError("not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= limit a run")
 
 
 def _had_no_end(log_path: Path) -> bool:

@@ -5,7 +5,15 @@ Others import from here, and `setting` where settings of their own are declared:
 
 from code_rl.config.derived import BatchShape, batch_shape, context_schedule, loss_config, refuse_idle, unused
 from code_rl.config.fields import FACTS, Config, parse_difficulty, refuse_buffer
-from code_rl.config.recipes import RECIPES, changed_settings, make_config, read_recipe, recipe_models, resolve_places
+from code_rl.config.recipes import (
+    RECIPES,
+    changed_settings,
+    make_config,
+    published_values,
+    read_recipe,
+    recipe_models,
+    resolve_places,
+)
 
 __all__ = [
     "FACTS",
@@ -18,6 +26,7 @@ __all__ = [
     "loss_config",
     "make_config",
     "parse_difficulty",
+    "published_values",
     "read_recipe",
     "recipe_models",
     "refuse_buffer",

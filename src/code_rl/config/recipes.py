@@ -16,6 +16,7 @@ from code_rl.sandbox.connect import resolve_executor
 from code_rl.settings import make_settings, suggestion
 
 HOSTED_RECIPE = "qwen3-4b"
+PUBLISHED = "published"
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -68,6 +69,15 @@ def recipe_models() -> dict[str, str]:
 
 def read_recipe(name: str) -> dict[str, Any]:
     """The settings of a named recipe. Raises ConfigError for an unknown name, with those that exist."""
+    return {setting: value for setting, value in _read(name).items() if setting != PUBLISHED}
+
+
+def published_values(name: str) -> list[dict[str, Any]]:
+    """The values that were published for what a recipe trains: `benchmark`, `figure`, `before` and `after`, in per cent."""
+    return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
+
+
+def _read(name: str) -> dict[str, Any]:
     names = sorted(path.stem for path in RECIPES.glob("*.toml"))
     if name not in names:
         raise ConfigError(f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from code_rl.config import published_values, recipe_models
 from code_rl.errors import ConfigError
 from code_rl.evaluation.figures import Estimate, Outcome, combined, paired_difference, pass_at_k, rate, verdict_counts
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
@@ -68,6 +69,7 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
         "only_in_one": len((problems[0] | problems[1]) - shared),
         "remarks": _remarks(one, other),
         "figures": figures,
+        "published": _published(other),
     }
 
 
@@ -87,6 +89,13 @@ def _outcomes(path: Path) -> dict[Mode, dict[str, list[Outcome]]]:
         if outcome.judged:
             found.setdefault(mode, {}).setdefault(problem_id, []).append(outcome)
     return found
+
+
+def _published(identity: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was published of this benchmark for the recipe that the evaluated run was trained with."""
+    recipe = identity.get("asked", {}).get("recipe")
+    values = published_values(recipe) if recipe in recipe_models() else []
+    return [{"recipe": recipe, **value} for value in values if value["benchmark"] == identity["benchmark"]]
 
 
 def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

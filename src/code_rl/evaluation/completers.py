@@ -173,8 +173,11 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
         run, record = checkpoint_record(config.checkpoint)
         state_path = record["state_path"]
         facts |= {"run": run.name, "checkpoint": record["name"], "step": record.get("step")}
-        if (rank := read_config(run).get("lora_rank")) is not None:
+        trained = read_config(run)
+        if (rank := trained.get("lora_rank")) is not None:
             settings["lora_rank"] = rank
+        if trained.get("recipe") is not None:
+            facts["recipe"] = trained["recipe"]
     environment = get_environment(config.environment, config.max_turns)
     how = ""
     if config.environment != "single":

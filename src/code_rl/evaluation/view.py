@@ -49,6 +49,10 @@ class EvalView(View):
         self.console.print(table, soft_wrap=False)
         self.say(f"A: {found['first']}")
         self.say(f"B: {found['second']}")
+        for value in found["published"]:
+            limit = f" at {value['max_tokens']} tokens" if "max_tokens" in value else ""
+            change = f"{value['figure']}{limit} {value['before']} → {value['after']}"
+            self.say(f"published for recipe={value['recipe']}: {change}")
         for remark in found["remarks"]:
             self.say(f"they differ in {remark}")
         if found["only_in_one"]:
