@@ -166,7 +166,7 @@ def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
     monkeypatch.setitem(
         VERBS, "greet", Verb("tests.newcomer:GreetConfig", "tests.newcomer:greet_command", "say hello", ("name",))
     )
-    for words, said in ((["greet"], "hello, world"), (["greet", "you"], "hello, you"), (["--help"], "greet      say")):
+    for words, said in ((["greet"], "hello, world"), (["greet", "you"], "hello, you"), (["--help"], "greet    say")):
         assert main(words) == 0
         assert said in capsys.readouterr().out
     assert main(["greet", "--help"]) == 0
@@ -206,9 +206,7 @@ def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
     log = inflight.InFlight(tmp_path).group_log((0, 0, 0))
     log.open(request)
     log.keep_answers((0, 0), [1, 2], [inflight.SampledAnswer((3,), (-0.5,), "stop")], 1.0, 0)
-    verdict = Roomy(
-        VerdictKind.PASSED, 1, 1, "lcb", transcript=(("program", "3"),), peak_mb=12.5, seen=(("first", 0.5),)
-    )
+    verdict = Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5, seen=(("first", 0.5),))
     log.keep_verdict((False, "print(3)"), verdict)
     again = inflight.InFlight(tmp_path).group_log((0, 0, 0))
     again.open(request)

@@ -172,9 +172,8 @@ def image_reference(rng: random.Random, number: int) -> Planted:
     words = rng.choice(
         (
             "![board](https://example.org/board.png)",
-            "The layout is shown in the figure below.",
             "<image>",
-            "See the attached picture.",
+            '<img src="board.png">',
         )
     )
     return Planted(
@@ -187,7 +186,6 @@ def interactive(rng: random.Random, number: int) -> Planted:
     words = rng.choice(
         (
             "This is an interactive problem.",
-            "Do not forget to flush the output after every query.",
             "The interactor answers each question.",
         )
     )

@@ -67,7 +67,6 @@ def test_a_table_keeps_every_field_of_a_problem(tmp_path):
         "talk",
         "Guess.",
         (StdinTest("7\n", ""),),
-        interactor="def interact(input, expected, program): ...",
         date="2024-01-31",
     )
     write_problems(tmp_path / "lines.jsonl", [told])

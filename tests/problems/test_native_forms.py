@@ -17,7 +17,6 @@ PROBLEMS = [
     Problem("b", "", (CallTest((1,), raises="ValueError", fn_name="g"), CallTest((1,), 0.5, rel_tol=0.1)), None, "f"),
     Problem("c", "", (StdinTest("1", "2", abs_tol=0.0),), compare=Compare("contest", 0.1, 0.2, True, True)),
     Problem("d", "", (StdinTest("1", "2"),), compare=Compare("checker", checker="print()", checker_time_limit_s=2.5)),
-    Problem("e", "", (StdinTest("1", "2"),), interactor="def interact(a, b, c): return True"),
     Problem("f", "", (CallTest((1,), fn_name="g"), SequenceTest("C", (("C", ()),), (None,)))),
 ]
 
@@ -32,7 +31,6 @@ def test_new_forms_survive_a_line(problem):
 def test_old_rows_are_written_as_before():
     row = json.loads(format_problem(Problem("a", "", (CallTest((1,), 2),), None, "f")))
     assert row["tests"] == [{"kind": "call", "args": [1], "kwargs": {}, "expected": 2, "public": False}]
-    assert "interactor" not in row
 
 
 BAD = [
@@ -125,8 +123,6 @@ def test_a_tolerance_goes_with_no_exact_rule_and_scripts_with_no_calls():
         problem_from_json(row)
     with pytest.raises(DataError, match="all scripts or all calls"):
         problem_from_json({**row, "compare": "lcb", "tests": [script, CALL]})
-    with pytest.raises(DataError, match="interact"):
-        problem_from_json({**row, "compare": "lcb", "tests": [script], "interactor": "x = 1"})
 
 
 @pytest.mark.parametrize(
@@ -142,11 +138,3 @@ def test_a_tolerance_goes_with_no_exact_rule_and_scripts_with_no_calls():
 )
 def test_a_checker_that_three_arguments_can_call_is_taken(source):
     check_compare(Compare("checker", checker=source), "p")
-
-
-def test_an_interactor_of_other_arguments_is_refused():
-    row = {"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}
-    with pytest.raises(
-        DataError, match=r"interact\(program\); it is called with three: interact\(input, expected, program\)"
-    ):
-        problem_from_json({**row, "interactor": "def interact(program): return True"})

@@ -72,9 +72,6 @@ async def judge_both(
 
     Its rule is `APART` where a limit cut one of the two, or where calls cannot be made in one process.
     """
-    if problem.interactor is not None:
-        own = await judge(problem, code, executor, cpu_limit_s=cpu_limit_s)
-        return own, own
     recorded = Recorded(executor)
     own = await judge(problem, code, recorded, cpu_limit_s=cpu_limit_s)
     if own.undecided:

@@ -45,7 +45,7 @@ UNDECIDED_ANSWERS = 4
 
 
 class UndecidedError(Exception):
-    """A checker or interactor did not decide: it failed, went beyond a limit, or answered in no known way. Says how, for the problem's author."""
+    """A checker did not decide: it failed, went beyond a limit, or answered in no known way. Says how, for the problem's author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def read_decision(execution: Execution) -> str | None:
 
 
 def read_value(value: bytes) -> str | None:
-    """What `check` or `interact` returned: None for True, a reason for False or a string. Raises UndecidedError."""
+    """What `check` returned: None for True, a reason for False or a string. Raises UndecidedError."""
     try:
         decision = parse_value(value)
     except UnreadableError as error:
@@ -173,11 +173,11 @@ async def put_to_checker(
             at += 1
 
 
-def unreadable(what: str, trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
-    """The reason why `what` (the checker, the interactor) did not decide; `tried` is its failure on the reference solution, if any."""
+def unreadable(trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
+    """The reason why the checker did not decide; `tried` is its failure on the reference solution, if any."""
     if tried is None:
-        return Reason(VerdictKind.WRONG_ANSWER, f"the {what} could not read the answer", str(trouble))
-    return Reason(VerdictKind.CHECKER_ERROR, f"the problem's {what} fails on its own reference: {tried}")
+        return Reason(VerdictKind.WRONG_ANSWER, "the checker could not read the answer", str(trouble))
+    return Reason(VerdictKind.CHECKER_ERROR, f"the problem's checker fails on its own reference: {tried}")
 
 
 async def _blame(
@@ -185,7 +185,7 @@ async def _blame(
 ) -> Reason:
     tried: UndecidedError | None = None
     if not problem.solutions:
-        return unreadable("checker", trouble, None)
+        return unreadable(trouble, None)
     async with contextlib.aclosing(_references(problem, test, executor, limits)) as references:
         async for reference in references:
             try:
@@ -200,8 +200,8 @@ async def _blame(
             except UndecidedError as error:
                 tried = error
             else:
-                return unreadable("checker", trouble, None)
-    return unreadable("checker", trouble, tried)
+                return unreadable(trouble, None)
+    return unreadable(trouble, tried)
 
 
 async def _references(

@@ -10,16 +10,15 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from code_rl.errors import ConfigError, DataError, SandboxError
+from code_rl.errors import DataError, SandboxError
 from code_rl.judging.checker import Asked, Budget, put_to_checker, read_answer
 from code_rl.judging.compare import compare_printed, compare_returned
-from code_rl.judging.interaction import converse
 from code_rl.judging.plain import UnreadableError
 from code_rl.judging.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.judging.submission import executions_of, limits_of, program_job
 from code_rl.judging.verdict import Failure, Verdict, VerdictKind
 from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase, check_parts
-from code_rl.sandbox.executor import Converses, Execution, Executor, Limits, Status, encodable
+from code_rl.sandbox.executor import Execution, Executor, Limits, Status, encodable
 
 THREAD_ABOVE_BYTES = 1 << 16
 MAX_CHECKER_CHUNK = 16
@@ -66,21 +65,19 @@ async def judge(
     """Run `code` on the tests of `problem` in order, up to the first failure, and say how it went.
 
     `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s`
-    of the verdict are sums over the tests that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule), ConfigError
-    for an interactive problem where the executor cannot hold conversations, and OutageError; no other SandboxError.
+    of the verdict are sums over the tests that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule)
+    and OutageError; no other SandboxError.
     """
     check_problem(problem)
     tally = _Tally(all_tests)
     if code is None:
-        return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), _rule(problem))
+        return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), problem.compare.rule)
     if not encodable(code):
         tally.note(Reason(VerdictKind.COMPILE_ERROR, "the program is not UTF-8 text"))
         return _verdict(problem, tally)
     limits = limits_of(problem, cpu_limit_s)
     try:
-        if problem.interactor is not None:
-            await _run_interactive(problem, code, executor, limits, tally)
-        elif problem.compare.rule == "checker":
+        if problem.compare.rule == "checker":
             await _run_checked(problem, code, executor, limits, tally)
         else:
             await _run(problem, code, executor, limits, tally)
@@ -154,20 +151,6 @@ async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Ask
         return Reason(VerdictKind.WRONG_ANSWER, str(error))
 
 
-async def _run_interactive(problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally) -> None:
-    """A conversation for each test."""
-    if not isinstance(executor, Converses):
-        raise ConfigError(
-            f"problem {problem.id!r} is interactive, and {executor.description} holds no conversations; use executor=embedded or ray"
-        )
-    for test in problem.tests:
-        assert isinstance(test, StdinTest)
-        reason, execution = await converse(problem, test, code, executor, limits)
-        tally.spent(execution)
-        if tally.note(reason):
-            return
-
-
 async def _compared(problem: Problem, test: TestCase, execution: Execution) -> Reason | None:
     """Why the answer is wrong, or None. Long texts are compared in a thread, to keep the event loop going."""
 
@@ -184,14 +167,9 @@ async def _compared(problem: Problem, test: TestCase, execution: Execution) -> R
 def _verdict(problem: Problem, tally: _Tally) -> Verdict:
     """The verdict that the first failure gives."""
     failure, kind = None, VerdictKind.PASSED
-    transcript: tuple[tuple[str, str], ...] = ()
     if tally.reason is not None:
         public = problem.tests[tally.failed].public
         failure = Failure(tally.failed, public, tally.reason.shown(public), tally.reason.got if public else None)
-        kind, transcript = tally.reason.kind, tally.reason.transcript
+        kind = tally.reason.kind
     total = len(problem.tests)
-    return Verdict(kind, tally.passed, total, _rule(problem), failure, tally.cpu_s, tally.wall_s, transcript)
-
-
-def _rule(problem: Problem) -> str:
-    return problem.compare.rule if problem.interactor is None else "interactor"
+    return Verdict(kind, tally.passed, total, problem.compare.rule, failure, tally.cpu_s, tally.wall_s)

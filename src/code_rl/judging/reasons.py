@@ -22,12 +22,11 @@ _EXCEPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a test failed. `message` holds nothing of the test; `public_message` and `transcript` may, for a public test."""
+    """Why a test failed. `message` holds nothing of the test; `public_message` may, for a public test."""
 
     kind: VerdictKind
     message: str
     public_message: str = ""
-    transcript: tuple[tuple[str, str], ...] = ()
     got: str | None = None
 
     def shown(self, public: bool) -> str:

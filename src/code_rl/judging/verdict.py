@@ -19,7 +19,7 @@ class VerdictKind(enum.StrEnum):
     COMPILE_ERROR = "compile_error"
     NO_CODE = "no_code"
     CHECKER_ERROR = "checker_error"
-    """The problem's: its checker or interactor decides not even on its own reference. Never a reward; masked; the same every time."""
+    """The problem's: its checker decides not even on its own reference. Never a reward; masked; the same every time."""
     SANDBOX_ERROR = "sandbox_error"
     """Ours: never a reward; masked out of its group; another run may decide."""
 
@@ -41,11 +41,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`passed` of `total` tests passed: before the judge stopped, or of all when it was to run all; `rule` is the compare rule that decided.
-
-    `transcript` is the beginning of the failed conversation of an interactive problem: pairs of `program` or `interactor` and what it wrote. It may hold hidden
-    tests.
-    """
+    """`passed` of `total` tests passed: before the judge stopped, or of all when it was to run all; `rule` is the compare rule that decided."""
 
     kind: VerdictKind
     passed: int
@@ -54,7 +50,6 @@ class Verdict:
     failure: Failure | None = None
     cpu_s: float = 0.0
     wall_s: float = 0.0
-    transcript: tuple[tuple[str, str], ...] = ()
 
     @property
     def correct(self) -> bool:

@@ -25,7 +25,6 @@ from code_rl.sandbox.executor import Executor
 WORK, REPORT = "work", "report.json"
 NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
 MAX_HASHED_TESTS = 64
-INTERACTOR = "interactor"
 """The rule of a problem that brings its own partner to talk to."""
 
 
@@ -88,7 +87,7 @@ def make_entry(
         place=place,
         length=len(line),
         head=len(head),
-        rule=problem.compare.rule if problem.interactor is None else INTERACTOR,
+        rule=problem.compare.rule,
         solutions=len(problem.solutions),
         sizes=tuple(size for size, _ in measured),
         public=tuple(index for index, test in enumerate(problem.tests) if test.public),

@@ -1,7 +1,7 @@
 """The native problem format: JSON Lines, one problem an object, optionally compressed (`.gz`, to be read also `.zst`).
 
 `{"id", "statement", "tests", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb", "compare", "solutions", "source", "date",
-"meta", "interactor"}`; all but the first three may be left out. Reading is strict: anything else is a DataError that names file, line, field, value and remedy. Tests by `kind`:
+"meta"}`; all but the first three may be left out. Reading is strict: anything else is a DataError that names file, line, field, value and remedy. Tests by `kind`:
 
 | `kind` | fields |
 |---|---|
@@ -101,7 +101,6 @@ FORMS = {
     "source": TEXT,
     "date": DATE,
     "meta": OBJECT,
-    "interactor": OPTIONAL,
 }
 """The fields of a problem, in the order in which they are written."""
 NATIVE_FIELDS = tuple(FORMS)
@@ -198,8 +197,6 @@ def format_fields(row: Mapping[str, Any]) -> str:
 def problem_to_json(problem: Problem) -> dict[str, Any]:
     """The problem as a JSON object with every field; inverse of `problem_from_json`."""
     row = {name: getattr(problem, name) for name in NATIVE_FIELDS}
-    if problem.interactor is None:
-        del row["interactor"]
     row |= {"tests": list(map(test_to_json, problem.tests)), "compare": _compare_to_json(problem.compare)}
     return row | {"solutions": list(problem.solutions), "meta": dict(problem.meta)}
 

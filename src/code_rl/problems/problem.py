@@ -112,7 +112,7 @@ class Problem:
     """One problem with all its tests, in the order in which they are run.
 
     Either every test is a StdinTest, or each is a CallTest or SequenceTest; `fn_name` is the function of those that name none (at module level or on
-    `Solution()`). `interactor` is the source of a trusted program that talks to the program in each test, in place of comparing.
+    `Solution()`).
     """
 
     id: str
@@ -127,7 +127,6 @@ class Problem:
     source: str = ""
     date: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-    interactor: str | None = None
 
     @property
     def calls(self) -> bool:
@@ -144,9 +143,7 @@ RULES = ("lcb", "lcb-official", "exact", "python", "tokens", "float", "contest",
 WITH_TOLERANCE = ("float", "python", "contest")
 CHECK = "check"
 """The function that a checker is."""
-INTERACT = "interact"
-"""The function that an interactor is."""
-CALLED = {CHECK: "check(input, output, expected)", INTERACT: "interact(input, expected, program)"}
+CALLED = {CHECK: "check(input, output, expected)"}
 _PATH = re.compile(r"[^\n()=]*\.py")
 ONLY_OF = {
     **dict.fromkeys(("ignore_case", "integers_as_floats"), "contest"),
@@ -177,7 +174,7 @@ def check_compare(compare: Compare, where: str) -> None:
 
 
 def check_parts(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests, rule and interactor do not go together."""
+    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests and rule do not go together."""
     check_compare(problem.compare, where)
     for name in ("preamble", "setup"):
         source = problem.meta.get(name)
@@ -196,10 +193,6 @@ def check_parts(problem: Problem, where: str) -> None:
         if (test.abs_tol, test.rel_tol) != (None, None) and rule not in ("lcb", *WITH_TOLERANCE):
             raise DataError(f"{here}: a tolerance does not go with the rule {rule!r}; use float or contest")
         check_tolerance(test.abs_tol, test.rel_tol, here)
-    if problem.interactor is not None:
-        if calls or problem.compare.rule == "checker":
-            raise DataError(f"{where}: an interactor goes with stdin tests and without a checker")
-        check_source(problem.interactor, "interactor", where, needs=INTERACT)
 
 
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from code_rl.concurrency import IN_FLIGHT_PER_PLACE, abandon, together
 from code_rl.errors import ConfigError, IsolationError, SandboxError, install_command
 from code_rl.sandbox.embedded.pool import EmbeddedSandbox, case_messages
-from code_rl.sandbox.executor import CallInput, Conversation, Execution, Job, closing, default_slots
+from code_rl.sandbox.executor import CallInput, Execution, Job, closing, default_slots
 from code_rl.sandbox.node import Facts, Node, Reply, code_here
 from code_rl.sandbox.retries import RefusedError, Retries
 from code_rl.sandbox.servers import Server, ServerPool
@@ -52,7 +52,7 @@ class RayNode(Server):
 
 
 class RayCluster:
-    """Runs submissions on all nodes of a Ray cluster that have processors; an `Executor` that `Converses`.
+    """Runs submissions on all nodes of a Ray cluster that have processors; an `Executor`.
 
     Args:
         concurrency: submissions at once on each node. None: twice the processors that the node has in Ray's books, at least four.
@@ -120,10 +120,6 @@ class RayCluster:
         async with closing(executions):
             async for execution in executions:
                 yield execution
-
-    async def converse(self, program: Job, interactor: Job) -> Conversation:
-        """See `Converses.converse`; an interactor sees expected outputs, so both run on this machine."""
-        return await self._local_box().converse(program, interactor)
 
     async def aclose(self) -> None:
         """End the sandboxes of all nodes, and the cluster if it was started here. Idempotent."""

@@ -9,7 +9,7 @@ import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from code_rl.problems import values
 
@@ -119,7 +119,7 @@ class Job:
     `cases` are all StdinInput when `fn_name` is None, else all CallInput. `setup` is source that runs after the program in
     the same module before the call (MBPP's test_setup_code); `preamble` runs before it (LeetCode's imports and node classes).
     `files` lie in the working directory of each test, which then may import from it; `fetch` are paths read back after it.
-    Paths are relative, without `..`. A `trusted` job is a problem author's program (a checker, an interactor), which may see expected outputs: it runs
+    Paths are relative, without `..`. A `trusted` job is a problem author's program (a checker), which may see expected outputs: it runs
     in processes that no other job shares or descends from, and never on a remote server.
     """
 
@@ -175,28 +175,6 @@ class Executor(Protocol):
 
     async def aclose(self) -> None:
         """Stop all workers and release everything. Idempotent."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """What came of a program that talked to an interactor: both ends' executions, and who wrote what, in order, cut where it grows long."""
-
-    program: Execution
-    interactor: Execution
-    transcript: tuple[tuple[str, bytes], ...]
-    """Pairs of `program` or `interactor` and what it wrote."""
-
-
-@runtime_checkable
-class Converses(Protocol):
-    """An executor that can run a program and an interactor as two submissions whose standard streams are joined."""
-
-    async def converse(self, program: Job, interactor: Job) -> Conversation:
-        """Run both to their ends. Each job has one case; `program` is a script, whose input is ignored; `interactor` is trusted.
-
-        What either writes on stdout, the other reads on stdin, by way of the host: neither can reach the other's process. Raises SandboxError.
-        """
         ...
 
 

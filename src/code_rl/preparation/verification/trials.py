@@ -61,9 +61,6 @@ async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: 
     """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's own limit: it may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
-    if problem.interactor is not None:
-        verdict = await judge(problem, code, executor)
-        return Trial(verdict, (verdict.cpu_s,))
     listener = Listener(lambda: executor, (code,))
     verdict = await judge(problem, code, listener)
     return Trial(verdict, tuple(listener.seconds[code]))
@@ -170,8 +167,8 @@ def is_unsteady(code: str) -> bool:
 
 
 def trivial_pass(problem: Problem) -> tuple[str, str] | None:
-    """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers and interactors are not asked."""
-    if problem.compare.rule == "checker" or problem.interactor is not None:
+    """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers are not asked."""
+    if problem.compare.rule == "checker":
         return None
     first = problem.tests[0].expected
     constant = (dumps(first) if problem.calls else str(first)).encode("utf-8", "surrogatepass")

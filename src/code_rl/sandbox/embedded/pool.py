@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import re
 import resource
@@ -15,7 +14,6 @@ from typing import NamedTuple
 from code_rl.errors import ConfigError, IsolationError, SandboxError
 from code_rl.problems import values
 from code_rl.sandbox.embedded.cgroups import Groups
-from code_rl.sandbox.embedded.conversation import Side, converse
 from code_rl.sandbox.embedded.guest import wire
 from code_rl.sandbox.embedded.guest.confinement import confine
 from code_rl.sandbox.embedded.launcher import PRELOADED_PACKAGES, Zygote
@@ -24,10 +22,8 @@ from code_rl.sandbox.embedded.outcome import Streams
 from code_rl.sandbox.embedded.slots import Slots
 from code_rl.sandbox.executor import (
     CallInput,
-    Conversation,
     Execution,
     Job,
-    Status,
     StdinInput,
     case_bytes,
     default_slots,
@@ -130,24 +126,6 @@ class EmbeddedSandbox:
                     yield item
                 else:
                     self._slots.offer(slot, message.memory_bytes)
-
-    async def converse(self, program: Job, interactor: Job) -> Conversation:
-        """See `Converses.converse`. The two hold one slot between them."""
-        outcome: list[Conversation] = []
-
-        async def attempt(job: Job, alone: bool) -> AsyncIterator[Execution]:
-            async with self._slots.slot() as slot, contextlib.AsyncExitStack() as stack:
-                sides = []
-                for each in (job, interactor):
-                    link = await stack.enter_async_context(self._worker(_Kind.of(each), alone))
-                    sides.append(Side(link, _message(each)._replace(talks=True), case_messages(each)[0]))
-                memory_bytes = sum(side.job.memory_bytes for side in sides)
-                outcome[:] = [await converse(*sides, idle=lambda _: self._slots.offer(slot, memory_bytes))]
-            yield outcome[0].program
-
-        executions = [execution async for execution in self._retries.run(program, attempt)]
-        last = outcome[0] if outcome else Conversation(executions[0], Execution(Status.OK), ())
-        return dataclasses.replace(last, program=executions[0])
 
     @contextlib.asynccontextmanager
     async def _worker(self, kind: _Kind, alone: bool) -> AsyncIterator[WorkerLink]:

@@ -98,7 +98,7 @@ def _act(stdin: int, stdout: int, channel: int) -> None:
     os.lseek(stdin, 0, os.SEEK_SET)
     os.ftruncate(stdout, 0)
     os.close(os.dup(stdin))
-    first = testrun.First(False, False, (cycle.drop_capabilities(kernel.NOBODYS_HEADER),), kernel.Account())
+    first = testrun.First(False, (cycle.drop_capabilities(kernel.NOBODYS_HEADER),), kernel.Account())
     given = first.expect(channel, resource.getrlimit(resource.RLIMIT_CPU))
     first.steps.take()
     for fd in given:

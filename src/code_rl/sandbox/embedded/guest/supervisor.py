@@ -48,7 +48,7 @@ class Supervisor:
         self._wanted, self._base, self._sees_tests = wanted, base_bytes, sees_tests
         self._account, self._others = kernel.Account(), kernel.Account()
         self._dropping = (cycle.drop_capabilities(),) if wanted.level == confine.FULL else ()
-        self._script, self._call = (First(call, False, self._dropping, self._account) for call in (False, True))
+        self._script, self._call = (First(call, self._dropping, self._account) for call in (False, True))
 
     def supervise(self, channel: socket.socket, directory: str, keeper: socket.socket) -> NoReturn:
         """In a process just forked: take the job that arrives on `channel`, compile, run every test that comes, report, exit.
@@ -74,8 +74,7 @@ class Supervisor:
             channel.send(wire.record(wire.COMPILED))
         if job.fetch:
             run.take_fetched()
-        talking = First(True, True, self._dropping, self._account) if job.fn_name and job.talks else None
-        run.make_ready(talking or (self._call if job.fn_name is not None else self._script))
+        run.make_ready(self._call if job.fn_name is not None else self._script)
         rounds = self._rounds(counter, confinement.renews_proc) if repeats else None
         runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
         pid = self._repeat(rounds, counter) if rounds else self._fork(counter)

@@ -68,9 +68,8 @@ class TestRun:
         for fd in first.places:
             os.close(fd)
         given = first.expect(self._channel.fileno(), self._cpu)
-        if given[: len(first.places)] != list(first.places):
+        if given != list(first.places):
             raise RuntimeError(f"a test's descriptors would be {given}")
-        self._arguments = given[-1] if self._job.talks else 0
 
     def close(self, account: kernel.Account) -> None:
         """In the supervisor, when the test is over: read files back.
@@ -110,9 +109,8 @@ class TestRun:
         if self._job.fn_name is None:
             os.closerange(VALUE_FD, 1 << 20)
             return b""
-        arguments = files.read_from_start(self._arguments, os.fstat(self._arguments).st_size)
-        if not self._job.talks:
-            place(os.open("/dev/null", os.O_RDONLY), 0)
+        arguments = files.read_from_start(0, os.fstat(0).st_size)
+        place(os.open("/dev/null", os.O_RDONLY), 0)
         os.set_inheritable(VALUE_FD, False)
         os.closerange(_FAULT_FD, 1 << 20)
         return arguments
@@ -121,7 +119,7 @@ class TestRun:
 class First:
     """What every test of a kind does first: hear signals, take its descriptors, be limited, drop what is ours."""
 
-    def __init__(self, call: bool, talks: bool, dropping: tuple[cycle.Step, ...], account: kernel.Account) -> None:
+    def __init__(self, call: bool, dropping: tuple[cycle.Step, ...], account: kernel.Account) -> None:
         """Made in the worker, so that no supervisor has to. `dropping`: how capabilities are given up; where that takes more, it is left to be done.
 
         Where `account` says that this is a rehearsal, nothing is done.
@@ -129,7 +127,7 @@ class First:
         self._account = account
         self.places = (0, 1, 2, VALUE_FD) if call else (0, 1, 2)
         """What is to be free before the fork: the kernel gives the lowest numbers that are, so that nothing has to be moved."""
-        self._count = len(self.places) + (call and talks)
+        self._count = len(self.places)
         self._descriptors = cycle.Descriptors(wire.CASE_DATAGRAM, self._count)
         self._cpu = cycle.two_numbers()
         self.closes = bool(dropping) and not call

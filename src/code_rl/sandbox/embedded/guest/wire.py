@@ -62,8 +62,6 @@ class JobMessage(NamedTuple):
     fetch: tuple[str, ...] = ()
     shows_proc: bool = False
     """Whether there is a /proc. It has to be replaced before each test: its age would tell when the submission began."""
-    talks: bool = False
-    """The test's stdin and stdout are one end of a conversation."""
     tells: bool = False
     """The host wants to hear that the program has been compiled, where nothing else would say so."""
 
