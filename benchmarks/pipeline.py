@@ -33,14 +33,13 @@ from code_rl.cli import run_script
 from code_rl.commands.train import prepare
 from code_rl.concurrency import cancelled_by_service
 from code_rl.console import Console
-from code_rl.forecast import Plan, StageTimes, simulate
 from code_rl.loop import train
 from code_rl.run import Run
 from code_rl.runs.recorder import read_metrics
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.latency import Latency, SlowExecutor, Spent, remote
-from benchmarks.shared_cores import simulate_shared
+from benchmarks.shared_cores import Plan, StageTimes, simulate, simulate_shared
 
 
 @chz.chz

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from code_rl.forecast import Plan, Schedule, StageTimes
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class _Work:
 def simulate_shared(
     times: StageTimes, plan: Plan, cores: float, seed: int = 0, *, batch_sampling: bool = False
 ) -> Schedule:
-    """`code_rl.forecast.simulate` with processor sharing: each stage is one piece of work per batch, done in turn by its stage.
+    """`simulate` with processor sharing: each stage is one piece of work per batch, done in turn by its stage.
 
     With `batch_sampling` the seconds of `times.sample_s` are of batches, whose completions end together.
     """
@@ -66,3 +66,65 @@ def simulate_shared(
     warm = min(plan.steps // 4, 5)
     period = (ends[-1] - ends[warm]) / (plan.steps - 1 - warm)
     return Schedule(period, float(sample.mean()), float(score.mean()), float(train.mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Measured seconds: `sample_s` per completion, `score_s` per program, `train_s` per batch."""
+
+    sample_s: Sequence[float]
+    score_s: Sequence[float]
+    train_s: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is planned for: K, the batch, the pools."""
+
+    max_steps_off_policy: int = 0
+    completions: int = 128
+    programs: int = 128
+    sandboxes: int = 16
+    steps: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Seconds per step, after the pipeline has filled, and the stages' own seconds: the slowest bounds the step."""
+
+    step_s: float
+    sample_s: float
+    score_s: float
+    train_s: float
+
+
+def simulate(times: StageTimes, plan: Plan) -> Schedule:
+    """How long steps take under the overlapped schedule, on times drawn from those measured. Deterministic.
+
+    The model: completions of a batch are sampled concurrently, each for a time drawn from those given; a program waits for one of
+    `sandboxes` places, first come first served; the trainer takes the minibatches of a batch in their order, one after the other. Batch n
+    is begun when the weights behind max(0, n − K) steps are there. Left out: network, evaluations, checkpoints, retries.
+    """
+    rng = np.random.default_rng(0)
+    sandboxes = [0.0] * plan.sandboxes
+    trained = [0.0]
+    samples, scores, trains = [], [], []
+    lag = plan.max_steps_off_policy
+    for step in range(plan.steps):
+        begun = trained[max(step - lag, 0)]
+        drawn = rng.choice(times.sample_s, plan.completions)
+        arrivals = np.sort(begun + drawn)[-plan.programs :]
+        programs = rng.choice(times.score_s, plan.programs)
+        scored = begun + float(drawn.max())
+        for arrival, seconds in zip(arrivals, programs, strict=True):
+            ended = max(float(arrival), heapq.heappop(sandboxes)) + float(seconds)
+            heapq.heappush(sandboxes, ended)
+            scored = max(scored, ended)
+        train = float(rng.choice(times.train_s))
+        trained.append(max(scored, trained[-1]) + train)
+        samples.append(float(drawn.max()))
+        scores.append(float(programs.sum()) / plan.sandboxes)
+        trains.append(train)
+    warm = min(plan.steps // 4, 5)
+    period = (trained[-1] - trained[warm]) / (plan.steps - warm)
+    return Schedule(period, float(np.mean(samples)), float(np.mean(scores)), float(np.mean(trains)))

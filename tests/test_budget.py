@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from benchmarks.shared_cores import simulate_shared
 from code_rl import load_problems
 from code_rl.backends.names import source_of
 from code_rl.budget import Budget, Prices, Tokens, read_prices
@@ -20,7 +19,7 @@ from code_rl.commands.train import train_command
 from code_rl.config import RECIPES, make_config
 from code_rl.environments import Single
 from code_rl.errors import ConfigError, DataError
-from code_rl.forecast import Plan, StageTimes, assumptions, forecast, simulate
+from code_rl.forecast import assumptions, forecast
 from code_rl.renderers import get_renderer
 from code_rl.runs.recorder import read_metrics
 from tests.pipeline_support import rollouts, small, untimed
@@ -166,32 +165,13 @@ def test_a_cap_below_one_batch_is_refused_before_anything_is_sampled(tmp_path):
     assert not (tmp_path / "rollouts.jsonl").exists() or not (tmp_path / "rollouts.jsonl").read_text()
 
 
-STAGES = StageTimes(sample_s=[1.0], score_s=[0.01], train_s=[1.0])
-
-
-@pytest.mark.parametrize(("lag", "step_s"), [(0, 2.0), (1, 1.0), (4, 1.0)])
-def test_the_planner_overlaps_equal_stages(lag, step_s):
-    plan = Plan(max_steps_off_policy=lag, completions=8, programs=8, sandboxes=8)
-    assert simulate(STAGES, plan).step_s == pytest.approx(step_s, rel=0.02)
-
-
-def test_the_planner_waits_for_sandboxes():
-    slow = StageTimes(sample_s=[1.0], score_s=[1.0], train_s=[0.1])
-    plan = Plan(max_steps_off_policy=2, completions=8, programs=8, sandboxes=2)
-    assert simulate(slow, plan).step_s == pytest.approx(4.0, rel=0.05)
-
-
-def test_shared_cores_bound_the_overlap():
-    plan = Plan(max_steps_off_policy=1, completions=8, programs=8, sandboxes=2)
-    assert simulate_shared(STAGES, plan, cores=1.0).step_s == pytest.approx(2.04, rel=0.05)
-
-
-@given(st.floats(0.01, 5), st.floats(0.01, 5), st.floats(0.001, 0.5), st.integers(0, 4))
-def test_no_plan_is_faster_than_its_slowest_stage_or_slower_than_all_in_turn(sample, train, score, lag):
-    times = StageTimes([sample], [score], [train])
-    found = simulate(times, Plan(lag, completions=16, programs=16, sandboxes=4, steps=20))
-    assert found.step_s >= max(found.train_s, found.score_s if lag else 0) * 0.999
-    assert found.step_s <= (sample + train + found.score_s) * 1.001
+@pytest.mark.parametrize(("lag", "step_s"), [(0, 0.15 + 5.4 + 0.09), (1, 5.4)])
+def test_a_forecast_step_is_its_parts_in_turn_or_the_slowest_of_them_where_steps_overlap(lag, step_s):
+    given = {"groups_per_batch": 2, "group_size": 3, "max_steps": 5, "max_tokens": 100, "recipe": "tiny"}
+    assume = {"prompt_tokens": 10, "completion_share": 0.5, "program_cpu_s": 1, "sandbox_cpus": 1}
+    speeds = {"sample_tokens_per_s": 2000.0, "train_tokens_per_s": 4000.0}
+    config = make_config({**given, "max_steps_off_policy": lag})
+    assert forecast(config, assumptions(config, {**assume, **speeds}), None).step_s == pytest.approx(step_s)
 
 
 def test_the_price_table_is_read_before_a_run_begins(tmp_path):

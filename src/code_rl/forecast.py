@@ -6,13 +6,11 @@ below, and every one is printed beside the figures.
 
 from __future__ import annotations
 
-import heapq
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import chz
-import numpy as np
 
 from code_rl.budget import Prices, Tokens, read_prices
 from code_rl.config import BatchShape, Config, batch_shape, context_schedule, unused
@@ -31,7 +29,6 @@ ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "sandbox_cpus": ("processor cores of the sandbox", 16.0, float(os.cpu_count() or 1)),
     "sample_tokens_per_s": ("tokens a second that the sampler gives in all", 20000.0, 17000.0),
     "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
-    "longest_over_mean": ("a batch's longest completion over the mean one", 2.5, 1.0),
     "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
 }
 """What each means, its usual value, and that of the built-in model on the embedded engine: what the machine of README's table took."""
@@ -85,19 +82,16 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
 
 
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
-    """Seconds of a step in the first stage, simulated."""
+    """Seconds of a step in the first stage: its parts one after the other, or the slowest of them where steps overlap."""
     limit = context_schedule(config, room=2**62).stages[0].max_tokens
     batch = _batch(shape, limit, assume)
-    count = shape.prompts * shape.samples_per_prompt
-    sample = batch.sample / assume["sample_tokens_per_s"]
-    times = StageTimes(
-        sample_s=[sample / assume["longest_over_mean"], sample],
-        score_s=[assume["program_cpu_s"]],
-        train_s=[batch.train / assume["train_tokens_per_s"]],
+    programs = shape.prompts * shape.samples_per_prompt * assume["code_rate"]
+    parts = (
+        batch.sample / assume["sample_tokens_per_s"],
+        programs * assume["program_cpu_s"] / assume["sandbox_cpus"],
+        batch.train / assume["train_tokens_per_s"],
     )
-    programs = max(int(count * assume["code_rate"]), 1)
-    plan = Plan(config.max_steps_off_policy, count, programs, max(int(assume["sandbox_cpus"]), 1), steps=20)
-    return simulate(times, plan).step_s
+    return max(parts) if config.max_steps_off_policy else sum(parts)
 
 
 def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
@@ -137,65 +131,3 @@ def report(config: Config) -> list[str]:
     lines += ["", "assumed:"]
     lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()]
     return lines
-
-
-@dataclass(frozen=True, slots=True)
-class StageTimes:
-    """Measured seconds: `sample_s` per completion, `score_s` per program, `train_s` per batch."""
-
-    sample_s: Sequence[float]
-    score_s: Sequence[float]
-    train_s: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is planned for: K, the batch, the pools."""
-
-    max_steps_off_policy: int = 0
-    completions: int = 128
-    programs: int = 128
-    sandboxes: int = 16
-    steps: int = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Seconds per step, after the pipeline has filled, and the stages' own seconds: the slowest bounds the step."""
-
-    step_s: float
-    sample_s: float
-    score_s: float
-    train_s: float
-
-
-def simulate(times: StageTimes, plan: Plan) -> Schedule:
-    """How long steps take under the overlapped schedule, on times drawn from those measured. Deterministic.
-
-    The model: completions of a batch are sampled concurrently, each for a time drawn from those given; a program waits for one of
-    `sandboxes` places, first come first served; the trainer takes the minibatches of a batch in their order, one after the other. Batch n
-    is begun when the weights behind max(0, n − K) steps are there. Left out: network, evaluations, checkpoints, retries.
-    """
-    rng = np.random.default_rng(0)
-    sandboxes = [0.0] * plan.sandboxes
-    trained = [0.0]
-    samples, scores, trains = [], [], []
-    lag = plan.max_steps_off_policy
-    for step in range(plan.steps):
-        begun = trained[max(step - lag, 0)]
-        drawn = rng.choice(times.sample_s, plan.completions)
-        arrivals = np.sort(begun + drawn)[-plan.programs :]
-        programs = rng.choice(times.score_s, plan.programs)
-        scored = begun + float(drawn.max())
-        for arrival, seconds in zip(arrivals, programs, strict=True):
-            ended = max(float(arrival), heapq.heappop(sandboxes)) + float(seconds)
-            heapq.heappush(sandboxes, ended)
-            scored = max(scored, ended)
-        train = float(rng.choice(times.train_s))
-        trained.append(max(scored, trained[-1]) + train)
-        samples.append(float(drawn.max()))
-        scores.append(float(programs.sum()) / plan.sandboxes)
-        trains.append(train)
-    warm = min(plan.steps // 4, 5)
-    period = (trained[-1] - trained[warm]) / (plan.steps - warm)
-    return Schedule(period, float(np.mean(samples)), float(np.mean(scores)), float(np.mean(trains)))

@@ -223,7 +223,7 @@ class Config:
     seed: int = setting(0, FIXED,
         everywhere("of the LoRA initialisation and of every sample; bit-for-bit repeatable on the embedded engine, elsewhere as far as the server keeps seeds"),
         "Seed of everything: problem order, LoRA initialisation, sampling.", check=must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"))
-    log_to: str = setting("", FREE, LOOP, "Trackers that get the metrics too, comma-separated: wandb, tensorboard, trackio, mlflow.")
+    log_to: str = setting("", FREE, LOOP, "Trackers that get the metrics too, comma-separated: wandb, tensorboard.")
     fork: str | None = setting(None, FIXED, LOOP,
         "DIR/CHECKPOINT of another run to go on from, optimizer and order of problems included, in this log_path: its settings are the defaults.")
     log_path: str | None = setting(None, FREE, LOOP, "Run directory (None: ~/code-rl-logs/<date-time>).")

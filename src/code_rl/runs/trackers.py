@@ -132,52 +132,8 @@ def tensorboard(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     )
 
 
-def trackio(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
-    """Trackio's local database (`trackio show` displays it)."""
-    import trackio
-
-    run = trackio.init(
-        project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-        name=log_dir.name,
-        config=json.loads(json.dumps(config, default=str)),
-        resume="allow",
-        embed=False,
-        auto_log_gpu=False,
-        auto_log_cpu=False,
-    )
-    return lambda values, step: run.log(dict(values), step=step), run.finish
-
-
-def mlflow(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
-    """MLflow: the server of `MLFLOW_TRACKING_URI`, else a database file in the run directory."""
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param
-
-    client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{log_dir / 'mlflow.db'}")
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-    known = client.get_experiment_by_name(name)
-    experiment = client.create_experiment(name) if known is None else known.experiment_id
-    tag = {"code_rl.log_path": str(log_dir)}
-    wanted = "tags.`code_rl.log_path` = '" + str(log_dir).replace("'", "''") + "'"
-    earlier = client.search_runs([experiment], wanted, max_results=1)
-    run = earlier[0] if earlier else client.create_run(experiment, tags=tag, run_name=log_dir.name)
-    run_id = run.info.run_id
-    params = [Param(_mlflow_name(key), str(value)[:5_000]) for key, value in config.items()]
-    new = [param for param in params if param.key not in run.data.params]
-    for start in range(0, len(new), 100):
-        client.log_batch(run_id, params=new[start : start + 100])
-
-    def log(values: Mapping[str, float], step: int) -> None:
-        now = int(1000 * time.time())
-        metrics = [Metric(_mlflow_name(name), value, now, step) for name, value in values.items()]
-        for start in range(0, len(metrics), 1000):
-            client.log_batch(run_id, metrics=metrics[start : start + 1000])
-
-    return log, lambda: client.set_terminated(run_id)
-
-
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
-    each.__name__: each for each in (wandb, tensorboard, trackio, mlflow)
+    each.__name__: each for each in (wandb, tensorboard)
 }
 
 
@@ -188,11 +144,6 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         for name, value in metrics.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def _mlflow_name(name: str) -> str:
-    """MLflow takes letters, digits and `_-. /:` in names: `eval/pass@1` becomes `eval/pass_at_1`."""
-    return re.sub(r"[^\w\-. /:]", "_", name.replace("@", "_at_"))
 
 
 def _wandb_key() -> bool:
