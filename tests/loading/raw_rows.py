@@ -216,51 +216,6 @@ SAMPLES = [
         BOTTOM,
     ),
     Sample(
-        "nemo_gym",
-        {
-            "responses_create_params": {"input": [{"role": "user", "content": "Write:\n```python\n# Your code here\n```\n\nAdd."}]},
-            "verifier_metadata": {"unit_tests": {"inputs": INPUTS, "outputs": OUTPUTS}},
-            "hash_id": "ab",
-        },
-        SUM,
-        PRODUCT,
-    ),
-    Sample(
-        "sandboxfusion stdin",
-        {
-            "content": "Add.",
-            "id": 0,
-            "labels": '{"name": "sum"}',
-            "test": json.dumps([{"input": {"stdin": i}, "output": {"stdout": o}} for i, o in SUM_TESTS]),
-        },
-        SUM,
-        PRODUCT,
-    ),
-    Sample(
-        "sandboxfusion packed",
-        {
-            "content": f"You are an expert.\n### Question:\nThe largest k.\n\n### Format: You will use the following starter code:\n```python\n{METHOD_STARTER}\n```\n\n### Answer:",
-            "id": 1,
-            "labels": '{"task_id": "leetcode/1"}',
-            "canonical_solution": "",
-            "test": packed({"inputs": ["[3, 1, 2]\n2"], "outputs": ["[2, 3]"], "fn_name": "top"}),
-        },
-        METHOD,
-        BOTTOM,
-    ),
-    Sample(
-        "sandboxfusion mbpp",
-        {
-            "content": "Write a function to add.",
-            "id": 11,
-            "labels": {"challenge_test_list": [], "test_setup_code": ""},
-            "canonical_solution": "def add(a, b):\r\n    return a + b",
-            "test_list": ["assert add(1, 2) == 3", "assert add(5, 7) == 12"],
-        },
-        "def add(a, b):\n    return a + b",
-        "def add(a, b):\n    return a * b",
-    ),
-    Sample(
         "native",
         {"id": "n", "statement": "Add.", "tests": [{"kind": "stdin", "input": i, "expected": o} for i, o in SUM_TESTS]},
         SUM,

@@ -16,27 +16,6 @@ NOTHING_METHOD = (
     "class Solution:\n    def {0}(self, *args, **kwargs):\n        return []\ndef {0}(*args, **kwargs):\n    return []"
 )
 
-DIAGONALS = """
-for _ in range(int(input())):
-    n, m, k = map(int, input().split())
-    if max(n, m) > k:
-        print(-1)
-    elif (n + m) % 2:
-        print(k - 1)
-    else:
-        print(k - 2 * ((max(n, m) - k) % 2))
-"""
-BARRELS = """
-for _ in range(int(input())):
-    n, k = map(int, input().split())
-    print(sum(sorted(map(int, input().split()))[::-1][: k + 1]))
-"""
-SHIRTS = """
-from collections import Counter
-n = int(input())
-before, now = (Counter(input() for _ in range(n)) for _ in range(2))
-print(sum((before - now).values()))
-"""
 MINIMUM_FIRST = "for _ in range(int(input())):\n    print(*sorted(map(int, input().split())))"
 SQUARES_AND_CUBES = """
 liked = {i * i for i in range(1, 31623)} | {i ** 3 for i in range(1, 1001)}
@@ -45,29 +24,12 @@ from bisect import bisect
 for _ in range(int(input())):
     print(bisect(liked, int(input())))
 """
-ABC = "for _ in range(int(input())):\n    print('YES' if sum(a != b for a, b in zip(input(), 'abc')) < 3 else 'NO')"
-SENIORS = "class Solution:\n    def countSeniors(self, details: List[str]) -> int:\n        return sum(d[11:13] > '60' for d in details)"
-WINNER = """
-n, s = int(input()), input()
-print(max('TA', key=lambda who: (s.count(who), -s.rindex(who) if who in s else 0)))
-"""
 RIGHT = [
-    ("nemo_gym/code_gen_example.jsonl", 1, DIAGONALS),
-    ("nemo_gym/code_gen_example.jsonl", 3, BARRELS),
-    ("sandboxfusion/code_eval_code_contests.jsonl", 3, SHIRTS),
-    ("sandboxfusion/code_eval_live_code_bench_v1.jsonl", 0, ABC),
-    ("sandboxfusion/code_eval_live_code_bench_v1.jsonl", 1, SENIORS),
-    ("sandboxfusion/code_eval_live_code_bench_v1.jsonl", 2, WINNER),
     ("rllm/codeforces.json", 0, MINIMUM_FIRST),
     ("rllm/code_contests.json", 140, SQUARES_AND_CUBES),
 ]
 READ = {
     "apps_coderl/apps.jsonl": {"Problem": 3, "Ambiguous": 2},
-    "nemo_gym/code_gen_example.jsonl": {"Problem": 5},
-    "sandboxfusion/code_eval_code_contests.jsonl": {"Problem": 20},
-    "sandboxfusion/code_eval_live_code_bench_v1.jsonl": {"Problem": 3},
-    "sandboxfusion/code_eval_mbpp.jsonl": {"Problem": 20},
-    "sandboxfusion/code_eval_bigcodebench.jsonl": {"tests_are_a_program": 20},
     "rllm/codeforces.json": {"Problem": 408},
     "rllm/code_contests.json": {"Problem": 165},
     "humanevalplus/HumanEvalPlus.jsonl.gz": {"Draft": 164},
@@ -76,7 +38,6 @@ READ = {
 }
 REFERENCES = {
     "apps_coderl/apps.jsonl": (0, 1, 2, 3, 4),
-    "sandboxfusion/code_eval_mbpp.jsonl": (0, 19),
     "humanevalplus/HumanEvalPlus.jsonl.gz": (53,),
     "mbppplus/MbppPlus.jsonl.gz": (0, 100),
     "leetcode/LeetCodeDataset-v0.2.0-test.jsonl.gz": (100,),

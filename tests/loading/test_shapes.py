@@ -126,9 +126,8 @@ def test_known_wrong_solutions_are_kept():
     assert [test.public for test in problem.tests] == [True, False]
 
 
-@pytest.mark.parametrize("name", ["code_contests", "sandboxfusion stdin"])
-def test_codecontests_rows_have_the_rule_of_the_sets_own_tester(name):
-    rule = read(next(sample for sample in SAMPLES if sample.name == name).row).compare
+def test_codecontests_rows_have_the_rule_of_the_sets_own_tester():
+    rule = read(next(sample for sample in SAMPLES if sample.name == "code_contests").row).compare
     assert (rule.rule, rule.abs_tol, rule.ignore_case, rule.integers_as_floats) == ("contest", 1e-5, True, True)
 
 
@@ -202,7 +201,6 @@ def test_every_shape_has_its_own_columns():
         "apps",
         "native",
         "code_contests",
-        "nemo_gym",
     }
     for sample in SAMPLES:
         assert shape_of({**sample.row, "extra_column": 1}) is shape_of(sample.row)

@@ -1,6 +1,6 @@
 """`assert f(1, 2) == 3` as data, without running any of it: which call, what is expected, how it is compared; and tests from them.
 
-Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's and EvoEval's self-contained tests. The called
+Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's self-contained tests. The called
 function's result may be wrapped in a `view` (`set(f(x)) == {1}`, `assert f(x)`): the view is applied inside the sandbox to the returned value,
 so that objects which are no plain data (a regular-expression match, say) can still be compared by what the test asks of them.
 
@@ -171,10 +171,6 @@ class AssertReader:
                 return self._test(test)
         raise AssertFormError("statement_is_not_an_assert", ast.unparse(statement)[:120])
 
-    def raising(self, call: ast.expr, kind: str) -> CallAssert:
-        """A call that must raise an exception of class `kind`."""
-        return replace(self._call(call, None), raises=kind)
-
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
         """The positional arguments of the one call of the entry point in `statement`, whatever is asserted of it."""
         calls = [part for part in ast.walk(statement) if isinstance(part, ast.Call) and self._is_entry(part.func)]
@@ -262,37 +258,21 @@ def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> list[C
 def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...], list[Any] | None, float]:
     """`inputs`, results (None when a reference function computes them) and the tolerance of a test that is two tables and a loop.
 
-    The loop must be `assertion(f(*inp), …, atol)` (EvalPlus) or compare with `is_equal` (EvoEval); any other (a broken or special oracle) raises
-    AssertFormError.
+    The loop must be `assertion(f(*inp), …, atol)`; any other (a broken or special oracle) raises AssertFormError.
     """
     tables: dict[str, Any] = {}
     atol: float | None = None
     for part in statements:
         match part:
-            case ast.Assign(
-                targets=[ast.Name(id="inputs")],
-                value=ast.ListComp(elt=ast.Call(func=ast.Name(id="eval")), generators=[each]),
-            ):
-                tables["inputs"] = read_call_texts(fold(each.iter))
-            case ast.Assign(targets=[ast.Name(id="inputs" | "results" | "outputs" as name)], value=value):
-                tables["inputs" if name == "inputs" else "results"] = fold(value)
+            case ast.Assign(targets=[ast.Name(id="inputs" | "results" as name)], value=value):
+                tables[name] = fold(value)
             case ast.For(body=[ast.Expr(value=ast.Call(func=ast.Name(id="assertion"), args=[_, _, tolerance]))]):
                 atol = float(fold(tolerance))
-            case ast.For(body=[ast.Assign(value=ast.Call(func=ast.Name(id="is_equal"))), ast.Assert()]):
-                atol = DEFAULT_FLOAT_TOL if any(map(holds_float, tables.get("results", ()))) else 0.0
             case ast.For():
                 raise AssertFormError("unknown_oracle", ast.unparse(part.body[0])[:120])
     if atol is None or "inputs" not in tables:
         raise AssertFormError("unknown_test_shape", f"tables {sorted(tables)}")
     return tuple(tuple(call) for call in tables["inputs"]), tables.get("results"), atol
-
-
-def read_call_texts(texts: Iterable[str]) -> list[tuple[Any, ...]]:
-    """Arguments from what stands between the brackets of calls."""
-    calls = [read_statements(f"({text},)" if text.strip() else "()") for text in texts]
-    if not all(len(body) == 1 and isinstance(body[0], ast.Expr) for body in calls):
-        raise AssertFormError("value_is_not_a_literal", "arguments that are no expression")
-    return [tuple(fold(body[0].value)) for body in calls if isinstance(body[0], ast.Expr)]
 
 
 def asserted(
@@ -306,8 +286,7 @@ def asserted(
     if not asserts:
         raise RowError("no_tests")
     tests = tuple(
-        CallTest(found.args, found.expected, found.kwargs, public=index < public, raises=found.raises)
-        for index, found in enumerate(asserts)
+        CallTest(found.args, found.expected, found.kwargs, public=index < public) for index, found in enumerate(asserts)
     )
     view, meta = common_view(asserts), problem.meta
     if view is not None:
@@ -318,7 +297,7 @@ def asserted(
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
     """The view that all asserts share. Raises RowError when they differ: one problem has one entry point."""
-    views = {found.view for found in asserts if found.raises is None}
+    views = {found.view for found in asserts}
     if len(views) > 1:
         raise RowError("mixed_views", ", ".join(sorted(map(str, views))))
     return views.pop() if views else None

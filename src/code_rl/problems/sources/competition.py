@@ -12,7 +12,6 @@ from typing import Any
 
 from code_rl.problems.problem import Compare, Problem, StdinTest
 from code_rl.problems.sources import records
-from code_rl.problems.sources.livecodebench import decode_private_tests
 from code_rl.problems.sources.records import Ambiguous, Origin, Row, RowError, field, filled, from_json, make_problem
 from code_rl.problems.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
 
@@ -22,8 +21,6 @@ PYTHON3 = (3, "PYTHON3")
 CODE_CONTESTS = Compare("contest", abs_tol=1e-5, ignore_case=True, integers_as_floats=True)
 """As the set's own tester compares (`OutputsMatch` of google-deepmind/code_contests): tokens whatever their case, numbers within 1e-5."""
 
-_QUESTION, _FORMAT = "### Question:\n", "### Format:"
-_NEMO_END = "# Your code here\n```\n\n"
 _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "picture_num")
 
 
@@ -31,10 +28,6 @@ def _own_id(row: Row, origin: Origin) -> str:
     """The row's own id, within its set; APPS and TACO number their rows in every split anew."""
     own = records.stated_id(row, "id", "problem_id", "question_id")
     return f"{origin.prefix}/{own}" if own else origin.row_id
-
-
-def _labels(row: Row) -> dict[str, Any]:
-    return dict(from_json(row.get("labels") or {}, "labels", dict))
 
 
 @records.named(_own_id)
@@ -84,53 +77,11 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     return make_problem(origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta)
 
 
-@records.named(lambda row, origin: records.stated_id(row, "hash_id") or origin.row_id)
-def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """NeMo Gym: a chat request, and unit tests as TACO has them. The instructions before the statement are left out."""
-    request = field(row, "responses_create_params", dict).get("input")
-    if not isinstance(request, list) or not request or not isinstance(request[-1], Mapping):
-        raise RowError("wrong_field_type", "responses_create_params.input must be a list of messages")
-    content = field(request[-1], "content", str)
-    tests = field(row, "verifier_metadata", dict).get("unit_tests")
-    draft = make_problem(origin, row.get("hash_id"), content.partition(_NEMO_END)[2] or content)
-    return with_tests_of(draft, tests)
-
-
-@records.named(lambda row, origin: records.stated_id(_labels(row), "name") or origin.row_id)
-def read_stdin_pairs(row: Row, origin: Origin) -> Problem:
-    """Sandbox Fusion's CodeContests: `content`, and `test` with `{"input": {"stdin"}, "output": {"stdout"}}`."""
-    labels = _labels(row)
-    tests = from_json(field(row, "test", object), "test")
-    if not isinstance(tests, list) or not tests:
-        raise RowError("no_tests")
-    typed = (StdinTest(_part(test, "input", "stdin"), _part(test, "output", "stdout")) for test in tests)
-    return make_problem(origin, labels.get("name"), filled(row, "content"), typed, compare=CODE_CONTESTS, meta=labels)
-
-
-@records.named(lambda row, origin: records.stated_id(_labels(row), "task_id") or origin.row_id)
-def read_packed_tests(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """Sandbox Fusion's LiveCodeBench: the whole prompt in `content`, packed tests in `test`."""
-    labels = _labels(row)
-    content = filled(row, "content")
-    statement, asked, answer = content.partition(_QUESTION)[2].rpartition(_FORMAT)
-    if not asked or not statement.strip():
-        raise RowError("unknown_prompt_shape", "content has no question and format")
-    starter = answer.partition("```python\n")[2].partition("\n```")[0] if "starter code" in answer else None
-    draft = make_problem(origin, labels.get("task_id"), statement.strip(), starter=starter, meta=labels)
-    return with_tests_of(draft, decode_private_tests(field(row, "test", str)), text_calls=True)
-
-
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
     """The problem but for its tests; its statement is in the field `statement`."""
     starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
     more["solutions"] = solutions(row.get("solutions"))
     return make_problem(origin, _own_id(row, origin), filled(row, statement), starter=starter, **more)
-
-
-def _part(test: Any, name: str, stream: str) -> str:
-    if not isinstance(test, Mapping):
-        raise RowError("bad_tests", f"a test is a {type(test).__name__}, expected an object")
-    return field(field(test, name, dict), stream, str)
 
 
 def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""MBPP, its sanitized subset, MBPP+ (full and OriginFmt) and AceCoder: raw row to problem.
+"""MBPP, its sanitized subset, and MBPP+ (full and OriginFmt): raw row to problem.
 
 MBPP names its function only in its tests, so the first assert is part of the statement and its test is public, as EvalPlus shows it.
 MBPP+ special oracles are kept as views: eight tasks compare as sets, three ask only whether something was found. Two of EvalPlus's
@@ -13,14 +13,13 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources import asserts, records
-from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, filled, make_problem, number, strings
-from code_rl.problems.sources.testcases import MAX_SOLUTIONS, unfenced
+from code_rl.problems.sources.records import Draft, Origin, Row, RowError, field, number, strings
 
 SET_VIEWS = (
     "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum", "intersection_array", "find_dissimilar", "Diff",
@@ -77,16 +76,6 @@ def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     if results is not None and name in SET_VIEWS:
         results = [set(value) for value in results]
     return asserts.tabled(problem, inputs, results, atol, public=1)
-
-
-def read_acecode(row: Row, origin: Origin) -> Problem:
-    """An AceCoder row: `question`, `test_cases` (asserts), perhaps `inferences`, of which those that pass every test are solutions."""
-    statements = [part for source in strings(row, "test_cases") for part in asserts.read_statements(source)]
-    name = entry_point(None, statements)
-    passing = [one for one in row.get("inferences") or () if isinstance(one, Mapping) and one.get("pass_rate") == 1.0]
-    known = tuple(unfenced(str(one.get("completion", ""))) for one in passing[:MAX_SOLUTIONS])
-    problem = make_problem(origin, row.get("id"), filled(row, "question").strip(), fn_name=name, solutions=known)
-    return asserts.asserted(problem, asserts.read_asserts(asserts.AssertReader(name), statements))
 
 
 def _problem(row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = "") -> Problem:

@@ -7,13 +7,12 @@ reader names the field.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from code_rl.problems.native import REQUIRED, read_native
 from code_rl.problems.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
-from code_rl.problems.sources.records import Item, Origin, Reader, Row, RowError, Skipped, from_json, stated_id
+from code_rl.problems.sources.records import Item, Origin, Reader, Row, RowError, Skipped, stated_id
 
 ReadRow = Reader[Item]
 
@@ -67,21 +66,6 @@ def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
     return test
 
 
-def _renamed(read: ReadRow, content: str) -> ReadRow:
-    """Sandbox Fusion's copies of a set: its fields under other names (`content` is one of them), some of them in `labels`."""
-
-    def read_renamed(row: Row, origin: Origin) -> Item:
-        labels = from_json(row.get("labels") or {}, "labels", dict)
-        names = {"task_id": row.get("id", origin.row_id), content: row["content"], "code": row["canonical_solution"]}
-        return read({**row, **names, **labels}, origin)
-
-    return read_renamed
-
-
-def _has_unit_tests(row: Row) -> bool:
-    return isinstance(row["verifier_metadata"], Mapping) and "unit_tests" in row["verifier_metadata"]
-
-
 def _shape(name: str, columns: str, read: ReadRow, test: Callable[[Row], bool] = lambda _: True) -> Shape:
     return Shape(name, frozenset(columns.split()), read, test)
 
@@ -97,20 +81,11 @@ SHAPES = (
     _shape("humanevalplus", "task_id canonical_solution base_input prompt", humaneval.read_humaneval_plus, _text_holds("task_id", "HumanEval")),
     _shape("mbppplus", "task_id canonical_solution base_input assertion", mbpp.read_mbpp_plus),
     _shape("humanevalplus-origin", "task_id canonical_solution prompt test", humaneval.read_humaneval_plus_origin, _TABLES),
-    _shape("evoeval", "task_id canonical_solution prompt inputs", humaneval.read_evoeval),
-    _shape("bigcodebench", "task_id complete_prompt canonical_solution entry_point test", humaneval.read_bigcodebench),
     _shape("humaneval", "task_id canonical_solution prompt test", humaneval.read_humaneval),
     _shape("mbppplus-origin", "task_id code test_list test", mbpp.read_mbpp_plus_origin),
     _shape("mbpp", "task_id code test_list", mbpp.read_mbpp),
-    _shape("acecode", "question test_cases", mbpp.read_acecode),
     _shape("code_contests", "description public_tests private_tests", competition.read_code_contests),
     _shape("verl", "prompt reward_model", verl.read_verl),
     _shape("apps", "question input_output", competition.read_apps),
     _shape("deepcoder", "problem tests", competition.read_deepcoder),
-    _shape("nemo_gym", "responses_create_params verifier_metadata", competition.read_nemo_gym, _has_unit_tests),
-    _shape("sandboxfusion-mbpp", "content canonical_solution test_list", _renamed(mbpp.read_mbpp, "text")),
-    _shape("sandboxfusion-evoeval", "content labels test canonical_solution", _renamed(partial(humaneval.read_humaneval_plus_origin, source="evoeval"), "prompt"), _TABLES),
-    _shape("sandboxfusion-unittest", "content labels test canonical_solution", _renamed(humaneval.read_bigcodebench, "complete_prompt"), _text_holds("test", "unittest")),
-    _shape("sandboxfusion-packed", "content labels test canonical_solution", competition.read_packed_tests, _text_holds("content", "### Format:")),
-    _shape("sandboxfusion-stdin", "content labels test", competition.read_stdin_pairs, _text_holds("test", '"stdin"')),
 )  # fmt: skip
