@@ -184,10 +184,8 @@ def test_a_row_that_is_left_out_has_the_id_that_it_would_have_had(sample):
     [
         ({"question": "?", "input_output": "", "question_id": 7}, "set/train/7"),
         ({"problem": "?", "tests": "", "id": "a"}, "set/train/a"),
-        ({"question": "?", "test_cases": 3, "id": 7}, "7"),
         ({"task_id": 7, "code": 3, "test_list": []}, "Mbpp/7"),
         ({"description": "?", "public_tests": {}, "private_tests": {}, "name": "1_A"}, "1_A"),
-        ({"content": "?", "test": '"stdin"', "labels": {"name": "1_A"}, "id": 7}, "1_A"),
         ({"prompt": 3, "reward_model": {}, "id": 7}, "set/train/4"),
     ],
 )
