@@ -48,6 +48,10 @@ ENDS = ("", "x", "```", " :")
 
 
 def texts(length: int) -> Iterator[tuple[str, str]]:
+    yield "quote marks before a fence, then lines", ">" * (length // 2) + "```a\n" + "a\n" * (length // 4)
+    yield "a line of quote marks", ">" * (length // 2) + "```a\n" + ">" * (length // 2)
+    for one, other in zip(PIECES, PIECES[1:] + PIECES[:1], strict=True):
+        yield f"{one!r} then {other!r}", one * (length // 2 // len(one)) + other * (length // 2 // len(other))
     for piece in PIECES:
         for before in ("", "```a", "```python\n", "<think>"):
             for end in ENDS:

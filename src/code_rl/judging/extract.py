@@ -32,12 +32,6 @@ class _Fence:
     after: str
 
     @property
-    def quotes(self) -> int:
-        """How many quote marks the line begins with."""
-        marks = _QUOTES.match(self.before)
-        return marks[0].count(">") if marks else 0
-
-    @property
     def names_a_language(self) -> bool:
         """True when the text behind the marker touches it, as the language of a new block does."""
         return self.after[:1].strip() not in ("", "<")
@@ -48,15 +42,16 @@ class _Block:
     fence: _Fence
     lines: list[str] = field(default_factory=list)
     soft_end: int | None = None
+    quotes: int = field(init=False)
+    """How many quote marks the opening fence has."""
+
+    def __post_init__(self) -> None:
+        self.quotes = _quotes(self.fence.before).count(">")
 
     def unquoted(self, line: str) -> str:
         """The line without as many quote marks as the opening fence has."""
-        for _ in range(self.fence.quotes):
-            rest = line.lstrip(" \t")
-            if not rest.startswith(">"):
-                break
-            line = rest[1:].removeprefix(" ")
-        return line
+        blanks = _quotes(line).split(">")[:-1][: self.quotes]
+        return line[sum(len(blank) + 1 for blank in blanks) :].removeprefix(" ") if blanks else line
 
     def ended_by(self, fence: _Fence) -> bool:
         """True if the fence closes this block, or opens another in its place."""
@@ -106,6 +101,12 @@ def extract_code(text: str) -> str | None:
         else:
             block.add(line)
     return (block.code(closed=False) if block else None) or code
+
+
+def _quotes(line: str) -> str:
+    """The quote marks that the line begins with, and the blanks before each."""
+    marks = _QUOTES.match(line)
+    return marks[0] if marks else ""
 
 
 def _has_statement(line: str) -> bool:
