@@ -12,15 +12,15 @@ SLOW = "    s = 0\n    for k in range(6_000_000 if n == 3 else 1):\n        s +=
 
 
 def row(task_id: str, name: str, body: str, doc: str) -> dict[str, object]:
-    inputs = json.dumps([[n] for n in range(6)])
     prompt = f'def {name}(n: int):\n    """{doc}"""\n'
-    return {"task_id": task_id, "prompt": prompt, "canonical_solution": body, "entry_point": name, "inputs": inputs}
+    calls = {"base_input": [[n] for n in range(6)], "plus_input": []}
+    return {"task_id": task_id, "prompt": prompt, "canonical_solution": body, "entry_point": name, "atol": 0, **calls}
 
 
 def test_a_later_row_of_the_same_id_does_not_give_its_time(tmp_path: Path) -> None:
     rows = [
-        row("A/1", "f", SLOW, "Sum the bitwise and of n with every number of a range that is long where n is three."),
-        row("A/1", "g", "    return 3 * n + 1\n", "Triple the number and add one, as the game of Collatz has it."),
+        row("HumanEval/1", "f", SLOW, "Sum the bitwise and of n with every number of a range that is long where n is three."),
+        row("HumanEval/1", "g", "    return 3 * n + 1\n", "Triple the number and add one, as the game of Collatz has it."),
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
