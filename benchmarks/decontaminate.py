@@ -29,9 +29,9 @@ import chz
 
 from code_rl.cli import run_script
 from code_rl.preparation.bench import make_entry
+from code_rl.preparation.decontaminate import Decontaminator, Pair
+from code_rl.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.preparation.normalise import open_source
-from code_rl.preparation.overlap.decontaminate import Decontaminator, Pair
-from code_rl.preparation.overlap.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.problems.files import data_folder, stream_rows
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.problems.sources.records import Skipped
@@ -48,7 +48,7 @@ class DecontaminateBenchmark:
     """Settings of the benchmark."""
 
     data: str = chz.field(default_factory=lambda: str(data_folder()), doc="Where the public files lie.")
-    containment: float = chz.field(default=0.5, doc="As prepare's.")
+    containment: float = chz.field(default=0.35, doc="As prepare's.")
     seed: int = chz.field(default=0, doc="Which words the edited copies lack.")
 
 
@@ -62,7 +62,7 @@ def overlapping(problems: Sequence[Problem], exams: Sequence[EvaluationProblem],
     """The problems that overlap with one of `exams`. Their tests have no part in it."""
     some = StdinTest("", "0")
     entries = [make_entry(dataclasses.replace(one, tests=(some,)), place)[0] for place, one in enumerate(problems)]
-    found = Decontaminator(exams, entries, containment)
+    found = Decontaminator(exams, containment)
     return [pair for entry in entries if (pair := found.find(entry)) is not None]
 
 
@@ -142,7 +142,7 @@ def run(config: DecontaminateBenchmark) -> int:
         found = overlapping(train, list(evaluation_problems(even.name)), config.containment)
     print(f"LeetCode v0.2.0 train, odd against even: {len(found)} of {len(train)}")
     for pair in found:
-        print(f"    {pair.id} ~ {pair.exam}: {pair.why}, {pair.containment:.2f}")
+        print(f"    {pair.id} ~ {pair.exam}: {pair.why}, {pair.share:.2f}")
     print(f"{time.monotonic() - started:.0f} s")
     return 0
 

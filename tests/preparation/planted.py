@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import random
+import string
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,14 +38,6 @@ STORIES = (
     "A bakery keeps a list of the loaves that were sold during each hour.",
     "Tram drivers report the passengers that they counted between stops.",
     "An archivist numbers the boxes in the order in which they were found.",
-)
-
-
-EXAM_STORIES = (
-    "During the regatta every boat reports the gusts that it met on the way to the buoy.",
-    "A museum counts its visitors at closing time and sends the figures to the council.",
-    "Each postman of the valley notes how many letters were in his bag.",
-    "The weather station on the summit stores what fell into the rain gauge.",
 )
 
 
@@ -132,10 +126,13 @@ def fresh(rng: random.Random, number: int) -> Problem:
 
 
 def exam(rng: random.Random, number: int) -> Problem:
-    """A problem of the evaluation set: of the same kinds, told with stories of its own."""
+    """A problem of the evaluation set: of the same kinds, told in words of its own (rot13) and another sentence each."""
     problem = fresh(rng, 900 + number)
-    _, _, rest = problem.statement.partition(". ")
-    return dataclasses.replace(problem, id=f"exam-{number}", statement=f"{EXAM_STORIES[number % 4]} {rest}")
+    told = random.Random(number).sample(string.ascii_lowercase * 9, 200)
+    own = " ".join("".join(told[start : start + 4]) for start in range(0, 200, 4))
+    return dataclasses.replace(
+        problem, id=f"exam-{number}", statement=codecs.encode(f"{own}. {problem.statement}", "rot13")
+    )
 
 
 def _another(value: Any) -> Any:
@@ -196,33 +193,12 @@ def interactive(rng: random.Random, number: int) -> Planted:
     )
 
 
-def renamed_copy(original: Problem, number: int) -> Planted:
-    """The same problem with other names of variables in statement and solution."""
-    statement, code = original.statement, original.solutions[0]
-    renames = (
-        [("numbers", "readings"), ("solve", "compute")]
-        if original.fn_name
-        else [(" n ", " m "), ("integer n", "integer m")]
+def edited_copy(original: Problem, number: int) -> Planted:
+    """The same problem with a sentence more."""
+    statement = f"{original.statement}\nGood luck with it."
+    return Planted(
+        dataclasses.replace(original, id=f"copy-{number}", statement=statement), "duplicate", frozenset({"duplicate"})
     )
-    for old, new in renames:
-        statement = statement.replace(old, new)
-    code = (
-        code.replace("numbers", "readings")
-        .replace("solve", "compute")
-        .replace("v ", "w ")
-        .replace("(v", "(w")
-        .replace(" v", " w")
-    )
-    code = code.replace("v[", "w[").replace("(t ", "(u ")
-    problem = dataclasses.replace(
-        original,
-        id=f"copy-{number}",
-        statement=statement,
-        solutions=(code,),
-        fn_name="compute" if original.fn_name else None,
-        starter_code="def compute(readings):\n    " if original.fn_name else None,
-    )
-    return Planted(problem, "duplicate", frozenset({"duplicate"}))
 
 
 def leaked(exam: Problem, number: int) -> Planted:
@@ -289,7 +265,7 @@ def planted_set(total: int, defects: int, seed: int = 7) -> tuple[list[Planted],
         if kind < len(MAKERS):
             damaged.append(MAKERS[kind](rng, 1000 + n))
         elif kind == len(MAKERS):
-            damaged.append(renamed_copy(clean[n].problem, n))
+            damaged.append(edited_copy(clean[n].problem, n))
         else:
             damaged.append(leaked(exams[n // 10], n))  # each once: two of one task are duplicates
     copies = [one for one in damaged if one.kind == "duplicate"]

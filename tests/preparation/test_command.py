@@ -192,9 +192,7 @@ def test_hostile_texts_stay_texts_on_the_page() -> None:
     evil = "<script>alert(1)</script><img src=x onerror=y>\"'&{{ 7 * 7 }}"
     stage = StageReport(evil, 2, 1, (Dropped(evil, evil, evil, evil),), 0.1, evil)
     page = render_page(
-        Report(
-            evil, {evil: evil}, [], [stage], [{"id": evil, "exam": evil, "set": evil, "why": evil, "containment": 0.5}]
-        )
+        Report(evil, {evil: evil}, [], [stage], [{"id": evil, "exam": evil, "set": evil, "why": evil, "share": 0.5}])
     )
     assert "<script>" not in page
     assert "<img" not in page
@@ -255,5 +253,5 @@ def test_an_evaluation_set_that_cannot_be_read_is_refused_even_where_nothing_is_
     (tmp_path / "exams.jsonl").write_text('{"prompt": 7}\n')
     words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}"]
     assert main(["prepare", *words, f"decontaminate={tmp_path / 'exams.jsonl'}"]) == 2
-    assert "1 of 1 rows have no statement" in capsys.readouterr().err
+    assert "1 of 1 rows of exams.jsonl" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Clock, cap, intervals, ledger, trivial programs, shapes: the parts that decide without a sandbox."""
+"""Clock, cap, intervals, ledger, trivial programs: the parts that decide without a sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from code_rl.preparation.bench import Entry, Survivor, make_entry
 from code_rl.preparation.cap import cap_entry, spread
 from code_rl.preparation.difficulty import judge_rate
 from code_rl.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions, Ledger, content_key
-from code_rl.preparation.overlap.deduplicate import program_shape
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verification.trials import trivial_pass
 from code_rl.preparation.verification.verify import calibrated_limit, rung
@@ -184,11 +183,3 @@ def test_a_closed_ledger_holds_the_wanted_records_in_their_order(tmp_path: Path)
 def test_a_content_key_depends_on_its_parts(part: object) -> None:
     assert content_key(part) == content_key(part)
     assert content_key(part) != content_key(part, 1)
-
-
-def test_programs_that_differ_in_names_only_have_one_shape() -> None:
-    one = 'def f(nums: list[int]) -> int:\n    """Say."""\n    best = 0\n    for n in nums:\n        best = max(best, n)\n    return best\n'
-    two = "def g(xs):\n    pass\n    top = 0\n    for x in xs:  # look\n        top = max(top, x)\n    return top\n"
-    assert program_shape(one) == program_shape(two)
-    assert program_shape(one) != program_shape(two.replace("max", "min"))
-    assert program_shape("def (") is None

@@ -19,8 +19,18 @@ def row(task_id: str, name: str, body: str, doc: str) -> dict[str, object]:
 
 def test_a_later_row_of_the_same_id_does_not_give_its_time(tmp_path: Path) -> None:
     rows = [
-        row("HumanEval/1", "f", SLOW, "Sum the bitwise and of n with every number of a range that is long where n is three."),
-        row("HumanEval/1", "g", "    return 3 * n + 1\n", "Triple the number and add one, as the game of Collatz has it."),
+        row(
+            "HumanEval/1",
+            "f",
+            SLOW,
+            "Sum the bitwise and of n with every number of a range that is long where n is three.",
+        ),
+        row(
+            "HumanEval/1",
+            "g",
+            "    return 3 * n + 1\n",
+            "Triple the number and add one, as the game of Collatz has it.",
+        ),
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))

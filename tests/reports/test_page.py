@@ -239,7 +239,7 @@ def test_the_page_of_prepare_is_drawn_like_that_of_a_run_and_cuts_nothing_off(br
         StageReport("decontaminate", 90, 60, tuple(dropped), 0.1, "a note " * 9),
         StageReport("cap", 60, 60, (), 0.1),
     ]
-    pairs = [{"id": "p/1", "exam": "lcb/3517", "set": "livecodebench_v5", "why": "13-grams", "containment": 0.5}]
+    pairs = [{"id": "p/1", "exam": "lcb/3517", "set": "livecodebench_v5", "why": "shared text", "share": 0.5}]
     (tmp_path / "prepare.html").write_text(render_page(Report("a/dataset", {"out": "x" * 90}, [], stages, pairs)))
     drawn = """() => [document.body, document.querySelector("h1"), document.querySelector("h2")].map((node) => {
         const style = getComputedStyle(node);

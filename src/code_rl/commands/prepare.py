@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from code_rl.errors import ConfigError, install_command
 from code_rl.loading.dataset import Dataset
 from code_rl.preparation.bench import Bench, check_folder
+from code_rl.preparation.evaluation_sets import evaluation_problems
 from code_rl.preparation.normalise import open_source, store_key
-from code_rl.preparation.overlap.evaluation_sets import evaluation_problems
 from code_rl.preparation.settings import PrepareConfig, skip_note
 from code_rl.settings import make_settings
 

@@ -18,14 +18,13 @@ from code_rl.preparation.ledger import Decisions, Ledger, OnItem, content_key
 from code_rl.preparation.settings import STAGES, PrepareConfig
 from code_rl.problems.files import read_object, sources_digest
 from code_rl.problems.native import format_fields, format_halves, format_problem
-from code_rl.problems.problem import CallTest, Problem, StdinTest, TestCase
+from code_rl.problems.problem import Problem, StdinTest, TestCase
 from code_rl.problems.values import ENVELOPE, dumps
 from code_rl.sandbox.executor import Executor
 
 WORK, REPORT = "work", "report.json"
 NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
 MAX_HASHED_TESTS = 64
-"""The rule of a problem that brings its own partner to talk to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Entry:
 
     `digest` is the content hash of the whole problem; `place` is its position in the store, `length` the bytes of its line, `head` where in it the
     tests end. `sizes` are bytes of each test (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the first
-    tests' inputs and expected outputs, `names` the ids and titles that the source gave, `arguments` the names of a call's arguments.
+    tests' inputs and expected outputs, `names` the ids and titles that the source gave.
     `stated_checker` is true when the data itself brought the checker, `derived_s`, where the
     expected values are what the first solution gave, the CPU seconds of the slowest call of that run.
     """
@@ -56,7 +55,6 @@ class Entry:
     public: tuple[int, ...]
     test_hashes: tuple[tuple[str, str], ...]
     names: Mapping[str, str]
-    arguments: tuple[str, ...]
     stated_checker: bool = False
     derived_s: float | None = None
 
@@ -93,7 +91,6 @@ def make_entry(
         public=tuple(index for index, test in enumerate(problem.tests) if test.public),
         test_hashes=tuple(pair for _, pair in measured[:MAX_HASHED_TESTS]),
         names={key: str(problem.meta[key]) for key in NAME_KEYS if isinstance(problem.meta.get(key), str | int)},
-        arguments=tuple(problem.tests[0].kwargs) if isinstance(problem.tests[0], CallTest) else (),
         stated_checker=stated_checker,
         derived_s=derived_s,
     )

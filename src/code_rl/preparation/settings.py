@@ -27,8 +27,8 @@ class Stage:
 # fmt: off
 STAGES = {
     "filter": Stage("code_rl.preparation.filter:run_filter", ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb")),
-    "deduplicate": Stage("code_rl.preparation.overlap.deduplicate:run_deduplicate", ("similarity",)),
-    "decontaminate": Stage("code_rl.preparation.overlap.decontaminate:run_decontaminate", ("containment",),
+    "deduplicate": Stage("code_rl.preparation.deduplicate:run_deduplicate", ("similarity", "numbers")),
+    "decontaminate": Stage("code_rl.preparation.decontaminate:run_decontaminate", ("containment", "numbers"),
         "decontaminate", "no evaluation set named (decontaminate=)"),
     "verify": Stage("code_rl.preparation.verification.verify:run_verify",
         ("mutants", "min_strength", "seed", "max_references", "repeats", "patient_limit_s", "unverified", "checkers")),
@@ -82,12 +82,13 @@ class PrepareConfig:
     max_row_mb: float = option(100.0, "filter: problems with more test data than this are dropped, in MB.", ABOVE_0)
 
     similarity: float = option(
-        0.8, "deduplicate: exact Jaccard similarity of statements from which they may be duplicates.", SHARE
+        0.8, "deduplicate: Jaccard similarity of two statements' runs of eight words from which one is a copy.", SHARE
     )
     containment: float = option(
-        0.5,
-        "decontaminate: share of what tells in an evaluation problem from which a problem that has it too is dropped.",
-        SHARE,
+        0.35, "decontaminate: share of an evaluation problem's runs of eight words that makes a problem a copy.", SHARE
+    )
+    numbers: Literal["count", "ignore"] = option(
+        "count", "deduplicate, decontaminate: whether texts that differ in numbers are different problems."
     )
 
     executor: str = option("auto", EXECUTOR_DOC)

@@ -1,0 +1,35 @@
+"""The one measure of how alike two texts are: the runs of eight words that they share.
+
+Words are what `[a-z]+|\\d+` finds in the lower-cased text, letters of other alphabets included: layout, markup and signs do not
+count, names and numbers count as they are written. A text of fewer than eight words is one run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Numbers = Literal["count", "ignore"]
+Gram = tuple[str, ...]
+SIZE = 8
+_WORD = re.compile(r"[^\W\d_]+|\d+")
+
+
+def words(text: str, numbers: Numbers = "count") -> list[str]:
+    """The words of a text; every number is `0` where numbers are ignored."""
+    found = _WORD.findall(text.lower())
+    return found if numbers == "count" else ["0" if word.isdecimal() else word for word in found]
+
+
+def ngrams(words: list[str]) -> set[Gram]:
+    """The distinct runs of eight words, the whole text where it has fewer, nothing of nothing."""
+    if len(words) < SIZE:
+        return {tuple(words)} if words else set()
+    return set(zip(*(words[start:] for start in range(SIZE)), strict=False))
+
+
+def problem_text(statement: str, starter_code: str | None) -> str:
+    """All that tells the task: the statement, and the starter code where it carries a docstring or comments."""
+    if starter_code and any(mark in starter_code for mark in ('"""', "'''", "#")):
+        return f"{statement}\n{starter_code}"
+    return statement
