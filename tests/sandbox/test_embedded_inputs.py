@@ -77,6 +77,8 @@ HONEST = {
     "imports itself": "import solution\nprint(solution.__name__)",
     "imports a module that it writes": "with open('mine.py', 'w') as file:\n    file.write('x = 1')\nimport mine\nprint(mine.x)",
     "asks for its user": "import getpass\nprint(getpass.getuser())",
+    "leaves its children unwaited": "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nif os.fork() == 0:\n    os._exit(0)\nprint(1)",
+    "keeps a database on disk": "import sqlite3\nbase = sqlite3.connect('a.db')\nbase.execute('create table t (x)')\nbase.commit()\nprint(base.execute('select count(*) from t').fetchone())",
     "asks for the load": "import os\nprint(len(os.getloadavg()))",
     "a hundred threads": """
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,4 @@
-"""Programs that are right only if they know which test they are in: all inputs are equal, the expected outputs count up from 0.
-
-Each leaves something in every test and counts what it finds.
-"""
+"""Programs that are right only if a test finds what the ones before it left: all inputs are equal, the expected outputs count up from 0."""
 
 from __future__ import annotations
 
@@ -43,113 +40,6 @@ _FIRST_OF = """
     """
 
 _BODIES: dict[str, tuple[str, str]] = {
-    "inline_caches": (
-        "counters in the bytecode of the functions below it, which fall with each call",
-        """
-        frame, counters = sys._getframe(), []
-        while frame is not None:
-            code = frame.f_code._co_code_adaptive
-            if frame.f_code.co_name in ("_run_one", "_run", "run_chunk", "supervised", "serve", "supervise"):
-                counters += [code[at] for at in (6, 162)]
-            frame = frame.f_back
-        # As found by counting: the first falls from 52, by one a test.
-        answer(max(0, min(2, 52 - counters[0])) if counters else 0)
-        """,
-    ),
-    "inline_caches_then_file": (
-        "the same, where a file left behind has it meet a new supervisor each time",
-        """
-        open(f"left{os.getpid()}", "w").close()
-        frame, total = sys._getframe(), 0
-        while frame is not None:
-            total += sum(frame.f_code._co_code_adaptive)
-            frame = frame.f_back
-        answer(total % 3)
-        """,
-    ),
-    "results_of_the_loop": (
-        "numbers that the loop between tests holds, which C functions gave it",
-        """
-        import gc
-        gc.unfreeze()
-        found = [value for each in gc.get_objects() if type(each) is zip for results in gc.get_referents(each)
-                 if type(results) is tuple for value in results if type(value) is int and not -5 <= value <= 256]
-        answer(sum(map(id, found)) // 32 % 3)
-        """,
-    ),
-    "exit_codes_of_tests_before": (
-        "how the test before ended, which each makes one more",
-        """
-        import gc
-        gc.unfreeze()
-        before = [value + 99 for each in gc.get_objects() if type(each) is zip for results in gc.get_referents(each)
-                  if type(results) is tuple for value in results if type(value) is int and -99 < value < -5]
-        answer(max(before, default=0))
-        sys.stdout.flush()
-        os._exit(max(before, default=0) + 1)
-        """,
-    ),
-    "places_of_objects": (
-        "where new objects come to lie",
-        "answer(sum(id(bytearray(size)) >> 4 for size in range(1, 512, 16)) % 3)",
-    ),
-    "collections": (
-        "how often the collector has run",
-        "import gc\nanswer((gc.get_count()[0] + gc.get_stats()[0]['collections']) % 3)",
-    ),
-    "pid": ("its own number", "answer(max(os.getpid() - 2, 0) if os.getpid() < 100 else os.getpid() % 3)"),
-    "pid_by_burning": (
-        "how far process numbers have gone, after having used up 50 in each test",
-        """
-        for _ in range(50):
-            pid = quietly(os.fork)
-            if pid == 0:
-                os._exit(0)
-            if pid:
-                os.waitpid(pid, 0)
-        answer(max(0, min(2, os.getpid() // 50)))
-        """,
-    ),
-    "thread_numbers": (
-        "how far thread numbers have gone, after having used up 50 in each test",
-        """
-        before = []
-        def work():
-            before.append(threading.get_native_id())
-        for _ in range(50):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
-        answer(max(0, min(2, before[0] // 50)))
-        """,
-    ),
-    "inode_numbers": (
-        "the inode number of a new file, relative to that of the directory",
-        """
-        fd = quietly(os.open, "x", os.O_CREAT | os.O_RDWR)
-        base, number = os.stat(".").st_ino, os.fstat(fd).st_ino
-        os.unlink("x")
-        answer(min(max(number - base - 1, 0), 2))
-        """,
-    ),
-    "inode_of_streams": (
-        "the inode numbers of its streams",
-        "answer((os.fstat(1).st_ino - os.fstat(0).st_ino) % 3 if os.fstat(1).st_ino < 1000 else os.fstat(1).st_ino % 3)",
-    ),
-    "supervisor_clock": (
-        "the processor time of PID 1 and of its parent, after leaving them much to do",
-        """
-        def spent(pid):
-            return quietly(time.clock_gettime, (~pid << 3) | 2) or 0.0
-        before = max(spent(1), spent(os.getppid()))
-        for _ in range(60):
-            if quietly(os.fork) == 0:
-                quietly(os.setsid)
-                time.sleep(9)
-                os._exit(0)
-        answer(0 if before < .02 else 1 if before < .035 else 2)
-        """,
-    ),
     "supervisor_memory": (
         "memory of PID 1 that it shares, read and written",
         """
@@ -162,14 +52,6 @@ _BODIES: dict[str, tuple[str, str]] = {
         answer(count_by(there, lambda n: [None for _ in range(3_000_000)] and None))
         """,
     ),
-    "usage_of_siblings": (
-        "accounts: load, context switches, page faults, processes since the start",
-        """
-        lines = quietly(lambda: open("/proc/stat").read()) or ""
-        loads = quietly(lambda: open("/proc/loadavg").read().split()[-1]) or "0"
-        answer(int(loads) - 2 if 0 < int(loads) < 100 else 0)
-        """,
-    ),
     "limits": (
         "limits that it lowers",
         """
@@ -178,34 +60,6 @@ _BODIES: dict[str, tuple[str, str]] = {
         for pid in (0, os.getppid(), 1):
             quietly(resource.prlimit, pid, resource.RLIMIT_NOFILE, (201 + number, 201 + number))
         answer(number)
-        """,
-    ),
-    "priority": (
-        "the priority of its parent and group",
-        """
-        number = os.getpriority(os.PRIO_PROCESS, 0)
-        for which, who in ((os.PRIO_PROCESS, os.getppid()), (os.PRIO_PGRP, 0), (os.PRIO_USER, 0), (os.PRIO_PROCESS, 1)):
-            quietly(os.setpriority, which, who, number + 1)
-        answer(max(number, 0))
-        """,
-    ),
-    "affinity_of_parent": (
-        "the processors and scheduling of its parent",
-        """
-        number = {os.SCHED_OTHER: 0, os.SCHED_BATCH: 1, os.SCHED_IDLE: 2}.get(os.sched_getscheduler(0), 0)
-        for pid in (os.getppid(), 1):
-            quietly(os.sched_setscheduler, pid, (os.SCHED_BATCH, os.SCHED_IDLE, os.SCHED_IDLE)[number], os.sched_param(0))
-            quietly(os.sched_setaffinity, pid, {0})
-        answer(number)
-        """,
-    ),
-    "working_directory_of_parent": (
-        "working directory, mask and root, which children of one another may share",
-        """
-        number = os.umask(0o77) & 3
-        os.umask(number + 1)
-        quietly(os.chdir, "/")
-        answer(number if number < 3 else 0)
         """,
     ),
     "background_process": (
@@ -263,39 +117,6 @@ _BODIES: dict[str, tuple[str, str]] = {
         answer(count_by(there, put))
         """,
     ),
-    "random_seed": (
-        "the seed of its random numbers, made anew for each test from what it can know",
-        """
-        import hashlib
-        first = random.random()
-        table = {}
-        names = [text for text in (quietly(lambda: open(__file__).read()),) if text]
-        for number in range(3):
-            for text in names:
-                for seed in (number, text, f"{text}{number}", f"{number}{text}"):
-                    for made in (seed, *(int.from_bytes(hashlib.new(kind, str(seed).encode()).digest()[:8], order) for kind in ("sha256", "md5", "blake2b") for order in ("big", "little"))):
-                        table[random.Random(made).random()] = number
-        answer(table.get(first, 0))
-        """,
-    ),
-    "random_and_memory": (
-        "whether two tests draw different random numbers, hashes and addresses: any order of them is a number",
-        "draws = [random.random(), id(object()), hash('x')]\nanswer(int(draws[0] * 1000) % 3)",
-    ),
-    "age_by_times": (
-        "how long ago the submission began, by the times of what was there first, having slept in each test",
-        """
-        moments = [quietly(lambda: os.stat(place).st_ctime) for place in ("/tmp", ".", "/proc/1", "/proc", "/dev/shm")] + [os.fstat(fd).st_ctime for fd in (0, 2)]
-        for pid in (1, os.getppid()):
-            text = quietly(lambda: open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split())
-            if text:
-                moments.append(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + int(text[19]) / 100)
-        ages = [time.time() - moment for moment in moments if moment]
-        number = max((int(age / .5) for age in ages if age < 2), default=0)
-        time.sleep(.55)
-        answer(number)
-        """,
-    ),
 }
 
 _CALLED = """
@@ -337,17 +158,7 @@ BETWEEN = (
             source(_HEAD, _FIRST_OF, body),
             COUNT,
             UNPAID,
-            quick=name
-            in (
-                "stream_flags",
-                "write_hints",
-                "pid",
-                "inline_caches",
-                "directory_times",
-                "locks_of_descriptions",
-                "directory_mode",
-                "stream_modes",
-            ),
+            quick=name in ("file", "stream_flags", "directory_mode", "stream_modes", "background_process"),
         )
         for name, (tries, body) in (FILES | _BODIES).items()
     ),

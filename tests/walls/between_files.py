@@ -25,38 +25,6 @@ FILES: dict[str, tuple[str, str]] = {
         answer(count_by(there, put))
         """,
     ),
-    "directory_times": (
-        "the times of directories and files that it may change",
-        """
-        def there(n):
-            return any(int((quietly(os.stat, place) or os.stat("/")).st_mtime) in range(1000 + n, 1003) for place in shared())
-        def put(n):
-            for place in shared():
-                quietly(os.utime, place, (1000 + n, 1000 + n))
-        answer(count_by(there, put))
-        """,
-    ),
-    "directory_changed": (
-        "the change time of the working directory, by making and removing a file",
-        """
-        seen = [os.stat(place).st_mtime for place in ("/tmp", ".") if quietly(os.stat, place)]
-        fresh = quietly(os.stat, "/proc/self") or os.fstat(0)
-        old = [int(time.time() - moment) // 2 for moment in seen]
-        for place in ("/tmp", "."):
-            quietly(lambda: (open(place + "/x", "w").close(), os.unlink(place + "/x")))
-            quietly(os.utime, place, (time.time() - 4, time.time() - 4) if max(old) >= 1 else (time.time() - 2, time.time() - 2))
-        answer(min(max(old), 2))
-        """,
-    ),
-    "stream_times": (
-        "the times of the files behind its streams",
-        """
-        number = max(int(os.fstat(fd).st_mtime) % 10 if os.fstat(fd).st_mtime < 5000 else 0 for fd in (0, 2))
-        for fd in (0, 2):
-            quietly(os.utime, fd, (1001 + number, 1001 + number))
-        answer(number)
-        """,
-    ),
     "stream_modes": (
         "the mode of the files behind its streams",
         """
@@ -77,20 +45,6 @@ FILES: dict[str, tuple[str, str]] = {
             for use in (flags[: number + 1], flags[:number + 1][:2]):
                 quietly(fcntl.fcntl, fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | sum(use))
         answer(number)
-        """,
-    ),
-    "write_hints": (
-        "write hints of the files behind its streams and of the library",
-        """
-        found = 0
-        for fd in (0, 1, 2, *filter(None, (quietly(os.open, place, os.O_RDONLY) for place in shared()))):
-            hint = bytearray(8)
-            if quietly(fcntl.fcntl, fd, 1035, bytes(8)) is not None:
-                hint = fcntl.fcntl(fd, 1035, bytes(8))
-            number = max(int.from_bytes(hint, "little") - 1, 0)
-            found = max(found, number)
-            quietly(fcntl.fcntl, fd, 1036, (2 + number).to_bytes(8, "little"))
-        answer(found)
         """,
     ),
     "locks_of_orphans": (
@@ -116,46 +70,6 @@ FILES: dict[str, tuple[str, str]] = {
                 time.sleep(20)
                 os._exit(0)
             time.sleep(.1)
-        answer(count_by(there, put))
-        """,
-    ),
-    "locks_of_descriptions": (
-        "locks of open file descriptions on streams, which the supervisor keeps open",
-        """
-        class Lock(ctypes.Structure):
-            _fields_ = [("type", ctypes.c_short), ("whence", ctypes.c_short), ("start", ctypes.c_long), ("length", ctypes.c_long), ("pid", ctypes.c_int)]
-        def there(n):
-            for fd in (0, 1, 2):
-                other = quietly(os.open, f"/proc/self/fd/{fd}", os.O_RDWR)
-                lock = Lock(1, 0, 100 + n, 1, 0)
-                if other is not None and libc.fcntl(other, 36, ctypes.byref(lock)) == 0 and lock.type != 2:
-                    return True
-            return False
-        def put(n):
-            for fd in (0, 1, 2):
-                libc.fcntl(fd, 37, ctypes.byref(Lock(1, 0, 100 + n, 1, 0)))
-                libc.fcntl(fd, 37, ctypes.byref(Lock(0, 0, 100 + n, 1, 0)))
-        answer(count_by(there, put))
-        """,
-    ),
-    "flock_of_streams": (
-        "flock on streams and shared files",
-        """
-        def others(path):
-            return quietly(os.open, path, os.O_RDONLY)
-        places = ["/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2"]
-        def there(n):
-            fd = others(places[n])
-            if fd is None:
-                return False
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.flock(fd, fcntl.LOCK_UN)
-                return False
-            except OSError as error:
-                return error.errno == 11
-        def put(n):
-            quietly(fcntl.flock, n, fcntl.LOCK_EX | fcntl.LOCK_NB)
         answer(count_by(there, put))
         """,
     ),

@@ -29,5 +29,5 @@ def test_an_output_that_a_checker_cannot_stand_is_a_wrong_answer(name: str, samp
 
 
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
-def test_no_program_knows_what_an_earlier_test_did(name: str, sample: bool) -> None:
+def test_nothing_that_a_test_leaves_reaches_the_next(name: str, sample: bool) -> None:
     assert asyncio.run(_run(name, chosen(BETWEEN, name, sample))) == {}

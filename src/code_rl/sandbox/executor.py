@@ -46,14 +46,14 @@ class Limits:
     @property
     def wall_cap_s(self) -> float:
         """Wall seconds after which a test is stopped whatever its CPU time."""
-        return self.wall_s if self.wall_s is not None else 4 * self.cpu_s + 2
+        return self.wall_s if self.wall_s is not None else 8 * self.cpu_s + 5
 
     def submission_s(self, tests: int) -> float:
         """Seconds for all tests of one submission: processor time, the compiler's too, and idle time, but not waiting for a processor.
 
         None given: room for every test to use its CPU limit and a second more, and for four tests to be idle up to their wall cap.
         """
-        return self.total_s if self.total_s is not None else 4 * self.wall_cap_s + tests * (self.cpu_s + 1)
+        return self.total_s if self.total_s is not None else 2 * self.wall_cap_s + tests * (self.cpu_s + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from code_rl.sandbox.embedded.launcher import WorkerProcess
 from code_rl.sandbox.embedded.outcome import Streams, execution, memory_file
 from code_rl.sandbox.executor import Execution, Status
 from code_rl.sandbox.retries import LostError
-from code_rl.sandbox.starvation import CEILING
 
 _END_S = 60.0
 """Within this a worker tells of its supervisor's end, when the supervisor's channel is closed."""
@@ -30,7 +29,7 @@ StreamsOf = Callable[[int], Streams]
 
 
 class Idle:
-    """The running test gets less than a quarter of its share of the processors, and does not want it: its slot can be lent."""
+    """The running test does nothing: its slot can be lent."""
 
 
 class WorkerLink:
@@ -40,15 +39,14 @@ class WorkerLink:
         self.process, self.group = process, group
         self.lost = False
         """True once the worker cannot be used any more."""
-        self._unended = 1  # its rehearsal
+        self._unended = 0
 
     async def run(
         self, job: wire.JobMessage, tests: int, files: Mapping[str, bytes], streams_of: StreamsOf
     ) -> AsyncGenerator[Execution | Idle, None]:
         """Yield the executions of `job`'s `tests` in order, ending after the last test or a compile error, and a word now and then of a test that is idle.
 
-        `streams_of` makes the streams of a test, when it is due and not before: how old they are would tell of the tests before. Raises LostError
-        when a result stays out, SandboxError when the worker cannot be reached. Closing the iterator early stops the submission.
+        `streams_of` makes the streams of a test, when it is due. Raises LostError when a result stays out, SandboxError when the worker cannot be reached. Closing the iterator early stops the submission.
         """
         if self.group is not None:
             try:
@@ -94,7 +92,7 @@ class WorkerLink:
         code = None
         while self._unended and code is None:
             try:
-                datagram = self.process.control.recv(wire.ACCOUNT_BYTES)
+                datagram = self.process.control.recv(wire.ENDED.size)
             except BlockingIOError:
                 break
             if not datagram:
@@ -127,7 +125,6 @@ class _Submission:
     _closed: str | None = None
     _compiled: bool = False
     _starved: bool = False
-    _compile_s: float = 0.0
     _wake: asyncio.Future[None] | None = None
     _waits_since: float = 0.0
     _timer: asyncio.TimerHandle | None = None
@@ -154,12 +151,6 @@ class _Submission:
                     self._compiled = True
                     if record.kind == wire.REAPED:
                         self._reaped.append(record)
-                        continue
-                    self._compile_s += record.compile_s
-                    if record.cause == wire.REHEARSED:
-                        ended = record.spoilt  # a machine so busy that nothing took a while to do
-                        if ended:
-                            return
                         continue
                     result = self._result(record)
                     ended = record.spoilt or self.due == self._tests
@@ -206,7 +197,6 @@ class _Submission:
         if self._streams.fetched >= 0:
             await self._send(wire.file_datagram(""), self._streams.fetched)
         await self._send(wire.CASE_DATAGRAM, *self._streams.descriptors)
-        self._streams.sent()
 
     async def _send(self, datagram: bytes, *descriptors: int) -> None:
         loop = asyncio.get_running_loop()
@@ -255,9 +245,8 @@ class _Submission:
             self._reaped.clear()
         killed = account.exit_code == -signal.SIGKILL and account.cause == wire.RAN and self._ran_out_of_memory()
         streams, self._streams = self._streams, None
-        compile_s, self._compile_s = self._compile_s, 0.0
         try:
-            return execution(self._job, account, compile_s, streams, killed)
+            return execution(self._job, account, streams, killed)
         finally:
             streams.close()
 
@@ -277,7 +266,7 @@ class _Submission:
     def _end_silence(self) -> None:
         """Give a worker up that has left us waiting for too long; look again when that may be so. One timer a submission, not one a result."""
         loop = asyncio.get_running_loop()
-        silence = CEILING * self._job.wall_s + SILENCE_S
+        silence = self._job.wall_s + SILENCE_S
         left = silence if self._wake is None else self._waits_since + silence - loop.time()
         if left > 0:
             self._timer = loop.call_later(left, self._end_silence)

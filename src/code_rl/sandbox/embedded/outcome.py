@@ -15,38 +15,20 @@ STDERR_KEPT = 64 * 1024
 
 
 class Streams:
-    """Anonymous files in memory, made for one test: its input and what it writes. Both this process and the test have them open.
+    """Anonymous files in memory, made for one test: its input and what it writes. Both this process and the test have them
+    open."""
 
-    A conversation joins stdin and stdout to others: `talk` are the descriptors that take their places.
-    """
-
-    def __init__(self, case: bytes, call: bool, fetch: bool, talk: tuple[int, int] | None = None) -> None:
+    def __init__(self, case: bytes, call: bool, fetch: bool) -> None:
         self._fds: list[int] = []
-        self._talk = talk or ()
-        self.input = self._memory("input", case) if call or talk is None else -1
-        self.stdout = self._memory("stdout") if talk is None else -1
+        self.input = self._memory("input", case)
+        self.stdout = self._memory("stdout")
         self.stderr = self._memory("stderr")
         self.value = self._memory("value") if call else -1
         self.fetched = self._memory("fetched") if fetch else -1
-        stdin, stdout = talk if talk is not None else (self.input, self.stdout)
-        self.descriptors = [stdin, stdout, self.stderr]
-        if call:
-            self.descriptors.append(self.value)
-        if call and talk is not None:
-            self.descriptors.append(self.input)
-
-    def sent(self) -> None:
-        """The test has its descriptors: close here what only it may keep open."""
-        for fd in self._talk:
-            os.close(fd)
-        self._talk = ()
+        self.descriptors = [self.input, self.stdout, self.stderr, *([self.value] if call else [])]
 
     def close(self) -> None:
         """Give the descriptors back. Idempotent."""
-        self.sent()
-        self._release()
-
-    def _release(self) -> None:
         while self._fds:
             os.close(self._fds.pop())
 
@@ -54,7 +36,7 @@ class Streams:
         try:
             fd = memory_file(name, content)
         except OSError:  # no descriptors are left: keep none of those that there were
-            self._release()
+            self.close()
             raise
         self._fds.append(fd)
         return fd
@@ -72,9 +54,7 @@ def memory_file(name: str, content: bytes = b"") -> int:
     return fd
 
 
-def execution(
-    job: wire.JobMessage, record: wire.Account, compile_s: float, streams: Streams, killed_for_memory: bool
-) -> Execution:
+def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, killed_for_memory: bool) -> Execution:
     """The execution of a test that has ended as `record` says."""
     stdout, too_long = _read(streams.stdout, job.output_bytes)
     stderr, _ = _read(streams.stderr, STDERR_KEPT)
@@ -112,7 +92,7 @@ def execution(
         wall_s=record.wall_s,
         peak_memory_bytes=record.peak,
         detail=detail,
-        compile_s=compile_s,
+        compile_s=record.compile_s,
         files={job.fetch[index]: data for index, data in fetched.items()},
     )
 

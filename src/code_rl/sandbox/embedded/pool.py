@@ -252,7 +252,6 @@ def case_messages(job: Job) -> list[bytes]:
 def _message(job: Job) -> wire.JobMessage:
     limits = job.limits
     return wire.JobMessage(
-        several=len(job.cases) > 1,
         code=job.code,
         preamble=job.preamble,
         setup=job.setup,

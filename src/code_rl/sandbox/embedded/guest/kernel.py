@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import socket
-import sys
 
 from code_rl.sandbox.embedded.guest import wire
 
@@ -18,12 +17,13 @@ MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = 32, 1024, 4096, 16384, 1 <
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_SECCOMP = 1, 4, 8, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
-CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE = 2, 21, 40
-CLONE3 = 435
+CAP_DAC_READ_SEARCH = 2
+_CLONE3 = 435
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FD_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 1, 6
-WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
+_WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
 _MONOTONIC = 1
+_NO_TIME = bytes(wire.ACCOUNT_BYTES - wire.COMPILE_AT)
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +39,7 @@ class KernelError(OSError):
         self.step = step
 
 
-class CloneArgs(ctypes.Structure):
+class _CloneArgs(ctypes.Structure):
     """What clone3(2) is told."""
 
     _fields_ = [
@@ -68,9 +68,8 @@ class _Filter(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
 
 
-CAP_HEADER = ctypes.byref(_CapHeader(0x20080522, 0))
-NOBODYS_HEADER = ctypes.byref(_CapHeader(0x20080522, (1 << 31) - 1))
-NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+_CAP_HEADER = ctypes.byref(_CapHeader(0x20080522, 0))
+_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 _libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _libc.capset.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 
@@ -93,9 +92,21 @@ def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:
     """
     pidfd = ctypes.c_int(-1)
     end = 0 if flags & CLONE_PARENT else end
-    arguments = CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end))
-    pid = _check(_held.syscall(CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)), f"clone3(flags={flags:#x})")
+    arguments = _CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end))
+    pid = _check(_held.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)), f"clone3(flags={flags:#x})")
     return (pid, pidfd.value) if pid else (0, -1)
+
+
+class Clone:
+    """Forks into the namespaces of `flags`, again and again: its arguments are made once."""
+
+    def __init__(self, flags: int) -> None:
+        self._arguments = _CloneArgs(flags=flags, exit_signal=int(signal.SIGCHLD))
+        self._reference, self._size = ctypes.byref(self._arguments), ctypes.sizeof(self._arguments)
+
+    def fork(self) -> int:
+        """As `fork`."""
+        return _check(_held.syscall(_CLONE3, self._reference, self._size), "clone3")
 
 
 def unshare(flags: int, step: str) -> None:
@@ -154,7 +165,7 @@ def die_with_parent() -> None:
 
 def drop_capabilities() -> None:
     """Give up every capability. With no_new_privs and exec refused, nothing can bring them back."""
-    _check(_libc.capset(CAP_HEADER, NO_CAPABILITIES), "capset")
+    _check(_libc.capset(_CAP_HEADER, _NO_CAPABILITIES), "capset")
 
 
 def keep_capabilities(*numbers: int) -> None:
@@ -164,67 +175,66 @@ def keep_capabilities(*numbers: int) -> None:
         half, bit = divmod(number, 32)
         sets[3 * half] |= 1 << bit
         sets[3 * half + 1] |= 1 << bit
-    _check(_libc.capset(CAP_HEADER, (ctypes.c_uint32 * 6)(*sets)), "capset")
+    _check(_libc.capset(_CAP_HEADER, (ctypes.c_uint32 * 6)(*sets)), "capset")
 
 
 class Account:
-    """Where the kernel writes how a process ended, at one fixed place in memory.
+    """How a process ended, as the kernel writes it into one buffer, which is sent as it is (`wire`).
 
-    What a test can choose (its exit code, its memory, its time) never becomes an object of the interpreter, where a later fork could find it: it is
-    sent from here, and wiped.
+    After a fork each object that this process touches is a page to copy: the way from one test to the next makes few.
     """
 
     def __init__(self) -> None:
-        self.place = ctypes.create_string_buffer(wire.ACCOUNT_BYTES)
-        self._address = ctypes.addressof(self.place)
-        self.view = memoryview(self.place).cast("B")
-        self.cause, self.info, self.usage, self.began, self.ended, self.pid, self.status = (
-            ctypes.c_void_p(self._address + at)
-            for at in (
-                wire.CAUSE_AT,
-                wire.INFO_AT,
-                wire.USAGE_AT,
-                wire.BEGAN_AT,
-                wire.ENDED_AT,
-                wire.INFO_AT + 16,
-                wire.INFO_AT + 24,
-            )
+        self.view = memoryview(ctypes.create_string_buffer(wire.ACCOUNT_BYTES)).cast("B")
+        self._pid, self._status = (ctypes.c_int.from_buffer(self.view, wire.INFO_AT + at) for at in (16, 24))
+        address = ctypes.addressof(self._pid) - wire.INFO_AT - 16
+        self._info, self._usage, self._began, self._ended = (
+            ctypes.c_void_p(address + at) for at in (wire.INFO_AT, wire.USAGE_AT, wire.BEGAN_AT, wire.ENDED_AT)
         )
-        self.view[0] = wire.RESULT  # as it stays where nobody says otherwise
 
     def begin(self) -> None:
         """Note the time."""
-        _libc.clock_gettime(_MONOTONIC, self.began)
+        _libc.clock_gettime(_MONOTONIC, self._began)
 
     def end(self) -> None:
         """Note the time."""
-        _libc.clock_gettime(_MONOTONIC, self.ended)
+        _libc.clock_gettime(_MONOTONIC, self._ended)
 
     def note_compiled(self) -> None:
         """What this process has used so far, it used for compiling."""
-        _libc.getrusage(0, self.usage)
+        _libc.getrusage(0, self._usage)
         self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][: wire.ACCOUNT_BYTES - wire.COMPILE_AT]
-        ctypes.memset(self.usage, 0, wire.BEGAN_AT - wire.USAGE_AT)
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
         """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is none."""
-        if _libc.syscall(WAITID, kind, number, self.info, options, self.usage) < 0:
+        if _libc.syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
             return None
-        return self.found()
-
-    def found(self) -> bool:
-        """Whether this tells of a process that has ended."""
-        return bytes(self.view[wire.INFO_AT + 16 : wire.INFO_AT + 20]) != bytes(4)
+        return self._pid.value != 0
 
     def exit_code(self) -> int:
         """As it stands here, whatever ended the process."""
-        return int.from_bytes(self.view[wire.INFO_AT + 24 : wire.INFO_AT + 28], sys.byteorder, signed=True)
+        return self._status.value
 
     def send(self, channel: socket.socket, kind: int, cause: int, spoilt: bool) -> None:
-        """Send what stands here, and wipe it."""
+        """Send what stands here; the compiler's time goes once."""
         self.view[0], self.view[1], self.view[2] = kind, cause, spoilt
         channel.send(self.view)
-        ctypes.memset(self.info, 0, wire.ACCOUNT_BYTES - wire.INFO_AT)
+        if kind == wire.RESULT:
+            self.view[wire.COMPILE_AT :] = _NO_TIME
+
+
+class ChildSignal:
+    """Waits for word of a child's end, so many seconds at most. SIGCHLD has to be blocked."""
+
+    def __init__(self, seconds: float) -> None:
+        self._wanted = ctypes.create_string_buffer(128)
+        _libc.sigemptyset(self._wanted)
+        _libc.sigaddset(self._wanted, int(signal.SIGCHLD))
+        self._timeout = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
+
+    def wait(self) -> None:
+        """Return when one has ended, or the time is over."""
+        _libc.sigtimedwait(self._wanted, None, self._timeout)
 
 
 class Filter:

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import contextlib
 import math
 import os
 import resource
 import socket
+import struct
 import sys
 from typing import NoReturn
 
 from code_rl.sandbox import runner
-from code_rl.sandbox.embedded.guest import cycle, files, kernel, wire
+from code_rl.sandbox.embedded.guest import files, wire
 from code_rl.sandbox.embedded.guest.confinement import confine
 
 VALUE_FD, _FAULT_FD = 3, 4
 RESERVED = (VALUE_FD, _FAULT_FD)
 """Descriptors that the zygote keeps free of anything of its own."""
 BROKEN_EXIT = 99
+_ROOM = socket.CMSG_SPACE(4 * 4)
 THREAD_STACK = 8 << 20
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
-"""Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address space, for the room that
-the C library reserves for each thread. What is touched is judged by peak memory."""
+"""Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address
+space, for the room that the C library reserves for each thread. What is touched is judged by peak memory."""
 
 
 class TestRun:
-    """How each test of a submission starts.
-
-    Whatever can be done once for all tests is done in the supervisor, and inherited: in a process just forked every first touch copies a page.
-    """
+    """How each test of a submission starts. What can be done once for all tests is done in the supervisor, and inherited."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class TestRun:
         self._fetched = -1
         largest = max(job.file_bytes, job.output_bytes + 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-        # A backstop: the watch stops a test at its limit, the kernel's own counts in whole seconds.
+        # A backstop: the supervisor stops a test at its limit, the kernel's own counts in whole seconds.
         seconds = math.ceil(1.5 * job.cpu_s + 2)
         self._cpu = (seconds, seconds + 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -57,43 +58,32 @@ class TestRun:
         if confinement.counts_processes:
             most = job.processes + confinement.own_processes
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        self._places = [0, 1, 2] if job.fn_name is None else [0, 1, 2, VALUE_FD]
+        self._places_told = struct.pack(f"={len(self._places)}i", *self._places)
 
     def take_fetched(self) -> None:
         """In the supervisor, before the fork: the descriptor where files are read back to, which no test gets."""
         self._fetched = wire.receive_file(self._channel)[1]
 
-    def make_ready(self, first: First) -> None:
-        """In the supervisor, when it opens no descriptors any more: see to it that the process just forked finds `first` as it has to be."""
-        self._first = first
-        for fd in first.places:
+    def make_ready(self) -> None:
+        """In the supervisor, when it opens no descriptors any more: leave the lowest numbers to those of a test."""
+        for fd in self._places:
             os.close(fd)
-        given = first.expect(self._channel.fileno(), self._cpu)
-        if given != list(first.places):
-            raise RuntimeError(f"a test's descriptors would be {given}")
 
-    def close(self, account: kernel.Account) -> None:
-        """In the supervisor, when the test is over: read files back.
+    def close(self) -> None:
+        """In the supervisor, when the test is over and there is something to see to: read files back.
 
-        Raises RuntimeError if the process that ended so never became the program: that is our failure, not a result.
+        Raises RuntimeError if the process never became the program: that is our failure, not a result.
         """
         if self._job.fetch:
             files.collect(self._job.fetch, self._fetched, self._job.output_bytes)
-        if account.exit_code() == BROKEN_EXIT:
-            try:
-                raise RuntimeError(os.read(self._fault_seen, 4096).decode("utf-8", "replace"))
-            except BlockingIOError:
-                return
+        with contextlib.suppress(BlockingIOError):
+            raise RuntimeError(os.read(self._fault_seen, 4096).decode("utf-8", "replace"))
 
     def child(self) -> NoReturn:
         """In the process just forked: drop all that is ours, become the program."""
-        arguments = b""
         try:
-            if not self._first.steps.take():
-                if self._first.only_rehearses():
-                    os._exit(0)
-                raise ConnectionError("the descriptors of a test cannot be had")
-            if not self._first.closes:
-                arguments = self._enter()
+            arguments = self._enter()
         except BaseException as error:  # noqa: BLE001 - reported by `close`
             os.write(_FAULT_FD, repr(error).encode())
             os._exit(BROKEN_EXIT)
@@ -104,7 +94,12 @@ class TestRun:
         runner.run_call(self._program, arguments, VALUE_FD)
 
     def _enter(self) -> bytes:
-        """What is left to be done where it takes more than a few calls. Returns the input of a call."""
+        """Take the test's descriptors and limits, drop all others. Returns the input of a call."""
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # signal's own takes thrice as long
+        ancillary = self._channel.recvmsg(1, _ROOM)[1]
+        if not ancillary or ancillary[0][2] != self._places_told:
+            raise ConnectionError(f"the descriptors of a test came as {ancillary}")
+        resource.setrlimit(resource.RLIMIT_CPU, self._cpu)
         self._confinement.enter()
         if self._job.fn_name is None:
             os.closerange(VALUE_FD, 1 << 20)
@@ -116,46 +111,9 @@ class TestRun:
         return arguments
 
 
-class First:
-    """What every test of a kind does first: hear signals, take its descriptors, be limited, drop what is ours."""
-
-    def __init__(self, call: bool, dropping: tuple[cycle.Step, ...], account: kernel.Account) -> None:
-        """Made in the worker, so that no supervisor has to. `dropping`: how capabilities are given up; where that takes more, it is left to be done.
-
-        Where `account` says that this is a rehearsal, nothing is done.
-        """
-        self._account = account
-        self.places = (0, 1, 2, VALUE_FD) if call else (0, 1, 2)
-        """What is to be free before the fork: the kernel gives the lowest numbers that are, so that nothing has to be moved."""
-        self._count = len(self.places)
-        self._descriptors = cycle.Descriptors(wire.CASE_DATAGRAM, self._count)
-        self._cpu = cycle.two_numbers()
-        self.closes = bool(dropping) and not call
-        self.steps = cycle.Once(
-            cycle.equal(account.cause, bytes([wire.RAN]), 1),
-            cycle.block_no_signal(),
-            *self._descriptors.taking,
-            cycle.limit(resource.RLIMIT_CPU, self._cpu),
-            *dropping,
-            *((cycle.close_from(VALUE_FD),) if self.closes else ()),
-        )
-
-    def only_rehearses(self) -> bool:
-        """Whether the test is to end at once."""
-        return self._account.view[wire.CAUSE_AT] != wire.RAN
-
-    def expect(self, channel: int, cpu: tuple[int, int]) -> list[int]:
-        """Before the fork. Returns the numbers that the descriptors will have."""
-        numbers = [os.dup(channel) for _ in range(self._count)]
-        for fd in numbers:
-            os.close(fd)
-        self._descriptors.expect(channel, numbers)
-        self._cpu[:] = cpu
-        return numbers
-
-
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
-    """How much may be writable, and how much address space may be in use. `base_bytes`: what an interpreter has before its program asks for anything."""
+    """How much may be writable, and how much address space may be in use. `base_bytes`: what an interpreter has before its
+    program asks for anything."""
     if job.strict:
         return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
     stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes
@@ -167,11 +125,3 @@ def place(fd: int, at: int) -> None:
     if fd != at:
         os.dup2(fd, at, inheritable=at <= 2)
         os.close(fd)
-
-
-def one_byte() -> int:
-    """A descriptor from which one byte can be read, by whichever process is the first."""
-    reader, writer = os.pipe()
-    os.write(writer, b".")
-    os.close(writer)
-    return reader

@@ -1,9 +1,8 @@
 """Messages between the host and one submission: SEQPACKET datagrams on a channel that is made for it alone.
 
 Down goes the job (marshalled: the host is trusted), then one datagram with a descriptor for each file that comes with it, then one datagram
-for each test, with the descriptors that will be the test's own: its input, stdout, stderr, and what else it has. What is in them never passes through
-the memory of a process that a test is forked from. Up come accounts of fixed form, and records: a byte and a short text; nothing that comes out of a
-sandbox is ever unpickled or unmarshalled.
+for each test, with the descriptors that will be the test's own: its input, stdout, stderr, and what else it has. Up come accounts of fixed
+form, and records: a byte and a short text; nothing that comes out of a sandbox is ever unpickled or unmarshalled.
 """
 
 from __future__ import annotations
@@ -15,36 +14,33 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 START = b"s"
-"""Host to worker: carries the channel of a submission. Back comes the account of its supervisor, when that has ended."""
+"""Host to worker: carries the channel of a submission. Back comes ENDED, how its supervisor has ended."""
+ENDED = struct.Struct("=i")
 
 CHUNK = 96 * 1024
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
 RESULT, REAPED, COMPILE_ERROR, IDLE, COMPILED = 1, 2, 3, 4, 5
-"""Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. COMPILE_ERROR: the program does not compile. IDLE: the
-running test does nothing. COMPILED: it does. The first two are accounts, the others records."""
+"""Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. Both are accounts. The
+others are records: the program does not compile, the running test does nothing, the program does compile."""
 
-RAN, OVER_CPU, OVER_WALL, REHEARSED = 0, 1, 2, 3
-"""How a test ended: by itself, or stopped at a limit; or that it was none (`cycle`)."""
+RAN, OVER_CPU, OVER_WALL = 0, 1, 2
+"""How a test ended: by itself, or stopped at a limit."""
 
 KILLED = 128
 """A supervisor's exit code that stands for a signal, where one process more stands between it and its worker, is this and the signal's number."""
 
-# An account: kind, cause, whether the test spoilt the place for others; siginfo, rusage and two times as the kernel writes them; and in
-# the first of a supervisor, the beginning of its own rusage when it had compiled the program.
-CAUSE_AT, INFO_AT, USAGE_AT, BEGAN_AT, ENDED_AT, COMPILE_AT, ACCOUNT_BYTES = 1, 8, 136, 280, 296, 312, 344
+# An account: kind, cause, whether the rest needs another supervisor; siginfo, rusage and two times as the kernel writes
+# them; and in the first of a supervisor, the beginning of its own rusage when it had compiled the program.
+INFO_AT, USAGE_AT, BEGAN_AT, ENDED_AT, COMPILE_AT, ACCOUNT_BYTES = 8, 136, 280, 296, 312, 344
 _ACCOUNT = struct.Struct("=BB?5x 8xi12xi100x qqqqq104x qq qq qqqq")
 """Of siginfo: how the process ended and its status."""
 _EXITED = 1
 
 
 class JobMessage(NamedTuple):
-    """One submission on its way to a worker. It does not say how many tests there are, nor which come next: all tests are told the same.
+    """One submission on its way to a worker."""
 
-    `several`: more than one, so that traces between them matter.
-    """
-
-    several: bool
     code: str
     preamble: str
     setup: str
@@ -61,7 +57,7 @@ class JobMessage(NamedTuple):
     laid_out_bytes: int
     fetch: tuple[str, ...] = ()
     shows_proc: bool = False
-    """Whether there is a /proc. It has to be replaced before each test: its age would tell when the submission began."""
+    """Whether there is a /proc."""
     tells: bool = False
     """The host wants to hear that the program has been compiled, where nothing else would say so."""
 
@@ -74,7 +70,8 @@ class Record(NamedTuple):
 
 
 class Account(NamedTuple):
-    """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in bytes; CPU seconds of the compiler before it."""
+    """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in bytes; CPU seconds of the
+    compiler before it. `spoilt`: the rest needs another supervisor."""
 
     kind: int
     cause: int
@@ -109,9 +106,8 @@ def unpack(datagram: bytes) -> Record | Account:
 
 def exit_code(datagram: bytes) -> int:
     """How a supervisor has ended, of which its worker says so."""
-    account = unpack(datagram)
-    assert isinstance(account, Account)
-    return KILLED - account.exit_code if account.exit_code > KILLED else account.exit_code
+    (code,) = ENDED.unpack(datagram)
+    return KILLED - code if code > KILLED else int(code)
 
 
 def job_datagrams(job: JobMessage) -> Iterator[bytes]:

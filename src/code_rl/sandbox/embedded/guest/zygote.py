@@ -18,9 +18,8 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from code_rl.sandbox.embedded.guest import files, kernel, rehearsal, supervisor, testrun, worker
+from code_rl.sandbox.embedded.guest import files, kernel, supervisor, testrun, warmup, worker
 from code_rl.sandbox.embedded.guest.confinement import confine, rootfs
-from code_rl.sandbox.starvation import Load
 
 _GRACE_S = 2
 READY, FAILED, REFUSED, SPAWNED = "ready", "failed", "refused", "spawned"
@@ -42,7 +41,6 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wanted = confine.Confinement(config["level"], tuple(config["packages"]), config["scratch"], config["counted"], proc)
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is out of reach later
-    load = Load()
     try:
         wanted = confine.confine_zygote(wanted)
         _trial(wanted)
@@ -55,7 +53,7 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     base_bytes = int(os.pread(statm, 100, 0).split()[0]) * resource.getpagesize()
     os.close(statm)
     _tell(control, wanted, READY)
-    _serve(control, wanted, base_bytes, load)
+    _serve(control, wanted, base_bytes)
 
 
 def _lift_limits() -> str:
@@ -95,7 +93,7 @@ def _trial(wanted: confine.Confinement) -> None:
         try:
             child, _ = kernel.clone3(confine.submission_namespaces(wanted.level))
             if child == 0:
-                confine.confine_submission(wanted, 1 << 20, directory, shows_proc=True, clocks=False).enter()
+                confine.confine_submission(wanted, 1 << 20, directory, shows_proc=True).enter()
                 os.write(writer, marshal.dumps((0, "")))
             else:
                 os.waitpid(child, 0)
@@ -144,7 +142,7 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     stack = supervisor.STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, supervisor.STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
-    rehearsal.rehearse()
+    warmup.warm_up()
     for name in ("random", "numpy.random"):
         if name in sys.modules:
             sys.modules[name].seed(0)
@@ -182,7 +180,7 @@ def _leave(wanted: confine.Confinement) -> NoReturn:
     os._exit(0)
 
 
-def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int, load: Load) -> NoReturn:
+def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     number = 0
@@ -200,6 +198,6 @@ def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int,
             continue
         if pid == 0:
             control.close()
-            worker.start(theirs, wanted, base_bytes, load, directory)
+            worker.start(theirs, wanted, base_bytes, directory)
         theirs.close()
         _tell(control, wanted, SPAWNED, pid)

@@ -99,35 +99,30 @@ def submission_namespaces(level: str) -> int:
     return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
 
 
-def confine_submission(
-    wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool, clocks: bool
-) -> TestConfinement:
+def confine_submission(wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool) -> TestConfinement:
     """Last steps, in the supervisor, before it meets any hostile byte.
 
-    `directory`: where to work, where /tmp is not private. `shows_proc`: the program wants a /proc. `clocks`: the supervisor needs the CPU clocks of
-    its tests.
+    `directory`: where to work, where /tmp is not private. `shows_proc`: the program wants a /proc.
     """
     kernel.die_with_parent()
-    shown = False
     if wanted.level == FULL:
         os.setpgid(0, 0)  # no process group in common with the worker
         rootfs.mount_private_tmp(max(file_bytes, _TMP_FLOOR))
-        shown = shows_proc and rootfs.mount_private_proc()
-        # What it takes to begin each test anew (`supervisor`), in this submission's own namespaces; tests lose it, too.
-        kernel.keep_capabilities(kernel.CAP_CHECKPOINT_RESTORE, *((kernel.CAP_SYS_ADMIN,) if shown else ()))
+        if shows_proc:
+            rootfs.mount_private_proc()
+        kernel.drop_capabilities()
     else:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         os.chdir(directory)
     if wanted.level == NONE:
         return TestConfinement(wanted)
     confinement = TestConfinement(wanted)
-    confinement.renews_proc = shown
     if wanted.level == LANDLOCK:
         readable = (*rootfs.readable_paths(wanted.packages), f"{wanted.scratch}/packages")
         confinement.domain = landlock.ruleset(readable, (directory, "/dev/null"))
         landlock.restrict(landlock.ruleset((*readable, "/proc"), (directory, "/dev/null")))
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
-    (SUPERVISOR_FILTER if clocks or wanted.level == LANDLOCK else SUBMISSION_FILTER).install()
+    SUBMISSION_FILTER.install()
     return confinement
 
 
@@ -136,19 +131,17 @@ class TestConfinement:
 
     domain = -1
     """At `landlock`, the rule set that each test puts on: it cannot signal its supervisor from inside it."""
-    renews_proc = False
-    """Whether there is a private /proc, which can be replaced by a younger one."""
 
     def __init__(self, wanted: Confinement) -> None:
         self._level, self._may_fork = wanted.level, wanted.may_fork
         self._scoped = wanted.level == LANDLOCK and landlock.version() >= landlock.SCOPING_SIGNALS
         self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
         """Whether the kernel counts this submission's processes apart from all others."""
-        self.own_processes = 3 if wanted.level == FULL else 4
-        """The worker, its keeper, the supervisor and, where there is one, who stands over it: counted with the tests."""
+        self.own_processes = 2 if wanted.level == FULL else 3
+        """The worker, the supervisor and, where there is one, who stands over it: counted with the tests."""
 
     def enter(self) -> None:
-        """In the process just forked; at `full` giving up capabilities (`testrun.First`) is enough."""
+        """In the process just forked; at `full` it has nothing left to lose."""
         if self._level == FULL:
             return
         os.setpgid(0, 0)  # all that it starts stays in this group, which is how it is ended
@@ -159,8 +152,7 @@ class TestConfinement:
             kernel.Filter(seccomp.test_filter(os.uname().machine, own, self._may_fork)).install()
 
 
-SUBMISSION_FILTER = kernel.Filter(seccomp.program_filter(os.uname().machine, foreign_clocks=False))
-SUPERVISOR_FILTER = kernel.Filter(seccomp.program_filter(os.uname().machine, foreign_clocks=True))
+SUBMISSION_FILTER = kernel.Filter(seccomp.program_filter(os.uname().machine))
 
 
 def _may_unshare_mounts() -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import NamedTuple
 
-from code_rl.sandbox.embedded.guest import cycle, kernel
+from code_rl.sandbox.embedded.guest import kernel
 
 PACKAGES = "/packages"
 DEVICES = ("null", "zero", "urandom", "random")
@@ -15,9 +16,8 @@ _STAGE = "/sys"
 _LOADER_CACHE = "/etc/ld.so.cache"
 _SHARED_DATA = ("/usr/lib/locale", "/usr/share/zoneinfo")
 """What the C library and the standard library look up."""
-PROC_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
+_PROC_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
 """Read-only: what can be written there belongs to the user namespace or the session, which outlast a test."""
-_PROC_OPTIONS = "hidepid=invisible,subset=pid"
 
 
 class Sources(NamedTuple):
@@ -63,28 +63,20 @@ def enter(sources: Sources) -> None:
 
 def mount_private_tmp(size: int) -> None:
     """Cover /tmp with an empty tmpfs of `size` bytes and go there."""
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_NOATIME  # looking leaves no trace
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_NOATIME
     kernel.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={size},nr_inodes=4096,mode=700")  # noqa: S108
     os.chdir("/tmp")  # noqa: S108
 
 
 def cover_proc() -> None:
     """Make /proc an empty directory."""
-    kernel.mount("tmpfs", "/proc", "tmpfs", PROC_FLAGS, "size=4k,nr_inodes=2,mode=555")
+    kernel.mount("tmpfs", "/proc", "tmpfs", _PROC_FLAGS, "size=4k,nr_inodes=2,mode=555")
 
 
-def mount_private_proc() -> bool:
-    """Cover /proc with one that shows this PID namespace's processes and nothing else. Returns whether the kernel allows it."""
-    try:
-        kernel.mount("proc", "/proc", "proc", PROC_FLAGS, _PROC_OPTIONS)
-    except kernel.KernelError:
-        return False
-    return True
-
-
-def renewing_private_proc() -> tuple[cycle.Step, ...]:
-    """Replace the private /proc by a new one."""
-    return cycle.renew("/proc", "proc", PROC_FLAGS, _PROC_OPTIONS)
+def mount_private_proc() -> None:
+    """Cover /proc with one that shows this PID namespace's processes and nothing else, where the kernel allows it."""
+    with contextlib.suppress(kernel.KernelError):
+        kernel.mount("proc", "/proc", "proc", _PROC_FLAGS, "hidepid=invisible,subset=pid")
 
 
 def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:

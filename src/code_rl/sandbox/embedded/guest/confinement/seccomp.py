@@ -7,12 +7,9 @@ installed for every submission.
 from __future__ import annotations
 
 import errno
-import signal
 import struct
 
-from code_rl.sandbox.embedded.guest.confinement.rootfs import PROC_FLAGS
 from code_rl.sandbox.embedded.guest.confinement.syscalls import ALLOWED, CONDITIONAL, REFUSED, UNSUPPORTED, numbers
-from code_rl.sandbox.embedded.guest.kernel import MNT_DETACH
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -24,7 +21,6 @@ _NAMESPACE_FLAGS = 0x7E020080 | 0x2000
 """Every CLONE_NEW* flag, and CLONE_PTRACE."""
 _CLONE_THREAD = 0x10000
 _PR_SET_PDEATHSIG = 1
-_TEST_PID = 2
 _AF_UNIX = 1
 _CONNECTED = (1, 5)
 """SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could be told another address for each message."""
@@ -37,10 +33,11 @@ _TMPFILE = 0o20000000
 _OWN_CLOCKS = (0xFFFFFFFA, 0xFFFFFFFE)
 """The CPU clocks of the calling process and thread as dynamic clock ids; ids from 2**31 on else name the clock of another process, or a device."""
 _DYNAMIC_CLOCK = 1 << 31
-_FCNTL = (0, 1, 2, 3, 4, 9, 11, 1030, 1032)
-"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not locks, leases, pipe sizes, write hints, seals,
-signals: they concern a file that others may have, too, or what all processes of a user share."""
-_LOCK_COMMANDS = (5, 6, 7, 36, 37, 38)
+_FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 1030, 1032)
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, record locks, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not leases, pipe
+sizes, write hints, seals, signals, nor locks that need no file open for writing: they concern a file that others may have, too,
+or what all processes of a user share."""
+_DESCRIPTION_LOCKS = (36, 37, 38)
 
 _NEW_PROCESS = ("fork", "vfork")
 _UNSCOPED = (
@@ -68,32 +65,23 @@ _DESCRIPTOR_REQUESTS = (0x5421, 0x541B, 0x5450, 0x5451)
 Instruction = tuple[int, int, int, int]
 
 
-def program_filter(machine: str, foreign_clocks: bool) -> bytes:
-    """The filter of a submission, installed in its supervisor and inherited by its tests.
-
-    `foreign_clocks`: the supervisor reads its tests' CPU clocks; then the tests can read the supervisor's. Without it each test has a PID namespace around it,
-    in which its own number is known.
-    """
-    allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
+def program_filter(machine: str) -> bytes:
+    """The filter of a submission, installed in its supervisor and inherited by its tests."""
+    special = numbers(CONDITIONAL, machine)
     code = _prologue(machine)
     code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
     code += _block(special["clone"], _when(0, _JUMP_SET, _NAMESPACE_FLAGS, _EPERM, _ALLOW))
-    code += _block(special["rt_sigaction"], _when(0, _JUMP_EQ, int(signal.SIGCHLD), _EPERM, _ALLOW))
-    code += _block(special["prlimit64"], _allow_only(0, (0,) if foreign_clocks else (0, _TEST_PID), _EPERM))
+    code += _block(special["prlimit64"], _allow_only(0, (0,), _EPERM))
     code += _block(special["socketpair"], _pair_of_connected())
-    code += _block(special["mount"], _when(3, _JUMP_EQ, PROC_FLAGS, _ALLOW, _EPERM))
-    code += _block(special["umount2"], _when(1, _JUMP_EQ, MNT_DETACH, _ALLOW, _EPERM))
     code += _block(special["setsid"], [(_RETURN, 0, 0, _EPERM)])
     code += _block(special["preadv2"], _when(5, _JUMP_EQ, 0, _ALLOW, _EPERM))
     code += _block(special["flock"], [(_RETURN, 0, 0, _NO_LOCKS)])
-    code += _block(special["fcntl"], _fcntl())
+    fcntl = [_argument(1), *_one_of(_FCNTL, _ALLOW), *_one_of(_DESCRIPTION_LOCKS, _NO_LOCKS), (_RETURN, 0, 0, _EPERM)]
+    code += _block(special["fcntl"], fcntl)
     code += _block(special["ioctl"], _allow_only(1, _DESCRIPTOR_REQUESTS, _NO_TTY))
     code += _block(special["openat"], _when(2, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
     if "open" in special:
         code += _block(special["open"], _when(1, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
-    if not foreign_clocks:
-        for name in ("clock_gettime", "clock_getres", "clock_nanosleep", "timer_create"):
-            code += _block(allowed[name], _own_clock())
     return _assemble(code + _tree(_ranges(machine)))
 
 
@@ -106,8 +94,6 @@ def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [
-        "mount",
-        "umount2",
         *_UNSCOPED,
         *(_SIGNALLING if pid is not None else ()),
         *(() if may_fork else _NEW_PROCESS),
@@ -158,15 +144,6 @@ def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
 
 def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
     return [_argument(index), *_one_of(values, _ALLOW), (_RETURN, 0, 0, otherwise)]
-
-
-def _fcntl() -> list[Instruction]:
-    return [
-        _argument(1),
-        *_one_of(_FCNTL, _ALLOW),
-        *_one_of(_LOCK_COMMANDS, _NO_LOCKS),
-        (_RETURN, 0, 0, _EPERM),
-    ]
 
 
 def _pair_of_connected() -> list[Instruction]:

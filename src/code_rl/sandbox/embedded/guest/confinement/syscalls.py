@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ALLOWED = """
 prctl:157:167 read:0:63 write:1:64 close:3:57 fstat:5:80 lseek:8:62 mmap:9:222 mprotect:10:226 munmap:11:215 brk:12:214
-rt_sigprocmask:14:135 rt_sigreturn:15:139 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66
+rt_sigaction:13:134 rt_sigprocmask:14:135 rt_sigreturn:15:139 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66
 access:21:-1 pipe:22:-1 select:23:-1 sched_yield:24:124 mremap:25:216 msync:26:227 mincore:27:232 madvise:28:233
 dup:32:23 dup2:33:-1 pause:34:-1 nanosleep:35:101 getitimer:36:102 alarm:37:-1 setitimer:38:103 getpid:39:172
 sendfile:40:71 sendto:44:206 recvfrom:45:207 sendmsg:46:211 recvmsg:47:212 shutdown:48:210 getsockname:51:204
@@ -38,7 +38,7 @@ capset:126:91 landlock_restrict_self:446:446
 
 REFUSED = """
 socket:41:198 connect:42:203 accept:43:202 accept4:288:242 bind:49:200 listen:50:201 execve:59:221
-execveat:322:281 ptrace:101:117 pivot_root:155:41 chroot:161:51 unshare:272:97
+execveat:322:281 ptrace:101:117 mount:165:40 umount2:166:39 pivot_root:155:41 chroot:161:51 unshare:272:97
 setns:308:268 bpf:321:280 perf_event_open:298:241 keyctl:250:219 add_key:248:217 request_key:249:218
 kexec_load:246:104 kexec_file_load:320:294 init_module:175:105 finit_module:313:273 delete_module:176:106
 process_vm_readv:310:270 process_vm_writev:311:271 process_madvise:440:440 userfaultfd:323:282
@@ -72,7 +72,7 @@ flistxattr:196:13 removexattr:197:14 lremovexattr:198:15 fremovexattr:199:16
 
 CONDITIONAL = """
 ioctl:16:29 fcntl:72:25 flock:73:32 open:2:-1 openat:257:56
-setsid:112:157 preadv2:327:286 mount:165:40 umount2:166:39 clone:56:220 clone3:435:435 rt_sigaction:13:134 prctl:157:167 prlimit64:302:261 socketpair:53:199
+setsid:112:157 preadv2:327:286 clone:56:220 clone3:435:435 prctl:157:167 prlimit64:302:261 socketpair:53:199
 """
 """Decided by their arguments."""
 
