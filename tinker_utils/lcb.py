@@ -4,8 +4,8 @@ import inspect
 
 from code_rl.problems.prompts import LCB_SYSTEM_MESSAGE_GENERIC, fetch_live_code_bench_system_prompt
 from code_rl.problems.sources.testcases import normalize_tests
-from code_rl.sandbox.fusion.remote import course
-from code_rl.sandbox.fusion.remote.course import TEST_CODE
+from code_rl.sandbox.fusion import course
+from code_rl.sandbox.fusion.course import TEST_CODE
 
 TEST_UTIL = inspect.getsource(course)
 

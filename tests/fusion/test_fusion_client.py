@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from aiohttp import web
 from code_rl.problems import values
 from code_rl.sandbox.executor import Status
 from code_rl.sandbox.fusion.client import FusionClient
-from code_rl.sandbox.starvation import processors
 from tests.fusion.fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 
@@ -279,7 +279,7 @@ def test_each_server_is_asked_for_its_processors_and_takes_twice_as_many_at_once
 
     def of(processors: str):
         async def handler(_, body, forward):
-            assert "processors()" in body["code"]
+            assert "sched_getaffinity" in body["code"]
             result = {"status": "Finished", "return_code": 0, "stdout": processors, "stderr": "", "execution_time": 0.1}
             return web.json_response(
                 {"status": "Success", "message": "", "compile_result": None, "run_result": result, "files": {}}
@@ -308,4 +308,4 @@ def test_a_server_of_ours_says_what_it_has(server: ServerProcess, monkeypatch):
         await client.check()
         return client.places
 
-    assert asyncio.run(go()) == max(4, round(2 * processors()))
+    assert asyncio.run(go()) == max(4, 2 * len(os.sched_getaffinity(0)))

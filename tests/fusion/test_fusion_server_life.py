@@ -52,24 +52,9 @@ def test_a_client_gets_all_its_results_from_a_server_that_pushes_back():
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[ServerProcess]:
-    """A server that holds few bytes of requests, and takes none that are large."""
-    with ServerProcess(concurrency=4, max_queued_mb=1, max_request_mb=1) as server:
+    """A server that takes no large request."""
+    with ServerProcess(concurrency=4, max_request_mb=1) as server:
         yield server
-
-
-def test_bodies_waiting_in_memory_are_bounded(narrow: ServerProcess):
-    big = {**SLEEP, "files": {"a": "A" * 700_000}}
-
-    async def go(url):
-        async with aiohttp.ClientSession() as session:
-
-            async def one():
-                async with session.post(url + "/run_code", json=big) as response:
-                    return response.status
-
-            return await asyncio.gather(*(one() for _ in range(4)))
-
-    assert sorted(asyncio.run(go(narrow.url))) == [200, 429, 429, 429]
 
 
 def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:
@@ -78,12 +63,10 @@ def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:
             return {"Content-Encoding": "gzip"}, gzip.compress(body)
         case "deflate":
             return {"Content-Encoding": "deflate"}, zlib.compress(body)
-        case "members":
-            return {"Content-Encoding": "gzip"}, gzip.compress(body[:9]) + gzip.compress(body[9:])
     return {}, body
 
 
-@pytest.mark.parametrize("how", ["plain", "gzip", "deflate", "members"])
+@pytest.mark.parametrize("how", ["plain", "gzip", "deflate"])
 def test_bodies_are_read_however_they_come(server: ServerProcess, how):
     headers, body = packed(json.dumps({"code": "print(6 * 7)", "language": "python"}).encode(), how)
 
@@ -100,113 +83,6 @@ def test_bodies_are_read_however_they_come(server: ServerProcess, how):
             return answers
 
     assert asyncio.run(go()) == ["42\n"] * 2
-
-
-@pytest.mark.parametrize("how", ["plain", "gzip", "deflate"])
-def test_chunked_and_compressed_bodies_do_not_pass_the_budget_by(narrow: ServerProcess, how):
-    headers, body = packed(json.dumps({**SLEEP, "files": {"a": "A" * 700_000}}).encode(), how)
-
-    async def parts():
-        for start in range(0, len(body), 1 << 16):
-            yield body[start : start + (1 << 16)]
-            await asyncio.sleep(0)
-
-    async def go(url):
-        async with aiohttp.ClientSession() as session:
-
-            async def one():
-                async with session.post(url + "/run_code", data=parts(), headers=headers) as response:
-                    return response.status
-
-            return await asyncio.gather(*(one() for _ in range(4)))
-
-    assert sorted(asyncio.run(go(narrow.url))) == [200, 429, 429, 429]
-
-
-def test_a_few_bytes_that_unpack_to_many_are_stopped_before_they_do():
-    bomb = gzip.compress(b"\0" * (256 << 20))
-
-    async def go(url):
-        async with aiohttp.ClientSession() as session:
-            headers = {"Content-Encoding": "gzip"}
-            async with session.post(url + "/run_code", data=bomb, headers=headers) as response:
-                return response.status
-
-    with ServerProcess(max_request_mb=8) as server:
-        assert asyncio.run(go(server.url)) == 413
-        with open(f"/proc/{server.process.pid}/status") as status:
-            peak_kb = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-    assert peak_kb < 200_000
-
-
-@pytest.mark.parametrize(("encoding", "status"), [("br", 415), ("gzip", 400)])
-def test_a_body_that_cannot_be_unpacked_is_refused(server: ServerProcess, encoding, status):
-    async def go():
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(server.url + "/run_code", data=b"{}", headers={"Content-Encoding": encoding}) as response,
-        ):
-            return response.status
-
-    assert asyncio.run(go()) == status
-
-
-def test_half_sent_bodies_hold_no_place_and_end():
-    """More of them than there are places; another request runs meanwhile, and each is answered in the end."""
-
-    async def half(port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /run_code HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        await writer.drain()
-        return reader, writer
-
-    async def go(server):
-        ends = [await half(server.port) for _ in range(5)]
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(server.url + "/run_code", json=SLEEP) as response,
-        ):
-            meanwhile = response.status
-        lines = [await reader.readline() for reader, _ in ends]
-        for _, writer in ends:
-            writer.close()
-        return meanwhile, lines
-
-    with ServerProcess(concurrency=1, max_queue=0, body_timeout_s=3) as server:
-        meanwhile, lines = asyncio.run(asyncio.wait_for(go(server), 60))
-    assert meanwhile == 200
-    assert all(b" 408 " in line for line in lines)
-
-
-def test_a_sender_that_pauses_is_left_though_it_sent_much_and_has_time():
-    async def go(server):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"POST /run_code HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n" + bytes(1_000_000))
-        await writer.drain()
-        line = await reader.readline()
-        writer.close()
-        return line
-
-    with ServerProcess(body_timeout_s=100_000, body_grace_s=1) as server:
-        assert b" 408 " in asyncio.run(asyncio.wait_for(go(server), 60))
-
-
-def test_a_few_bytes_that_would_become_many_objects_are_refused_before_they_do():
-    body = zlib.compress(b'{"code": "", "language": "python", "x": [' + b"[]," * (60 << 20) + b"0]}", 1)
-
-    async def go(url):
-        async with aiohttp.ClientSession() as session:
-            headers = {"Content-Encoding": "deflate"}
-            async with session.post(url + "/run_code", data=body, headers=headers) as response:
-                return response.status, (await response.json())["detail"]
-
-    with ServerProcess() as server:
-        status, detail = asyncio.run(go(server.url))
-        with open(f"/proc/{server.process.pid}/status") as lines:
-            peak_kb = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-    assert status == 413
-    assert "100000 commas" in detail
-    assert peak_kb < 200_000
 
 
 def test_commas_and_quotes_in_strings_are_no_parts(server: ServerProcess):
@@ -314,7 +190,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_2():
 @pytest.mark.parametrize(
     "word",
     ["port=99999", "port=abc", "max_queue=-1", "isolation=strong", "prot=1", "host=", "concurrency=0", "memory_mb=0"]
-    + [f"{name}=nan" for name in ("max_run_s", "body_timeout_s", "body_kb_per_s", "body_grace_s", "shutdown_grace_s")]
+    + [f"{name}=nan" for name in ("max_run_s", "shutdown_grace_s")]
     + ["memory_mb=99999999999999999999", "max_run_s=inf", "processes=99999999999"],
 )
 def test_bad_settings_are_one_line_and_exit_code_2(word, capsys):

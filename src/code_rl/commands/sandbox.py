@@ -17,7 +17,6 @@ from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 from code_rl.sandbox.fusion.protocol import RUN_PATH
 from code_rl.sandbox.serving.admission import LOOPBACK, Admission, stop_signal, url_of
 from code_rl.sandbox.serving.application import Application
-from code_rl.sandbox.serving.bodies import Pace
 from code_rl.sandbox.serving.runs import RunLimits
 from code_rl.settings import make_settings
 
@@ -45,11 +44,6 @@ class SandboxConfig:
         4096, "Requests that may wait for a place; one more is answered 429 with Retry-After.", AT_LEAST_0
     )
     max_request_mb: int = option(256, "Largest request body; a larger one is answered 413.", MANY)
-    max_queued_mb: int = option(
-        1024,
-        "Request bodies held in memory at once, counted as they arrive and unpacked; what would exceed it is answered 429.",
-        MANY,
-    )
     max_output_mb: int = option(
         64,
         "Largest stdout, and largest sum of fetched files, of one run. Nothing is cut silently: beyond it the run is stopped, "
@@ -59,15 +53,6 @@ class SandboxConfig:
     memory_mb: int = option(4096, "Memory of a run; a request's memory_limit_MB may ask for less.", MANY)
     processes: int = option(128, "Processes and threads of a run.", MANY)
     max_run_s: float = option(3600.0, "Longest run_timeout that is accepted.", SECONDS)
-    body_timeout_s: float = option(
-        60.0, "How long the body of a request may take to arrive; a slower one is answered 408.", SECONDS
-    )
-    body_kb_per_s: float = option(
-        64.0, "Slowest rate at which a body may arrive; a slower one is answered 408 after body_grace_s.", MANY
-    )
-    body_grace_s: float = option(
-        5.0, "How far behind body_kb_per_s a body may be, and so how long its sender may pause.", SECONDS
-    )
     shutdown_grace_s: float = option(
         30.0, "How long running and queued requests may take to end after SIGTERM or SIGINT.", FROM_0
     )
@@ -87,10 +72,9 @@ async def _serve(config: SandboxConfig) -> None:
     try:
         application = Application(
             sandbox,
-            Admission(sandbox.concurrency, config.max_queue, config.max_queued_mb << 20),
+            Admission(sandbox.concurrency, config.max_queue),
             RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes, config.max_run_s),
             config.max_request_mb << 20,
-            Pace(config.body_timeout_s, config.body_grace_s, config.body_kb_per_s * 1024),
         )
         stop = stop_signal()
         try:

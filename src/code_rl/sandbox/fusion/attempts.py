@@ -5,8 +5,7 @@ the result file. Forging gains nothing: the file holds outputs only, which the p
 be the program's doing or the server's. What is told apart here, for `sandbox.retries` to decide by:
 
 - Trouble: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
-- A loss: a proper answer whose result file lacks the test while a control program with as large a result comes back whole through the same
-  server; a connection that dropped, or an answer that did not come in time, after the request was sent.
+- A loss: a proper answer whose result file lacks the test while a control program comes back whole through the same server; a connection that dropped, or an answer that did not come in time, after the request was sent.
 
 A busy server is waited for, a chunk that is too large is halved, and a test whose chunk ran out of time is sent again with ample time.
 """
@@ -21,11 +20,11 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from code_rl.sandbox.executor import Execution, Job, Limits, Status, StdinInput
+from code_rl.sandbox.executor import Execution, Job, Status
+from code_rl.sandbox.fusion.harness import RESULT_FILE
 from code_rl.sandbox.fusion.payload import ALONE_SPARE_S, SPARE_S, Chunk, make_chunk
 from code_rl.sandbox.fusion.protocol import TIME_LIMIT_EXCEEDED
 from code_rl.sandbox.fusion.records import Records, read_records
-from code_rl.sandbox.fusion.remote.harness import RESULT_FILE
 from code_rl.sandbox.fusion.transport import (
     OverloadedError,
     TooLargeError,
@@ -34,14 +33,13 @@ from code_rl.sandbox.fusion.transport import (
     UnansweredError,
     post_run,
 )
-from code_rl.sandbox.retries import CONTROL_WALL_S, LostError, RefusedError
+from code_rl.sandbox.retries import CONTROL, CONTROL_OUTPUT, LostError, RefusedError
 from code_rl.sandbox.servers import Server, ServerPool
 
 CHUNK_GROWTH = 4
 LARGEST_CHUNK = 64
 GAMBLE_AFTER_S = 1.0
 """When no server has been healthy for so long, an unhealthy one is tried."""
-CONTROL_PROGRAM = "import sys\nsys.stdout.write('x' * int(sys.stdin.readline()))\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class Attempts:
                 records, stopped = await self._exchange(server, chunk)
                 lost = not records.executions and (ample or records.end != "deadline")
                 if lost:
-                    await self._control(server, records)
+                    await self._control(server)
             except (TroubleError, UnansweredError) as error:
                 self.pool.failed(server, str(error))
                 raise
@@ -125,18 +123,14 @@ class Attempts:
         data = answer.files.get(RESULT_FILE, b"") if ended else b""
         return read_records(data, chunk.nonce, chunk.count), stopped
 
-    async def _control(self, server: Server, lost: Records) -> None:
-        """Print as much as the lost result needed, through the same server. Raises TroubleError when that is lost too."""
-        size = min(lost.expected_bytes, Limits().output_bytes)
-        job = Job(
-            CONTROL_PROGRAM, (StdinInput(b"%d\n" % size),), limits=Limits(wall_s=CONTROL_WALL_S, output_bytes=size + 1)
-        )
+    async def _control(self, server: Server) -> None:
+        """Run the control program through the same server. Raises TroubleError when its result is lost too."""
         records, _ = await self._exchange(
-            server, make_chunk(job, 0, 1, spare_s=ALONE_SPARE_S, longest_s=self.pool.longest_run_s)
+            server, make_chunk(CONTROL, 0, 1, spare_s=ALONE_SPARE_S, longest_s=self.pool.longest_run_s)
         )
         if records.end == "error" and records.detail.startswith("PermissionError"):
             raise RefusedError(
                 f"{server.name}: the harness may not fork there ({records.detail}); a server of ours needs isolation=full or none"
             )
-        if not records.executions or records.executions[0].stdout != b"x" * size:
-            raise TroubleError(f"{server.name}: a control run of {size} bytes came back broken: {records.detail}")
+        if not records.executions or records.executions[0].stdout != CONTROL_OUTPUT:
+            raise TroubleError(f"{server.name}: a control run came back broken: {records.detail}")

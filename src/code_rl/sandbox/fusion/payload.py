@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass
 
 from code_rl.errors import ConfigError
 from code_rl.problems import values
-from code_rl.sandbox import ending, runner, starvation
+from code_rl.sandbox import ending, runner
 from code_rl.sandbox.executor import Job, case_bytes
+from code_rl.sandbox.fusion import harness
+from code_rl.sandbox.fusion.harness import JOB_FILE, RESULT_FILE
 from code_rl.sandbox.fusion.protocol import RunRequest
-from code_rl.sandbox.fusion.remote import confine, harness, processes, watch
-from code_rl.sandbox.fusion.remote.harness import JOB_FILE, RESULT_FILE
 from code_rl.sandbox.retries import RefusedError
 
 UTIL_FILE = "testing_util.py"
-MODULES = (values, runner, starvation, ending, confine, processes, watch, harness)
+MODULES = (values, runner, ending, harness)
 """In the order of their imports. They are sent under their own names, so that the text that travels is the text that is tested here."""
 
 TEST_CODE = """\
@@ -87,7 +87,7 @@ STARTING_S = 5.0
 """What every request gets beyond what its tests may use."""
 _LONGEST_S = 1e9
 AMPLE_S = 20.0
-"""What a test whose chunk ran out of time gets, alone, beyond the longest that the starvation rule lets it run."""
+"""What a test whose chunk ran out of time gets, alone, beyond its wall cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ def make_chunk(
 ) -> Chunk:
     """The request for up to `count` tests of `job` from `start` on, fewer where their inputs are large or the server allows `longest_s` only.
 
-    Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` whatever the starvation
-    rule may grant a test, and some more. The harness is to stop `spare_s` before that.
+    Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` the wall cap
+    of a test, and some more. The harness is to stop `spare_s` before that.
 
     Raises:
         RefusedError: an argument of a call is not plain data, or the job has files: neither can be sent.
@@ -138,7 +138,7 @@ def make_chunk(
     inputs = inputs[: min(_fitting(inputs), max(int(min(longest_s, _LONGEST_S) - STARTING_S - spare_s) // each_s, 1))]
     run_timeout = each_s * len(inputs) + STARTING_S
     if ample_time:
-        run_timeout = max(run_timeout, starvation.CEILING * limits.wall_cap_s + AMPLE_S)
+        run_timeout = max(run_timeout, limits.wall_cap_s + AMPLE_S)
     run_timeout = min(run_timeout - SPARE_S + spare_s, longest_s)
     budget_s = run_timeout - spare_s
     nonce = secrets.token_hex(8)

@@ -1,10 +1,10 @@
-"""Who may come in, from where, and until when: so many runs at once, a bounded queue, one budget for the bytes of all requests, nobody while draining."""
+"""Who may come in, from where, and until when: so many runs at once, a bounded queue, nobody while draining."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,13 +30,11 @@ class NotTakenError(Exception):
 
 
 class Admission:
-    """Counts requests and their bytes. Belongs to one event loop."""
+    """Counts requests. Belongs to one event loop."""
 
-    def __init__(self, concurrency: int, max_queue: int, max_bytes: int) -> None:
+    def __init__(self, concurrency: int, max_queue: int) -> None:
         self.draining = False
-        self.bytes = 0
         self._room = concurrency + max_queue
-        self._max_bytes = max_bytes
         self._admitted = 0
         self.running = asyncio.Semaphore(concurrency)
         """Held while a program runs; its waiters are the queue."""
@@ -45,30 +43,8 @@ class Admission:
         self.idle.set()
 
     @contextmanager
-    def receiving(self, declared: int) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of a request that says it has `declared`, from the first that arrives to the answer; it holds no place yet.
-
-        Yields what is to be told that so many more arrived, or came out of what arrived. It raises NotTakenError when all requests together hold too
-        much; so does this, at once, where that is known.
-        """
-        held = 0
-
-        def add(count: int) -> None:
-            nonlocal held
-            self._check_bytes(held, count)
-            held += count
-            self.bytes += count
-
-        self._check_room()
-        self._check_bytes(held, declared)
-        try:
-            yield add
-        finally:
-            self.bytes -= held
-
-    @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Give a request that has arrived a place in the queue, or raise NotTakenError at once."""
+        """Give a request a place in the queue, or raise NotTakenError at once."""
         self._check_room()
         self._admitted += 1
         self.idle.clear()
@@ -79,11 +55,6 @@ class Admission:
             if not self._admitted:
                 self.idle.set()
 
-    def _check_bytes(self, held: int, count: int) -> None:
-        """Raise NotTakenError when `count` more than `held` are over the budget. A request that is alone may exceed it; its own limit is another."""
-        if self.bytes > held and self.bytes + count > self._max_bytes:
-            raise NotTakenError(429, f"requests hold {self.bytes} bytes; {count} more are over the limit", 1)
-
     def _check_room(self) -> None:
         if self.draining:
             raise NotTakenError(503, "the server is shutting down", 5)
@@ -92,14 +63,16 @@ class Admission:
 
 
 @asynccontextmanager
-async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+async def listening(app: web.Application, host: str, port: int, *, unpacks: bool = False) -> AsyncIterator[int]:
     """Accept connections; yields the port. On leaving nothing new is accepted, and requests under way are cancelled. Raises OSError.
 
-    A client that goes away takes its request with it. Bodies stay as they were sent: whoever reads one unpacks it, and counts.
+    A client that goes away takes its request with it. `unpacks`: bodies may come compressed.
     """
     from aiohttp import web
 
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
+    runner = web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=unpacks
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, backlog=1024).start()

@@ -11,7 +11,6 @@ from aiohttp import web
 from code_rl.sandbox.executor import Executor
 from code_rl.sandbox.fusion.protocol import LONGEST_RUN_HEADER, PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
 from code_rl.sandbox.serving.admission import Admission, NotTakenError, listening
-from code_rl.sandbox.serving.bodies import Pace, read_body
 from code_rl.sandbox.serving.requests import MalformedRequestError, UnrunnableRequestError, parse_request
 from code_rl.sandbox.serving.runs import RunLimits, run_request
 
@@ -21,20 +20,18 @@ LARGE_BODY_BYTES = 1 << 18
 class Application:
     """Serves `sandbox` under Sandbox Fusion's protocol. Belongs to one event loop."""
 
-    def __init__(
-        self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int, pace: Pace
-    ) -> None:
+    def __init__(self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int) -> None:
         self.admission = admission
-        self._sandbox, self._limits, self._pace = sandbox, limits, pace
+        self._sandbox, self._limits = sandbox, limits
         self._max_request_bytes = max_request_bytes
 
     def listening(self, host: str, port: int) -> AbstractAsyncContextManager[int]:
         """As `admission.listening`."""
-        app = web.Application()
+        app = web.Application(client_max_size=self._max_request_bytes)
         for slash in ("", "/"):
             app.router.add_post(RUN_PATH + slash, self._run_code)
             app.router.add_get(PING_PATH + slash, self._ping)
-        return listening(app, host, port)
+        return listening(app, host, port, unpacks=True)
 
     async def drain(self, grace_s: float) -> bool:
         """Refuse what is new, wait for what was admitted. False when something still ran after `grace_s`."""
@@ -49,18 +46,13 @@ class Application:
         return web.json_response("pong", headers={LONGEST_RUN_HEADER: f"{self._limits.longest_s:g}"})
 
     async def _run_code(self, request: web.Request) -> web.Response:
-        size = request.content_length or 0
         try:
-            if size > self._max_request_bytes:
-                raise NotTakenError(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
-            with self.admission.receiving(size) as count:
-                body = await read_body(request, count, self._max_request_bytes, self._pace)
-                with self.admission.admitted():
-                    return await self._admitted(body)
+            with self.admission.admitted():
+                return await self._admitted(await request.read())
         except NotTakenError as error:
             return web.json_response({"detail": str(error)}, status=error.status, headers=error.headers)
 
-    async def _admitted(self, body: bytearray) -> web.Response:
+    async def _admitted(self, body: bytes) -> web.Response:
         try:
             if len(body) < LARGE_BODY_BYTES:
                 parsed = parse_request(body, self._limits.longest_s)
@@ -70,7 +62,7 @@ class Application:
             return web.json_response({"detail": error.detail}, status=422)
         except UnrunnableRequestError as error:
             return await _answer(RunResponse(SANDBOX_ERROR, message=str(error)))
-        body.clear()
+        del body
         async with self.admission.running:
             response = await run_request(self._sandbox, parsed, self._limits)
         return await _answer(response)

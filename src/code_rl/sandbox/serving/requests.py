@@ -54,10 +54,10 @@ class UnrunnableRequestError(Exception):
     """The request is well formed and will not be run: the server answers status SandboxError with this message."""
 
 
-def parse_request(text: bytes | bytearray, longest_run_s: float) -> RunRequest:
+def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
     """Read a body. Raises MalformedRequestError or UnrunnableRequestError, each naming the field and the value."""
     try:
-        data = json.loads(text.decode("utf-8-sig"))  # nothing but UTF-8: `bodies` counted the parts of that
+        data = json.loads(text.decode("utf-8-sig"))
         body = _Body.model_validate(data, from_attributes=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
