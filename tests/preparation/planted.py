@@ -147,9 +147,7 @@ def wrong_output(rng: random.Random, number: int) -> Planted:
     tests = list(problem.tests)
     place = rng.randrange(len(tests))
     tests[place] = dataclasses.replace(tests[place], expected=_another(tests[place].expected))
-    return Planted(
-        dataclasses.replace(problem, tests=tuple(tests)), "wrong_output", frozenset({"reference_wrong_answer"})
-    )
+    return Planted(dataclasses.replace(problem, tests=tuple(tests)), "wrong_output", frozenset({"reference_fails"}))
 
 
 def swapped_tests(rng: random.Random, number: int) -> Planted:
@@ -161,7 +159,7 @@ def swapped_tests(rng: random.Random, number: int) -> Planted:
         dataclasses.replace(tests[one], expected=tests[other].expected),
         dataclasses.replace(tests[other], expected=tests[one].expected),
     )
-    return Planted(dataclasses.replace(problem, tests=tuple(tests)), "swapped_tests", frozenset({"swapped_tests"}))
+    return Planted(dataclasses.replace(problem, tests=tuple(tests)), "swapped_tests", frozenset({"reference_fails"}))
 
 
 def image_reference(rng: random.Random, number: int) -> Planted:
@@ -219,7 +217,7 @@ def broken_wrapping(rng: random.Random, number: int) -> Planted:
         for test in tests
     ]
     return Planted(
-        dataclasses.replace(problem, tests=tuple(wrapped)), "broken_wrapping", frozenset({"broken_wrapping"})
+        dataclasses.replace(problem, tests=tuple(wrapped)), "broken_wrapping", frozenset({"reference_fails"})
     )
 
 
@@ -227,7 +225,7 @@ def flaky(rng: random.Random, number: int) -> Planted:
     """The reference draws lots."""
     problem = stdin_problem(rng, number)
     code = problem.solutions[0].replace("print(", "import random\nprint(random.choice((0, 0, 0, 10**9)) + ")
-    return Planted(dataclasses.replace(problem, solutions=(code,)), "flaky", frozenset({"flaky"}))
+    return Planted(dataclasses.replace(problem, solutions=(code,)), "flaky", frozenset({"flaky", "reference_fails"}))
 
 
 def passes_when_empty(rng: random.Random, number: int) -> Planted:

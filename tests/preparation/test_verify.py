@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import datetime
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict
-from code_rl.loading.resolve import with_expected
 from code_rl.preparation.bench import Bench, make_entry
 from code_rl.preparation.ledger import Decision
 from code_rl.preparation.normalise import normalise, open_source
@@ -22,7 +20,6 @@ from code_rl.preparation.verification.trials import mutants
 from code_rl.preparation.verification.verify import Verifier, run_verify
 from code_rl.problems.native import write_problems
 from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.problems.sources.records import Draft
 from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status
 from tests.corpus.rooms import room
 
@@ -67,28 +64,8 @@ def test_a_sound_problem_is_kept_with_its_card() -> None:
     assert sum(decision.notes["kills"].values()) == card["mutants_killed"]
 
 
-EXCHANGED = tuple(StdinTest(test.expected, test.input) for test in SUMS)
-ESCAPED = "n = int(input())\nprint(sum(map(int, input().split())))\nprint(n)\n"
-LINES = tuple((f"{len(v)}\n{' '.join(map(str, v))}\n", f"{sum(v)}\n{len(v)}\n") for v in ([1, 2], [5], [3, 4, 5]))
-
-
-@pytest.mark.parametrize(
-    ("problem", "reason", "detail"),
-    [
-        (dataclasses.replace(SUM, tests=EXCHANGED), "swapped_tests", "exchanged"),
-        (Problem("f", "f", tuple(CallTest((n * n,), n) for n in (2, 3, 5)), fn_name="f", solutions=("def f(n):\n    return {2: 4, 3: 9, 5: 25}[n]",)), "swapped_tests", "exchanged"),
-        (Problem("e", "e", tuple(StdinTest(i.replace("\n", "\\n"), o) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
-        (Problem("e", "e", tuple(StdinTest(i.replace("\n", "\\n"), o.replace("\n", "\\n")) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
-        (Problem("e", "e", tuple(StdinTest(i, o.replace("\n", "\\n")) for i, o in LINES), solutions=(ESCAPED,)), "broken_wrapping", "\\n"),
-    ],
-    ids=["stdin exchanged", "call exchanged", "inputs escaped", "both escaped", "outputs escaped"],
-)  # fmt: skip
-def test_a_reference_that_fails_on_tests_written_wrongly_says_how(problem: Problem, reason: str, detail: str) -> None:
-    decision = verify(problem, mutants=0)[0]
-    assert decision.reason == reason
-    assert detail in decision.detail
-
-
+UNLUCKY = "0.134364 < random.random() < 0.134365"
+"""The first draw after `random.seed(1)`, and hardly any other."""
 SLOW = "while True:\n    pass\n"
 
 
@@ -136,7 +113,7 @@ def test_slow_references_are_tried_again_side_by_side(tmp_path: Path) -> None:
             bench.executor = lambda: monkey  # type: ignore[method-assign]
             return await run_verify(bench, await normalise(bench, lambda: None), lambda: None)
 
-    assert [decision.reason for decision in asyncio.run(run())] == ["reference_time_limit"] * 2
+    assert [decision.reason for decision in asyncio.run(run())] == ["reference_fails"] * 2
 
 
 def test_a_broken_checker_is_named_and_a_working_one_proves_its_problem() -> None:
@@ -160,7 +137,7 @@ def test_sequences_and_expected_exceptions_can_be_proved() -> None:
     )
     assert verify(Problem("forms", "forms", tests, solutions=(code,)), mutants=0)[0].keep
     wrong = Problem("forms", "forms", tests, solutions=(code.replace("raise ValueError", "return 0"),))
-    assert verify(wrong, mutants=0)[0].reason == "reference_wrong_answer"
+    assert verify(wrong, mutants=0)[0].reason == "reference_fails"
 
 
 def test_any_passing_reference_proves_a_problem() -> None:
@@ -170,55 +147,21 @@ def test_any_passing_reference_proves_a_problem() -> None:
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (with_solution(SUM, RIGHT.replace("a + b", "a - b")), "reference_wrong_answer"),
-        (with_solution(SUM, "print(1 // 0)"), "reference_runtime_error"),
-        (with_solution(SUM, "print("), "reference_compile_error"),
+        (with_solution(SUM, RIGHT.replace("a + b", "a - b")), "reference_fails"),
+        (with_solution(SUM, "print(1 // 0)"), "reference_fails"),
+        (with_solution(SUM, "print("), "reference_fails"),
         (with_solution(SUM), "no_reference"),
         (with_solution(SUM, "import no_such_library\n" + RIGHT), "missing_library"),
         (with_solution(SUM, "from no_such_library.part import name\n" + RIGHT), "missing_library"),
-        (with_solution(SUM, "from math import nosuchname\n" + RIGHT), "reference_runtime_error"),
-        (with_solution(SUM, "import os.nowhere\n" + RIGHT), "reference_runtime_error"),
-        (with_solution(SUM, "while True:\n    pass", time_limit_s=0.5), "reference_time_limit"),
-        (with_solution(SUM, "import random\n" + RIGHT + "random.random() < 0.4 and print(7)"), "flaky"),
+        (with_solution(SUM, "from math import nosuchname\n" + RIGHT), "reference_fails"),
+        (with_solution(SUM, "import os.nowhere\n" + RIGHT), "reference_fails"),
+        (with_solution(SUM, "while True:\n    pass", time_limit_s=0.5), "reference_fails"),
+        (with_solution(SUM, f"import random\n{RIGHT}{UNLUCKY} and print(7)"), "flaky"),
         (with_solution(SUM, "x = sum(range(4000000))\n" + RIGHT, time_limit_s=0.01), "impossible_time_limit"),
         (dataclasses.replace(SUM, meta={"wrong_solutions": ["print(1)", RIGHT]}), "wrong_solution_passes"),
         (
             dataclasses.replace(SUM, tests=tuple(dataclasses.replace(test, expected="1") for test in SUMS)),
             "passes_constant",
-        ),
-        (
-            dataclasses.replace(
-                SUM, tests=(StdinTest("1 2\n", "30\n"), StdinTest("10 20\n", "3\n"), StdinTest("-3 4\n", "4\n"))
-            ),
-            "swapped_tests",
-        ),
-        (
-            dataclasses.replace(
-                PAIR, tests=tuple(dataclasses.replace(test, expected=[test.expected]) for test in PAIRS)
-            ),
-            "broken_wrapping",
-        ),
-        (
-            dataclasses.replace(
-                PAIR, tests=tuple(dataclasses.replace(test, args=(list(test.args),)) for test in PAIRS)
-            ),
-            "broken_wrapping",
-        ),
-        (
-            dataclasses.replace(
-                PAIR, tests=tuple(dataclasses.replace(test, args=tuple(map(str, test.args))) for test in PAIRS)
-            ),
-            "broken_wrapping",
-        ),
-        (
-            dataclasses.replace(
-                PAIR, tests=tuple(dataclasses.replace(test, expected=test.expected[::-1]) for test in PAIRS)
-            ),
-            "many_valid_answers",
-        ),
-        (
-            dataclasses.replace(PAIR, tests=tuple(CallTest((n, n), [n - 40, 3]) for n in (1, 2, 3))),
-            "mismatched_tests",
         ),
         (dataclasses.replace(SUM, compare=Compare("checker", checker="print('ok')")), "needs_checker"),
     ],
@@ -272,7 +215,7 @@ def test_mutants_have_the_verdicts_that_all_tests_give_and_survivors_take_few_ru
 
 DERIVED = Problem("abs", "abs", tuple(CallTest((n,), abs(n)) for n in SIZES), fn_name="f", solutions=("def f(n):\n    return abs(n)\n",))  # fmt: skip
 STATEFUL = "seen = []\ndef f(n):\n    seen.append(n)\n    return abs(n) if len(seen) == 1 else None\n"
-RANDOM = "import random\ndef f(n):\n    return abs(n) + (random.random() < 0.3)\n"
+RANDOM = f"import random\ndef f(n):\n    return abs(n) + ({UNLUCKY})\n"
 
 
 @pytest.mark.parametrize(
@@ -283,7 +226,7 @@ RANDOM = "import random\ndef f(n):\n    return abs(n) + (random.random() < 0.3)\
         (DERIVED.solutions[0], None, len(SIZES) + 1, ""),
         (STATEFUL, 0.01, 1 + len(SIZES), ""),
         (RANDOM, 0.01, 30 * len(SIZES), "flaky"),
-        ("def f(n):\n    return n\n", 0.01, 4 * len(SIZES), "reference_wrong_answer"),
+        ("def f(n):\n    return n\n", 0.01, 4 * len(SIZES), "reference_fails"),
     ],
     ids=["quick", "slow", "stated", "stateful", "random", "wrong"],
 )
@@ -324,90 +267,3 @@ class Counting(OnDemand):
 def test_problems_without_a_reference_may_be_kept() -> None:
     decision = verify(with_solution(SUM), unverified="keep")[0]
     assert (decision.keep, decision.card) == (True, {"verified": False})
-
-
-WHEN = "from datetime import {}\ndef f(n):\n    return {}\n"
-DRIFTING = {
-    "address": "class A:\n    pass\ndef f(n):\n    return f'{A()} {n}'\n",
-    "one address": "def f(n):\n    return repr(object())\n",
-    "order of addresses": "class A:\n    def __init__(self, n):\n        self.n = n\ndef f(n):\n    return [a.n for a in {A(i) for i in range(n, n + 30)}]\n",
-    "process": "from os import getpid\ndef f(n):\n    return getpid() + n\n",
-    "second": "import time\ndef f(n):\n    return int(time.time()) // 100 + n\n",
-    "year": WHEN.format("date", "date.today().year + n"),
-    "day": WHEN.format("datetime", "str(datetime.now().date()) + str(n)"),
-    "hour": "import time\ndef f(n):\n    return time.strftime('%H') + str(n)\n",
-    "random": "from random import random\ndef f(n):\n    return random() + n\n",
-    "text of now": "import time\ndef f(n):\n    return time.asctime()[-4:] + str(n)\n",
-    "clock by number": "import time\ndef f(n):\n    return int(time.clock_gettime(time.CLOCK_REALTIME)) // 100 + n\n",
-    "clock by number in ns": "import time\ndef f(n):\n    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 10**11 + n\n",
-    "part of now": "from time import localtime as now\ndef f(n):\n    return now().tm_yday + n\n",
-}
-STEADY = {
-    "type of a date": "import datetime\ndef f(n):\n    kind = type(datetime.datetime(2020, 1, n))\n    return [n, kind.__name__, kind.__qualname__, kind.__mro__[1].__name__]\n",
-    "ends of dates": "from datetime import datetime\ndef f(n):\n    return [n, isinstance(datetime.min, datetime), type(datetime.max) is datetime, str(datetime.max)]\n",
-    "kinds of dates": "from datetime import datetime\nfrom functools import singledispatch\n@singledispatch\ndef kind(x):\n    return 'other'\n@kind.register\ndef _(x: datetime):\n    return 'date'\ndef f(n):\n    return [n, kind(datetime.max), kind(datetime.strptime('2020', '%Y'))]\n",
-    "copies": "import pickle, time\nfrom datetime import datetime\ndef f(n):\n    d = datetime(2020, 1, n)\n    return [n, pickle.loads(pickle.dumps(d)) == d, b'Later' in pickle.dumps(d), pickle.loads(pickle.dumps(time.time)) is time.time]\n",
-    "clock of a class": "import time\nclass Watch:\n    clock = time.time\n    now = time.localtime\n    def __init__(self):\n        self.began = self.clock()\ndef f(n):\n    return [n, Watch().began > 0, Watch().now().tm_year > 0, time.time.__name__, time.strftime('%Y', time.gmtime(0))]\n",
-    "dates": "import copy\nfrom datetime import datetime, timedelta, date\ndef f(n):\n    d = copy.deepcopy(datetime.strptime('2020-02-28', '%Y-%m-%d')) + timedelta(days=n)\n    assert isinstance(d, datetime) and type(d) is datetime and isinstance(d, date) and datetime.now() > d\n    return [str(d), repr(d), (d - datetime(2020, 1, 1)).days]\n",
-    "seeded": "import random, time\ndef f(n):\n    random.seed(n)\n    start = time.time()\n    return [random.random(), int(time.time() - start)]\n",
-    "identity": "import os\ndef f(n):\n    seen = {id(seen): n for seen in [[n]]}\n    return [*seen.values(), os.getpid() == os.getpid(), hash((n, 2))]\n",
-}
-
-
-@pytest.mark.parametrize("name", [*DRIFTING, *STEADY])
-def test_a_reference_that_answers_otherwise_in_another_process_or_on_another_day_is_flaky_cut_or_not(name: str) -> None:
-    reference = {**DRIFTING, **STEADY}[name]
-    draft = Draft(dataclasses.replace(DERIVED, solutions=(reference,)), tuple((n,) for n in range(1, 9)), reference)
-
-    async def run() -> list[Decision | None]:
-        found, config = [], PrepareConfig(dataset="d", out="o", mutants=0)
-        async with room("auto") as executor:
-            problem = await with_expected(draft, executor)
-            assert isinstance(problem, Problem)
-            for seconds in (0.01, 0.4):
-                found.append(
-                    await Verifier(config, executor).verify(make_entry(problem, 0, derived_s=seconds)[0], problem)
-                )
-        async with room("none") as executor:  # as after a cut: other processes
-            found.append(await Verifier(config, executor).verify(make_entry(problem, 0, derived_s=0.01)[0], problem))
-        return found
-
-    reasons = ["" if decision is None else decision.reason for decision in asyncio.run(run())]
-    assert reasons == ["flaky" if name in DRIFTING else ""] * 3
-
-
-@pytest.mark.parametrize(
-    ("preamble", "now"),
-    [
-        ("from datetime import datetime", "datetime.now().year"),
-        ("from time import localtime", "localtime().tm_year"),
-        ("from __future__ import annotations\nimport time\nYEAR = time.gmtime().tm_year", "YEAR"),
-    ],
-)
-def test_a_clock_that_the_preamble_names_is_moved_too(preamble: str, now: str) -> None:
-    year = datetime.datetime.now(datetime.UTC).year
-    tests = tuple(StdinTest(f"{n}\n", f"{n + year}\n") for n in (1, 2, 3))
-    problem = Problem("age", "Add.", tests, solutions=(f"print(int(input()) + {now})\n",), meta={"preamble": preamble})
-    assert verify(problem, mutants=0)[0].reason == "flaky"
-
-
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        ("yield a + b\n    yield a", "iterator"),
-        ("return map(int, [a + b, a])", "iterator"),
-        ("return (a + b, a)", "tuple"),
-        ("return {a + b, a}", "set"),
-        ("return frozenset([a + b, a])", "frozenset"),
-    ],
-)
-def test_a_reference_that_gives_an_iterator_for_a_list_has_no_other_order(body: str, kind: str) -> None:
-    problem = with_solution(PAIR, f"def f(a, b):\n    {body}\n", compare=Compare("python"))
-    decision = verify(problem, mutants=0)[0]
-    assert decision.reason == "other_type"
-    assert kind in decision.detail
-    spaced = tuple(dataclasses.replace(test, expected=f" {test.expected}") for test in SUMS)
-    printed = dataclasses.replace(SUM, tests=spaced, compare=Compare("exact"))
-    assert verify(printed, mutants=0)[0].reason == "mismatched_tests"
-    other = verify(with_solution(problem, "def f(a, b):\n    yield a\n    yield a + b\n"), mutants=0)[0]
-    assert other.reason == "many_valid_answers"

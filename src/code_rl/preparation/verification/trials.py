@@ -19,7 +19,7 @@ from code_rl.judging.verdict import Verdict
 from code_rl.problems import syntax
 from code_rl.problems.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.problems.values import dumps
-from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status, closing
+from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 
 _UNSTEADY = re.compile(
     r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|monotonic|threading|multiprocessing"
@@ -81,84 +81,14 @@ async def attempt_at_once(
     return await attempt(problem, code, executor, cpu_limit_s)
 
 
-_ELSEWHERE = """
-def _elsewhere(number):
-    import os, random
-    random.seed(number)
-    pid = os.getpid()
-    os.getpid = lambda: pid + number
-    makers = [list, dict, set, float, object]
-    makers += [lambda n=n: (None,) * n for n in range(1, 9)] + [lambda: pid + 2**31]
-    makers += [lambda n=n: bytes(n) for n in range(2, 500, 16)]  # of each size that memory is given out in: the others may come from free lists, shorter ones are shared
-    os._held = []
-    os._take = lambda: os._held.append([[make() for _ in range(60 + 7 * number)] for make in makers])
-    os._take()
-"""
-_AGAIN = """
-def _again(frame, event, _, here=globals(), os=__import__("os"), sys=__import__("sys")):
-    if event == "call" and frame.f_globals is here:
-        sys.setprofile(None)
-        os._take()
-__import__("sys").setprofile(_again)
-del _again
-"""
-"""When the function is called: what was freed until then is taken, too."""
-_LATER = """
-def _later(seconds):
-    import datetime, functools, gc, sys, time
-
-    class Moved:  # no function: as an attribute of a class it is called without the object, as what is built in is
-        def __init__(self, old, new):
-            functools.update_wrapper(self, old)
-            self.__new = new
-        def __call__(self, *given, **named):
-            return self.__new(*given, **named)
-        def __reduce__(self):
-            return self.__name__
-        def __repr__(self):
-            return repr(self.__wrapped__)
-
-    def move(name, make):
-        old = getattr(time, name)
-        setattr(time, name, Moved(old, make(old)))
-
-    move("time", lambda old: lambda: old() + seconds)
-    move("time_ns", lambda old: lambda: old() + seconds * 10**9)
-    real = {time.CLOCK_REALTIME, 5, 11}  # the coarse one and TAI too
-    move("clock_gettime", lambda old: lambda clock: old(clock) + seconds * (clock in real))
-    move("clock_gettime_ns", lambda old: lambda clock: old(clock) + seconds * 10**9 * (clock in real))
-    clock = time.time
-    for name in ("localtime", "gmtime", "ctime"):
-        move(name, lambda old: lambda at=None: old(clock() if at is None else at))
-    local = time.localtime
-    move("asctime", lambda old: lambda *at: old(*at or (local(),)))
-    move("strftime", lambda old: lambda form, *at: old(form, *at or (local(),)))
-
-    def now(cls, tz=None):
-        return cls.fromtimestamp(clock(), tz)
-    def utcnow(cls):
-        return cls.utcfromtimestamp(clock())
-    methods = gc.get_referents(datetime.datetime.__dict__)[0]  # of the type itself, which stays what it is to all who hold it
-    methods["now"], methods["utcnow"] = classmethod(now), classmethod(utcnow)
-    getattr(sys, "_clear_type_cache", lambda: None)()
-"""
-_AWAY_S = 400 * 86_400 + 5 * 3_600 + 7 * 60 + 11
-"""Another year, month, day, weekday, hour, minute and second."""
-
-
-def elsewhere(problem: Problem, code: str, number: int = 1) -> Problem:
-    """The problem, run for the `number`th time as if by another process on another day: seed of `random`, process id, places in memory, clock.
-
-    The sandbox starts every program from the same seed and with the same memory, and a process started again may have another of each: what answers
-    differently there has no one answer. The clock is moved only for a program that names it, before the preamble runs. The order of a set of strings stays: its seed is the interpreter's.
-    """
+def elsewhere(problem: Problem, number: int = 1) -> Problem:
+    """The problem, run for the `number`th time: with another seed of `random`. The sandbox seeds each program alike: what
+    answers differently under another has no one answer."""
     before = str(problem.meta.get("preamble") or "")
-    moved = f"{_ELSEWHERE}\n_elsewhere({number})\ndel _elsewhere\n"
-    if any("time" in source for source in (before, code, str(problem.meta.get("setup") or ""))):
-        moved += f"{_LATER}\n_later({number * _AWAY_S})\ndel _later\n"
-    moved += f"exec(compile({before!r}, '<preamble>', 'exec', dont_inherit=True))\n"
-    setup = f"{problem.meta.get('setup') or ''}\n{_AGAIN}"
-    return replace(problem, meta={**problem.meta, "preamble": moved, "setup": setup})
+    seeded = (
+        f"__import__('random').seed({number})\nexec(compile({before!r}, '<preamble>', 'exec', dont_inherit=True))\n"
+    )
+    return replace(problem, meta={**problem.meta, "preamble": seeded})
 
 
 def is_unsteady(code: str) -> bool:
@@ -185,13 +115,6 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
     if known and all(test.public or _input_key(test) in known for test in problem.tests):
         return "passes_samples", f"all {len(problem.tests)} tests are public: a program that knows the samples passes"
     return None
-
-
-def answer_to(test: TestCase, execution: Execution) -> bytes | None:
-    """What a program printed or (encoded) returned; None where it did not end well."""
-    if execution.status is not Status.OK:
-        return None
-    return execution.stdout if isinstance(test, StdinTest) else execution.value
 
 
 def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:

@@ -19,7 +19,6 @@ from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.preparation.bench import Bench, Entry, Survivor
 from code_rl.preparation.ledger import BROKEN_CHECKER, MISSING_LIBRARY, SANDBOX_ERROR, UNSETTLED, Decision, OnItem, drop
 from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.verification.diagnosis import diagnose
 from code_rl.preparation.verification.trials import (
     Trial,
     attempt,
@@ -112,7 +111,7 @@ class Verifier:
         """A reference on the values that it gave, elsewhere. That was a run on each call apart, with the time of each: where all were quick, this is one process."""
         limit = limit or problem.time_limit_s
         run = attempt_at_once if derived_s <= min(STEP_S, limit) else attempt
-        return await run(elsewhere(problem, code), code, self.executor, limit)
+        return await run(elsewhere(problem), code, self.executor, limit)
 
     async def _failure(self, problem: Problem, code: str, trial: Trial, limit: float) -> Decision:
         """Why a reference fails."""
@@ -125,12 +124,8 @@ class Verifier:
             again = (await attempt(replace(problem, tests=open_tests), code, self.executor, limit)).verdict
             if again.failure and (library := missing_library(again.failure.message)):
                 return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
-        if verdict.kind not in (VerdictKind.TIME_LIMIT, VerdictKind.COMPILE_ERROR):
-            found = await diagnose(problem, code, self.executor, limit)
-            if found is not None:
-                return drop(*found)
-        at = f"test {verdict.passed} of {verdict.total}"
-        return drop(f"reference_{verdict.kind.value}", f"{at}: {message.partition(':')[0]}")
+        at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
+        return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
 
     async def _proved(self, problem: Problem, code: str, trial: Trial, number: int, *, done: int = 0) -> Decision:
         """A reference passed once: the rest of the proof. So many of its `repeats` are `done`."""
@@ -165,7 +160,7 @@ class Verifier:
         """Run a passing reference again, elsewhere each time; one failure makes it flaky."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
         for number in range(1 + done, 1 + self.config.repeats + more):
-            moved = elsewhere(problem, code, number)
+            moved = elsewhere(problem, number)
             verdict = (await attempt_at_once(moved, code, self.executor, limit, sum(trial.seconds))).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
@@ -227,7 +222,7 @@ def _differs(moved: Trial) -> bool:
 
 
 def _flaky(verdict: Verdict) -> Decision:
-    how = f"fails in another process or at another time ({verdict.kind.value})"
+    how = f"fails when it is run again ({verdict.kind.value})"
     return drop("flaky", f"the reference passes once and {how}")
 
 
