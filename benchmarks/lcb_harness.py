@@ -27,7 +27,8 @@ import chz
 
 from code_rl.cli import run_script
 from code_rl.errors import ConfigError
-from code_rl.evaluation.runner import judge_both
+from code_rl.evaluation.runner import judge_official
+from code_rl.judging.judge import judge
 from code_rl.problems.builtin import SPLITS, test_split
 from code_rl.problems.problem import CallTest, Problem, StdinTest
 from code_rl.problems.sources.livecodebench import LCB_PRELUDE
@@ -239,7 +240,8 @@ async def ours(programs: Sequence[Program]) -> list[tuple[bool, bool]]:
 
         async def one(program: Program) -> tuple[bool, bool]:
             async with places:
-                own, official = await judge_both(program.problem, program.code, sandbox, cpu_limit_s=TIMEOUT_S)
+                own = await judge(program.problem, program.code, sandbox, cpu_limit_s=TIMEOUT_S)
+                official = await judge_official(program.problem, program.code, sandbox, cpu_limit_s=TIMEOUT_S)
             return own.correct, official.correct
 
         return await asyncio.gather(*map(one, programs))

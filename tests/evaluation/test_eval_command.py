@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -17,8 +16,6 @@ from code_rl.cli import main
 from code_rl.commands.evaluate import data_of
 from code_rl.errors import ConfigError
 from code_rl.evaluation import endpoint as endpoint_module
-from code_rl.evaluation import runner
-from code_rl.judging.verdict import VerdictKind
 from tests.evaluation.chat_server import RIGHT, ChatServer
 
 WRONG = "```python\nprint(0)\n```"
@@ -203,46 +200,6 @@ def test_a_problem_without_a_reference_is_missing_not_wrong(problems, tmp_path, 
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["pass@1"], results["problems"], results["missing"]) == (1.0, 4, {"no_reference": 1})
     assert "no_reference 1" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("failing", [1, 4])
-def test_a_second_opinion_that_the_sandbox_failed_is_counted_and_asked_for_again(
-    problems, tmp_path, capsys, monkeypatch, failing
-):
-    rows = [{"problem_id": f"sum-{number}", "code": SUM["solutions"][0]} for number in range(4)]
-    wanted = {
-        "benchmark": problems,
-        "samples": write_samples(tmp_path / "stored.jsonl", rows),
-        "rule": "both",
-        "limit": -1,
-    }
-    sound, calls = runner.judge_both, []
-
-    async def judge_both(*given, **limits):
-        own, official = await sound(*given, **limits)
-        calls.append(own)
-        return own, replace(official, kind=VerdictKind.SANDBOX_ERROR) if len(calls) <= failing else official
-
-    monkeypatch.setattr(runner, "judge_both", judge_both)
-    assert run(**wanted, out=tmp_path / "out") == 1
-    rules = json.loads((tmp_path / "out" / "results.json").read_text())["rules"]
-    assert (rules["lcb"], rules["lcb-official"]) == (1.0, 1.0 if failing == 1 else None)
-    assert (rules["sandbox_error"], rules["differ"]) == (failing, 0)
-    assert f"{failing} samples have no lcb-official verdict (sandbox_error)" in capsys.readouterr().out
-    assert run(**wanted, out=tmp_path / "out") == 0
-    assert len(calls) == 4 + failing
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["rules"]["sandbox_error"] == 0
-
-
-def test_both_rules_are_shown_where_they_differ(problems, tmp_path, capsys):
-    exponent = "a, b = map(int, input().split())\nprint('%.1e' % (a + b))"
-    rows = [{"problem_id": "sum-0", "code": code} for code in (exponent, SUM["solutions"][0])]
-    samples = write_samples(tmp_path / "stored.jsonl", rows)
-    run(benchmark=problems, samples=samples, out=tmp_path / "out", rule="both", limit=-1)
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert (results["rules"]["lcb"], results["rules"]["lcb-official"]) == (0.5, 1.0)
-    assert (results["rules"]["differ"], results["rules"]["only_official_accepts"]) == (1, 1)
-    assert "accepted by lcb alone, 1 by LiveCodeBench alone" in capsys.readouterr().out
 
 
 def test_two_evaluations_compare_problem_by_problem(problems, two_kinds, tmp_path, capsys):

@@ -52,9 +52,8 @@ call_tests = st.builds(
 compares = st.sampled_from(
     [
         Compare(),
-        Compare("exact"),
-        Compare("tokens"),
-        Compare("float", abs_tol=1e-6),
+        Compare("python"),
+        Compare("lcb", abs_tol=1e-6),
         Compare("checker", checker="print('ok')"),
     ]
 )
@@ -175,11 +174,10 @@ BAD = {
             "lbc",
             None,
             {"abs_tol": 1},
-            {"rule": "float"},
-            {"rule": "float", "abs_tol": -1},
-            {"rule": "float", "abs_tol": "1"},
-            {"rule": "float", "tol": 1},
-            {"rule": "lcb", "abs_tol": 1e-6},
+            {"rule": "lcb", "abs_tol": -1},
+            {"rule": "lcb", "abs_tol": "1"},
+            {"rule": "lcb", "tol": 1},
+            {"rule": "lcb-official", "abs_tol": 1e-6},
             {"rule": "checker"},
             {"rule": "lcb", "checker": "x"},
         )

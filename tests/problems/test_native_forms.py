@@ -118,7 +118,7 @@ def test_a_checker_that_is_a_script_may_define_what_it_likes():
 
 def test_a_tolerance_goes_with_no_exact_rule_and_scripts_with_no_calls():
     script = {"kind": "stdin", "input": "", "expected": ""}
-    row = {"id": "a", "statement": "", "compare": "exact", "tests": [{**script, "abs_tol": 0.1}]}
+    row = {"id": "a", "statement": "", "compare": "lcb-official", "tests": [{**script, "abs_tol": 0.1}]}
     with pytest.raises(DataError, match="tolerance"):
         problem_from_json(row)
     with pytest.raises(DataError, match="all scripts or all calls"):

@@ -33,7 +33,6 @@ from code_rl.evaluation.settings import (
 )
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.files import check_out, make_folder, write_atomically
-from code_rl.judging.verdict import VerdictKind
 from code_rl.runs.directory import default_log_path
 from code_rl.sandbox.executor import Executor
 
@@ -149,10 +148,10 @@ async def _evaluate(
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
     make_folder(out)
-    both = config.rule == "both" or (config.rule == "auto" and benchmark.name == "livecodebench")
+    official = benchmark.name == "livecodebench"
     earlier = read_manifest(out)
     speed = (earlier or {}).get("speed") or await measure(executor)
-    plan = Plan(n, greedy, config.seed, config.reward_timeout, speed["cpu_limit_factor"], both, config.concurrency)
+    plan = Plan(n, greedy, config.seed, config.reward_timeout, speed["cpu_limit_factor"], official, config.concurrency)
     first_counts = {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]}
     manifest = {
         "identity": identity(config, benchmark, completer, plan),
@@ -184,7 +183,7 @@ async def _evaluate(
     view.results(results)
     view.say(f"results: {out}")
     undecided = any(results["verdicts"].get(name) for name in ("sandbox_error", "checker_error"))
-    return not (found.missing or undecided or VerdictKind.SANDBOX_ERROR in found.official.values())
+    return not (found.missing or undecided)
 
 
 def identity(config: EvalConfig, benchmark: Benchmark, completer: Completer, plan: Plan) -> dict[str, Any]:
@@ -195,9 +194,7 @@ def identity(config: EvalConfig, benchmark: Benchmark, completer: Completer, pla
         **{name: value for name, value in benchmark.facts.items() if name != "skipped"},
         "prompt": benchmark.prompt.version,
         "asked": dict(completer.facts),
-        "rule": "each problem's own, and lcb-official (its calls in one process)"
-        if plan.both_rules
-        else "each problem's own",
+        "rule": "lcb-official" if plan.official else "each problem's own",
         "settings": {
             "n": plan.samples,
             "greedy": plan.greedy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -18,10 +18,8 @@ from code_rl.evaluation.rating import MIN_PARTICIPANTS, percentile, rate_contest
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
 from code_rl.evaluation.settings import EvalConfig
-from code_rl.judging.verdict import VerdictKind
 
 CONTEST_PROBLEM = re.compile(r"(\d+)[-_/]?([A-Z]\d*)")
-SHOWN_DIFFERENCES = 200
 RESULTS = "results.json"
 
 
@@ -46,7 +44,6 @@ def make_results(
         "breakdown": {tag: {value: group(some) for value, some in values.items()} for tag, values in tagged.items()},
         "prompt": benchmark.prompt.version,
         **{name: benchmark.facts[name] for name in ("release", "window") if name in benchmark.facts},
-        "rules": _rules(entries, found, main),
         "missing": dict(Counter(reason.partition(":")[0] for reason in found.missing.values())),
         "skipped": dict(benchmark.skipped),
         "seconds": {"wall_of_this_run": round(found.wall_s, 3), "program_cpu": round(found.cpu_s, 3)},
@@ -93,35 +90,6 @@ def _group(
 
 def _figures(outcomes_P: Sequence[Sequence[Outcome]], ks: Iterable[int]) -> Figures | None:
     return figures(outcomes_P, ks) if any(one.judged for outcomes in outcomes_P for one in outcomes) else None
-
-
-def _rules(entries: Sequence[Entry], found: Found, mode: Mode) -> dict[str, Any] | None:
-    """Pass@1 under the problems' own rule and as LiveCodeBench decides, and the samples on which they differ; None without the second."""
-    if not found.official:
-        return None
-    own, official = ({entry.problem_id: list[Outcome]() for entry in entries} for _ in range(2))
-    differ = []
-    for (problem_id, _, number), kind in sorted(each for each in found.official.items() if each[0][1] == mode):
-        outcome = found.outcomes[problem_id, mode, number]
-        own[problem_id].append(outcome)
-        official[problem_id].append(replace(outcome, kind=kind))
-        if not kind.undecided and (kind is VerdictKind.PASSED) != outcome.correct:
-            kinds = {"lcb": outcome.kind.value, "lcb-official": kind.value}
-            differ.append({"problem_id": problem_id, "sample": number, **kinds})
-    shown = [_figures(list(rule.values()), (1,)) for rule in (own, official)]
-    values = [each and each.pass_at[1].value for each in shown]
-    if values[0] is None:
-        return None
-    return {
-        "lcb": values[0],
-        "lcb-official": values[1],
-        "sandbox_error": sum(one.kind is VerdictKind.SANDBOX_ERROR for each in official.values() for one in each),
-        "calls_apart": sum(each[1] == mode for each in found.apart),
-        "differ": len(differ),
-        "only_lcb_accepts": sum(row["lcb"] == "passed" for row in differ),
-        "only_official_accepts": sum(row["lcb-official"] == "passed" for row in differ),
-        "differences": differ[:SHOWN_DIFFERENCES],
-    }
 
 
 def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[Outcome]]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""One evaluation: questions asked, samples kept, programs judged; and a second opinion on them, LiveCodeBench's own."""
+"""One evaluation: questions asked, samples kept, programs judged."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -13,10 +13,7 @@ from code_rl.concurrency import default_concurrency, together
 from code_rl.evaluation.completers import Completer, CompletionError, Entry, Request
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.samples import (
-    APART,
     GREEDY,
-    OFFICIAL,
-    OFFICIAL_CALLS,
     SAMPLED,
     Folder,
     Key,
@@ -32,62 +29,28 @@ from code_rl.problems.problem import Compare, Problem
 from code_rl.renderers.base import Message
 from code_rl.rollouts.sample import GroupGrader, derive_seed
 from code_rl.runs.inflight import GroupLog
-from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, closing
+from code_rl.sandbox.executor import Executor
 
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
-"""Where a limit cut a program, calls are judged apart: the limits are ours, and each call's own."""
+"""Where a limit cut a program, calls are judged apart: the limits are each call's own."""
 
 
-class Recorded(OnDemand):
-    """An executor that keeps what it saw of one program and plays it back first. Only the cases behind that are run."""
-
-    def __init__(self, executor: Executor) -> None:
-        super().__init__(lambda: executor)
-        self._kept: list[Execution] = []
-        self._replaying = False
-
-    def rewind(self) -> None:
-        """Play back from the first case, in the next run."""
-        self._replaying = True
-
-    async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """As the executor's own."""
-        if self._replaying:
-            self._replaying = False
-            for execution in self._kept:
-                yield execution
-            job = replace(job, cases=job.cases[len(self._kept) :])
-            if not job.cases:
-                return
-        async with closing(super().run(job)) as executions:
-            async for execution in executions:
-                self._kept.append(execution)
-                yield execution
-
-
-async def judge_both(
+async def judge_official(
     problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
-) -> tuple[Verdict, Verdict]:
-    """The verdict under the problem's own rule, and LiveCodeBench's own decision: on the same outputs, or on those of all calls in one process.
+) -> Verdict:
+    """LiveCodeBench's own decision: its rule, and the calls of a function in one process, as its harness makes them.
 
-    Its rule is `APART` where a limit cut one of the two, or where calls cannot be made in one process.
+    Where a limit cuts that process, which has twice a test's CPU limit, each call runs apart under its own.
     """
-    recorded = Recorded(executor)
-    own = await judge(problem, code, recorded, cpu_limit_s=cpu_limit_s)
-    if own.undecided:
-        return own, own
     tests = tuple(replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
-    official = replace(problem, tests=tests, compare=Compare(OFFICIAL))
-    in_one = None if code is None or own.kind in (*CUT, VerdictKind.COMPILE_ERROR) else in_one_process(official, code)
+    official = replace(problem, tests=tests, compare=Compare("lcb-official"))
+    in_one = None if code is None else in_one_process(official, code)
     if in_one is not None:
-        limit = min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s) + 2 * own.cpu_s
+        limit = 2 * min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s)
         verdict = await judge(replace(in_one, time_limit_s=limit), code, executor)
         if verdict.kind not in CUT:
-            return own, verdict
-    recorded.rewind()
-    verdict = await judge(official, code, recorded, cpu_limit_s=cpu_limit_s)
-    apart = problem.calls and verdict.kind not in (VerdictKind.NO_CODE, VerdictKind.COMPILE_ERROR)
-    return own, replace(verdict, rule=APART) if apart else verdict
+            return verdict
+    return await judge(official, code, executor, cpu_limit_s=cpu_limit_s)
 
 
 OnVerdict = Callable[[Verdict], None]
@@ -107,7 +70,7 @@ class Plan:
     """How each problem is asked and judged.
 
     `samples` at the sampling temperature, and `greedy` says whether one more greedily. `cpu_limit_s` lowers each problem's own CPU limit,
-    after `cpu_factor` has multiplied it. `both_rules`: LiveCodeBench's own decision is kept beside each verdict.
+    after `cpu_factor` has multiplied it. `official`: LiveCodeBench's own decision takes the place of the rule `lcb`.
     """
 
     samples: int
@@ -115,7 +78,7 @@ class Plan:
     seed: int
     cpu_limit_s: float | None = None
     cpu_factor: float = 1.0
-    both_rules: bool = False
+    official: bool = False
     concurrency: int | None = None
 
     def modes(self) -> Iterator[tuple[Mode, int]]:
@@ -128,15 +91,12 @@ class Plan:
 
 @dataclass(slots=True)
 class Found:
-    """What an evaluation has come to: one outcome per judged sample, LiveCodeBench's own kinds beside (`apart`: of calls not made in one process), and what is
-    missing, by reason.
+    """What an evaluation has come to: one outcome per judged sample, and what is missing, by reason.
 
     `wall_s` is of this run alone; `cpu_s` sums over all verdicts.
     """
 
     outcomes: dict[Key, Outcome] = field(default_factory=dict)
-    official: dict[Key, VerdictKind] = field(default_factory=dict)
-    apart: set[Key] = field(default_factory=set)
     missing: dict[Key, str] = field(default_factory=dict)
     resumed: int = 0
     wall_s: float = 0.0
@@ -169,16 +129,14 @@ class RuleGrader(GroupGrader):
     def __init__(self, problem: Problem, executor: Executor, plan: Plan, places: asyncio.Semaphore) -> None:
         scaled = replace(problem, time_limit_s=problem.time_limit_s * plan.cpu_factor)
         super().__init__(scaled, executor, cpu_limit_s=plan.cpu_limit_s)
-        self._places, self._both = places, plan.both_rules and problem.compare.rule == "lcb"
-        self.official: dict[str | None, Verdict] = {}
+        self._places, self._official = places, plan.official and problem.compare.rule == "lcb"
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
         async with self._places:
-            if public or not self._both:
+            if public or not self._official:
                 return await super()._run(public, code)
-            limit = self._cpu_limit_s
-            own, self.official[code] = await judge_both(self._views[public], code, self._executor, cpu_limit_s=limit)
-            return own
+            problem, limit = self._views[public], self._cpu_limit_s
+            return await judge_official(problem, code, self._executor, cpu_limit_s=limit)
 
 
 class Evaluation:
@@ -276,7 +234,7 @@ class Evaluation:
         if own is None:
             assert grader is not None
             own = await grader.judge(code)
-        row = verdict_row(sample, own, None if grader is None else grader.official.get(code), code is not None)
+        row = verdict_row(sample, own, code is not None)
         if self._folder is not None:
             self._folder.verdicts.append(row)
         self._note((entry.problem_id, sample.mode, sample.sample), sample, row)
@@ -292,7 +250,3 @@ class Evaluation:
             prompt_tokens=sample.prompt_tokens,
             completion_tokens=sample.completion_tokens,
         )
-        if row.get(OFFICIAL) is not None:
-            self._found.official[key] = VerdictKind(row[OFFICIAL])
-        if OFFICIAL_CALLS in row:
-            self._found.apart.add(key)

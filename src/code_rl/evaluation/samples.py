@@ -165,9 +165,6 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
 
 SAMPLES = "samples.jsonl"
 VERDICTS = "verdicts.jsonl"
-OFFICIAL, OFFICIAL_CALLS = "lcb-official", "lcb-official_calls"
-APART = f"{OFFICIAL}, each call apart"
-"""The rule of a verdict on calls that were not made in one process, as LiveCodeBench makes them."""
 STATE = "state"
 """Where an embedded back end keeps its state while several benchmarks are evaluated."""
 
@@ -201,7 +198,7 @@ class Folder:
         for path in (samples, verdicts):
             drop_torn_line(path)
         none = VerdictKind.SANDBOX_ERROR
-        rows = {_key(row): row for row in read_lines(verdicts) if none not in (row["verdict"], row.get(OFFICIAL))}
+        rows = {_key(row): row for row in read_lines(verdicts) if row["verdict"] != none}
         have: set[Key] = set()
         for row in read_lines(samples):
             try:
@@ -226,12 +223,7 @@ def _key(row: Mapping[str, Any]) -> Key:
     return row["problem_id"], row["mode"], row["sample"]
 
 
-def verdict_row(sample: Sample, own: Verdict, official: Verdict | None, format_ok: bool) -> Row:
+def verdict_row(sample: Sample, verdict: Verdict, format_ok: bool) -> Row:
     """One line of `verdicts.jsonl`."""
     named = {"problem_id": sample.problem_id, "mode": sample.mode, "sample": sample.sample}
-    row: Row = {**named, **own.to_json(), "format_ok": format_ok}
-    if official is not None:
-        row[OFFICIAL] = official.kind.value
-        if official.rule == APART:
-            row[OFFICIAL_CALLS] = "apart"
-    return row
+    return {**named, **verdict.to_json(), "format_ok": format_ok}

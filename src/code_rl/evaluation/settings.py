@@ -114,11 +114,6 @@ class EvalConfig:
         "Token limits, comma-separated, in place of max_tokens: everything is evaluated under each, in a folder of its own.",
     )
     seed: int = option(0, "Seed of all draws.", AT_LEAST_0)
-    rule: Literal["auto", "own", "both"] = option(
-        "auto",
-        "own: each problem's compare rule. both: beside rule lcb, LiveCodeBench's own decision (lcb-official), of functions with all calls in one process.\n"
-        "auto: both for livecodebench.",
-    )
     executor: str = option("auto", EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "Isolation level of the embedded sandbox.")
     concurrency: int | None = option(None, "Programs in flight at once (None: the executor's default).", AT_LEAST_1)

@@ -62,23 +62,6 @@ class EvalView(View):
         for name, problems in results["problems_of"].items():
             if few := results["problems"] - problems:
                 self.say(f"{name} is over {problems} problems: {few} have fewer verdicts than it needs")
-        rules = results.get("rules")
-        if rules:
-            self.say(
-                f"compare rules: Pass@1 {_percent(rules['lcb'])} under lcb, {_percent(rules['lcb-official'])} as LiveCodeBench decides; they differ on "
-                f"{rules['differ']} samples ({rules['only_lcb_accepts']} accepted by lcb alone, {rules['only_official_accepts']} by LiveCodeBench alone)"
-            )
-            if rules["calls_apart"]:
-                self.say(
-                    f"lcb-official judged the calls of {rules['calls_apart']} samples apart: a limit cut their run of all calls in one process, or they cannot be made so"
-                )
-            if rules["sandbox_error"]:
-                self.say(
-                    f"{rules['sandbox_error']} samples have no lcb-official verdict (sandbox_error); the same command judges them again"
-                )
-            for row in rules["differences"][:10]:
-                kinds = f"lcb {row['lcb']}, lcb-official {row['lcb-official']}"
-                self.say(f"  {row['problem_id']} sample {row['sample']}: {kinds}")
         if "rating" in results:
             rating = results["rating"]
             above = "" if rating["percentile"] is None else f", above {rating['percentile']}% of users"

@@ -77,7 +77,7 @@ def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -
     (exactly: 2**53 + 1 is not 2.0**53), a set equals a frozenset, bytes equal a bytearray. A returned bool is not a
     number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an assert.
 
-    `exact`: equal types all the way down. `tokens`: strings by their tokens between white space. `lcb-official`: True equals 1, NaN equals nothing,
+    `lcb-official`: True equals 1, NaN equals nothing,
     and only the outermost tuple of an answer, `outermost` levels down, is read as a list. `python`: a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for
     an expected int only with `integers_as_floats`, then within tolerance.
     """
@@ -98,18 +98,16 @@ def _step(got: Any, expected: Any, rule: Compare, *, outermost: bool) -> list[tu
     kind_got, kind_expected = _kind(got), _kind(expected)
     if kind_got in SEQUENCES and kind_expected in SEQUENCES:
         official = rule.rule == "lcb-official"
-        strict = rule.rule in ("exact", "python") or (official and not (outermost and kind_expected == "list"))
+        strict = rule.rule == "python" or (official and not (outermost and kind_expected == "list"))
         return _type_message(got, expected) if strict and kind_got != kind_expected else _pairs(got, expected)
-    if kind_expected in SEQUENCES and kind_got in LIKE_LISTS and rule.rule not in ("exact", "python", "lcb-official"):
+    if kind_expected in SEQUENCES and kind_got in LIKE_LISTS and rule.rule not in ("python", "lcb-official"):
         return _pairs(got, expected)
     if kind_got in (*SETS, *LIKE_SETS) and kind_expected in SETS:
-        if rule.rule == "exact" and kind_got != kind_expected:
-            return _type_message(got, expected)
         members_got, members_expected = (sorted(map(_canonical, _items(form))) for form in (got, expected))
         return [] if members_got == members_expected else "the sets differ"
     if kind_got == kind_expected == "dict":
         return _dicts(got, expected)
-    if kind_expected in RAW and kind_got in RAW and rule.rule != "exact":
+    if kind_expected in RAW and kind_got in RAW:
         return [] if got.get("items") == expected["items"] else "bytes differ"
     if is_number_form(got) or is_number_form(expected):
         return [] if _equal_numbers(got, expected, rule) else _scalar_message(got, expected)
@@ -177,8 +175,6 @@ def _normal(form: Any, depth: int) -> Any:
 
 
 def _equal_numbers(got: Any, expected: Any, rule: Compare) -> bool:
-    if rule.rule == "exact" and _kind(got) != _kind(expected):
-        return False
     if isinstance(got, bool) and rule.rule not in BOOLS_ARE_NUMBERS:
         return False
     if any(isinstance(form, str | HugeInt | None) for form in (got, expected)):
@@ -195,10 +191,8 @@ def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
     if isinstance(got, str) and isinstance(expected, str):
         if rule.rule == "contest":
             return compare_contest(got, expected, rule) is None
-        return got == expected or (rule.rule == "tokens" and got.split() == expected.split())
+        return got == expected
     if isinstance(got, bool) and not isinstance(expected, bool) and rule.rule not in BOOLS_ARE_NUMBERS:
-        return False
-    if rule.rule == "exact" and _kind(got) != _kind(expected):
         return False
     if isinstance(got, HugeInt) or isinstance(expected, HugeInt):
         return _same_huge(got, expected)

@@ -113,43 +113,23 @@ def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: floa
     return apart <= max(allowed, Decimal(repr(abs_tol)))
 
 
-def compare_lcb(got: str, expected: str, _rule: Compare) -> str | None:
+def compare_lcb(got: str, expected: str, rule: Compare) -> str | None:
     """LiveCodeBench's rule for printed output. None when equal, else a message without any content of the texts.
 
     Both texts are stripped and split at line feeds, lines are stripped, and each line must be equal as text or be a
-    list of equal numerals. Blank lines inside count. Stricter than LiveCodeBench only in its known slips: underscores
+    list of equal numerals; with a tolerance each token must be equal as text, or a near numeral. Blank lines inside count. Stricter than LiveCodeBench only in its known slips: underscores
     and non-ASCII digits in numerals, and exponent notation for an expected integer, are not accepted.
     """
-    return _by_line(got, expected, same_number)
+    if not (rule.abs_tol or rule.rel_tol):
+        return _by_line(got, expected, same_number)
+    return _by_line(
+        got, expected, lambda one, other: one == other or near_number(one, other, rule.abs_tol, rule.rel_tol)
+    )
 
 
 def compare_lcb_official(got: str, expected: str, _rule: Compare) -> str | None:
     """As LiveCodeBench decides, its slips included: any two lines that `decimal.Decimal` reads as equal are equal."""
     return _by_line(got, expected, _same_decimal)
-
-
-def compare_float(got: str, expected: str, rule: Compare) -> str | None:
-    """Lines as in `compare_lcb`; each token equal as text, or a near numeral."""
-
-    def close(one: str, other: str) -> bool:
-        return one == other or near_number(one, other, rule.abs_tol, rule.rel_tol)
-
-    return _by_line(got, expected, close)
-
-
-def compare_python(got: str, expected: str, rule: Compare) -> str | None:
-    """As `compare_float` where there is a tolerance, else as `compare_lcb`."""
-    return (compare_float if rule.abs_tol or rule.rel_tol else compare_lcb)(got, expected, rule)
-
-
-def compare_tokens(got: str, expected: str, _rule: Compare | None = None, equal: PairRule = str.__eq__) -> str | None:
-    """Sequences of tokens between white space that are equal pair by pair; line ends do not count."""
-    for index, (token, want) in enumerate(_token_pairs(got, expected)):
-        if token is None or want is None:
-            return "the number of tokens differs"
-        if not equal(token, want):
-            return f"token {index + 1} differs"
-    return None
 
 
 def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
@@ -166,7 +146,12 @@ def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
             return INTEGER.fullmatch(token) is not None and numeral(token) == numeral(want)
         return near(token, want, rule.abs_tol, rule.rel_tol)
 
-    return compare_tokens(got, expected, rule, equal)
+    for index, (one, other) in enumerate(_token_pairs(got, expected)):
+        if one is None or other is None:
+            return "the number of tokens differs"
+        if not equal(one, other):
+            return f"token {index + 1} differs"
+    return None
 
 
 def _same_decimal(got: str, expected: str) -> bool:

@@ -139,8 +139,8 @@ class Problem:
         return ProblemView(self.id, self.statement, self.starter_code, self.fn_name, public)
 
 
-RULES = ("lcb", "lcb-official", "exact", "python", "tokens", "float", "contest", "checker")
-WITH_TOLERANCE = ("float", "python", "contest")
+RULES = ("lcb", "lcb-official", "python", "contest", "checker")
+WITH_TOLERANCE = ("lcb", "python", "contest")
 CHECK = "check"
 """The function that a checker is."""
 CALLED = {CHECK: "check(input, output, expected)"}
@@ -162,8 +162,6 @@ def check_compare(compare: Compare, where: str) -> None:
     if rule not in WITH_TOLERANCE and (compare.abs_tol or compare.rel_tol):
         known = ", ".join(map(repr, WITH_TOLERANCE))
         raise DataError(f"{where}: abs_tol and rel_tol belong to the rules {known}, not to {rule!r}")
-    if rule == "float" and not (compare.abs_tol or compare.rel_tol):
-        raise DataError(f"{where}: the rule 'float' needs abs_tol or rel_tol above 0; use 'lcb' for equality")
     for name, owner in ONLY_OF.items():
         if getattr(compare, name) != getattr(_USUAL, name) and rule != owner:
             raise DataError(f"{where}: {name} belongs to the rule {owner!r}, not to {rule!r}")
@@ -190,7 +188,7 @@ def check_parts(problem: Problem, where: str) -> None:
                 f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
             )
         rule = problem.compare.rule
-        if (test.abs_tol, test.rel_tol) != (None, None) and rule not in ("lcb", *WITH_TOLERANCE):
+        if (test.abs_tol, test.rel_tol) != (None, None) and rule not in WITH_TOLERANCE:
             raise DataError(f"{here}: a tolerance does not go with the rule {rule!r}; use float or contest")
         check_tolerance(test.abs_tol, test.rel_tol, here)
 
@@ -275,12 +273,11 @@ def _takes_three(args: ast.arguments) -> bool:
 
 
 def rule_for(compare: Compare, test: TestCase) -> Compare:
-    """The rule for one test: a test's own tolerances come before the problem's, and make `float` of `lcb`."""
+    """The rule for one test: a test's own tolerances come before the problem's."""
     if test.abs_tol is None and test.rel_tol is None:
         return compare
     return replace(
         compare,
-        rule="float" if compare.rule == "lcb" else compare.rule,
         abs_tol=compare.abs_tol if test.abs_tol is None else test.abs_tol,
         rel_tol=compare.rel_tol if test.rel_tol is None else test.rel_tol,
     )

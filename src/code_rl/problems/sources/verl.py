@@ -111,7 +111,7 @@ def _functional(draft: Problem, source: str) -> Problem:
             ):
                 pairs = _pairs(tables, first=isinstance(wanted, ast.Subscript))
                 tests = tuple(CallTest(tuple(args), value) for args, value in pairs)
-                rule = Compare("float", TACO_TOL, TACO_TOL)
+                rule = Compare("lcb", TACO_TOL, TACO_TOL)
                 return dataclasses.replace(with_calls(draft, called, tests), compare=rule)
     tells = "no loop that compares a call of the program's function" if tables else source.strip().rpartition("\n")[2]
     raise RowError("not_tests", tells[:120])
