@@ -47,7 +47,7 @@ SHARED = "import mmap, os, time\ndef share():\n    block = mmap.mmap(-1, 64 << 2
 
 def test_a_fork_that_spins_beside_a_sleeping_parent_is_a_time_limit(server: ServerProcess):
     code = "import os, time\nif os.fork():\n    time.sleep(3600)\nwhile True: pass"
-    execution = run_all(server.url, stdin_job(code, cpu_s=1.5))[0]
+    execution = run_all(server.url, stdin_job(code, cpu_s=1.5, wall_s=3.0))[0]
     assert execution.status is Status.TIME_LIMIT
     assert execution.cpu_s < 10
 
