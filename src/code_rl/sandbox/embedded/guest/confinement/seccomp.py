@@ -33,11 +33,12 @@ _TMPFILE = 0o20000000
 _OWN_CLOCKS = (0xFFFFFFFA, 0xFFFFFFFE)
 """The CPU clocks of the calling process and thread as dynamic clock ids; ids from 2**31 on else name the clock of another process, or a device."""
 _DYNAMIC_CLOCK = 1 << 31
-_FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 1030, 1032)
+_FCNTL = (0, 1, 2, 3, 4, 6, 7, 9, 11, 1030, 1032)
 """F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, record locks, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not leases, pipe
 sizes, write hints, seals, signals, nor locks that need no file open for writing: they concern a file that others may have, too,
 or what all processes of a user share."""
-_DESCRIPTION_LOCKS = (36, 37, 38)
+_SHOWN_LOCKS = (5, 36, 37, 38)
+"""F_GETLK, which tells of the locks of others, and locks of open file descriptions."""
 
 _NEW_PROCESS = ("fork", "vfork")
 _UNSCOPED = (
@@ -76,7 +77,7 @@ def program_filter(machine: str) -> bytes:
     code += _block(special["setsid"], [(_RETURN, 0, 0, _EPERM)])
     code += _block(special["preadv2"], _when(5, _JUMP_EQ, 0, _ALLOW, _EPERM))
     code += _block(special["flock"], [(_RETURN, 0, 0, _NO_LOCKS)])
-    fcntl = [_argument(1), *_one_of(_FCNTL, _ALLOW), *_one_of(_DESCRIPTION_LOCKS, _NO_LOCKS), (_RETURN, 0, 0, _EPERM)]
+    fcntl = [_argument(1), *_one_of(_FCNTL, _ALLOW), *_one_of(_SHOWN_LOCKS, _NO_LOCKS), (_RETURN, 0, 0, _EPERM)]
     code += _block(special["fcntl"], fcntl)
     code += _block(special["ioctl"], _allow_only(1, _DESCRIPTOR_REQUESTS, _NO_TTY))
     code += _block(special["openat"], _when(2, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
