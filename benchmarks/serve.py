@@ -120,7 +120,7 @@ def main(config: LoadConfig) -> int:
     """Run the load; returns the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"state_dir={folder}/state", "port=0", "device=cpu", f"threads={config.threads}", "preload=tiny"]
-        command = [sys.executable, "-m", "code_rl.cli", "serve", *words, "session_timeout_s=60", "status=false"]
+        command = [sys.executable, "-m", "code_rl.cli", "serve", *words, "session_timeout_s=60"]
         with (Path(folder) / "stderr").open("w") as stderr:
             server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
         try:

@@ -183,12 +183,11 @@ def test_the_losses_and_defaults_of_a_server_are_those_of_its_registry_and_setti
 def test_the_calls_of_a_server_are_those_that_it_answers():
     listed = re.sub(r"\([^()]*\)", "", SERVE.read_text().partition("Calls that are there:")[2].partition("\n## ")[0])
     app = web.Application()
-    Application(Mock(), None, 1, status=False)._route(app)
+    Application(Mock(), None, 1)._route(app)
     paths = [each.canonical.removeprefix(API) for each in app.router.resources() if each.canonical.startswith(API)]
     answered = {path.split("/")[1] for path in paths}
-    assert {path.split("/")[0] for path in SPAN.findall(listed)} == answered - {
-        "download"
-    }  # signed, and given out by another
+    # Addresses of downloads are given out by another call.
+    assert {path.split("/")[0] for path in SPAN.findall(listed)} == answered - {"download"}
 
 
 @pytest.mark.parametrize("page", [SERVE, CLUSTER], ids=name_of)

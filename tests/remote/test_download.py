@@ -51,7 +51,7 @@ def test_run_on_a_server_exports_the_adapter_of_its_checkpoint_and_leaves_nothin
     assert not external(server)
 
 
-def test_address_of_a_file_opens_that_file_for_its_time_and_without_a_key(trained, monkeypatch):
+def test_address_of_a_file_opens_that_file_without_a_key(trained):
     server, _, path = trained
     with tinker.ServiceClient(base_url=server.url, api_key="tml-secret") as service:
         client: Any = service.create_training_client_from_state(path)
@@ -60,13 +60,13 @@ def test_address_of_a_file_opens_that_file_for_its_time_and_without_a_key(traine
         rest = tinker.RestClient(base_url=server.url, api_key="tml-secret")
         url = rest.get_external_weights_urls(saved).result().urls["adapter_model.safetensors"]
         assert httpx.get(url).status_code == 200
-        assert httpx.get(url.replace("adapter_model.safetensors", "adapter_config.json")).status_code == 403
-        assert httpx.get(url.replace("expires=1", "expires=2")).status_code == 403
+        rest.set_checkpoint_ttl_from_tinker_path(saved, 3600).result()
+        assert httpx.get(url.replace("/download/", "/download/another")).status_code == 401
+        for other in ("..", "..%2Fkept.external.json", "none.json"):
+            escape = url.replace("adapter_model.safetensors", other)
+            assert httpx.get(escape).status_code in (401, 404)
         with pytest.raises(Exception, match="weights/NAME"):
             service.create_training_client_from_state(saved).result()
-        monkeypatch.setattr("code_rl.backends.server.service_calls.URLS_S", -1)
-        late = rest.get_external_weights_urls(saved).result().urls["adapter_model.safetensors"]
-        assert httpx.get(late).status_code == 403
         rest.delete_checkpoint_from_tinker_path(saved).result()
     assert httpx.get(url).status_code == 404
 

@@ -7,13 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from code_rl.backends.connect import _connect_remote
 from code_rl.backends.embedded.learner import Learner
 from code_rl.backends.embedded.sampling import Request
 from code_rl.backends.embedded.training import EmbeddedTrainingClient
-from code_rl.backends.preflight import Survey
 from code_rl.commands.train import train_command
-from code_rl.config import make_config
 from code_rl.errors import ConfigError
 from code_rl.places import BackendKind, kind_of
 from code_rl.rollouts.sample import derive_seed
@@ -54,7 +51,9 @@ def arrived(request, server, tmp_path_factory):
         backend = backend_of(request.param, server.url, patch)
         given = {**settings(backend, tmp_path_factory.mktemp("run"), max_steps="1"), **GIVEN}
         given.pop("backend_patience")
-        given |= LOCAL_GIVEN if request.param is BackendKind.EMBEDDED else REMOTE_GIVEN
+        for name, value in {**LOCAL_GIVEN, **REMOTE_GIVEN}.items():
+            if request.param in REACHING[name].honoured:
+                given[name] = value
         assert train_command(given) == 0
     return seen
 
@@ -175,14 +174,6 @@ def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, mon
         with pytest.raises(ConfigError, match=f"{setting}={value}.* has no effect on backend="):
             train_command(given)
         assert not (tmp_path / "run").exists()
-
-
-def test_expiry_is_refused_on_a_server_of_the_older_generation(monkeypatch):
-    import asyncio
-
-    config = make_config({"backend": "http://127.0.0.1:9", "model_name": "tiny", "checkpoint_ttl_days": "1"})
-    with pytest.raises(ConfigError, match="checkpoint_ttl_days=1 is not known to http"):
-        asyncio.run(_connect_remote(config, None, Survey({"tiny": 512}, None, older_sdk="0.24.1")))
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,19 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from tinker import types
+from tinker.proto import tinker_public_pb2 as pb
+from tinker.proto.request_conv import forward_backward_request_to_proto
+from tinker.proto.response_conv import deserialize_proto_response
 
 from code_rl.backends.server.application import Application
 from code_rl.backends.server.core import Core
 from code_rl.backends.server.engine import EmbeddedHost
 from code_rl.backends.server.promises import Limits
 from code_rl.backends.server.store import Store
+from code_rl.backends.server.wire import PROTOBUF
 
 API = "/api/v1"
 KEY = "tml-dummy"
@@ -57,7 +63,7 @@ class ServerThread:
     async def _serve(self) -> None:
         store = Store(self.folder)
         self.core = Core(store, self._models, self._limits, self._host)
-        self.application = Application(self.core, self._token, self.max_request_bytes, status=False)
+        self.application = Application(self.core, self._token, self.max_request_bytes)
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         async with self.application.listening("127.0.0.1", 0) as self.port:
@@ -94,7 +100,7 @@ class ServeProcess:
     """`code-rl serve` in a process of its own. `port=0` takes a free port, which a restart keeps."""
 
     def __init__(self, folder: Path, environment: dict[str, str] | None = None, **settings: object) -> None:
-        self.settings = {"port": 0, "state_dir": folder, "device": "cpu", "status": False, **settings}
+        self.settings = {"port": 0, "state_dir": folder, "device": "cpu", **settings}
         self.environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
@@ -152,6 +158,7 @@ class Raw:
         sent = {"X-API-Key": self._key} if self._key is not None else {}
         self._connection.request(method, path, body, {**sent, **(headers or {})})
         response = self._connection.getresponse()
+        self.content_type = response.headers.get_content_type()
         return response.status, response.read()
 
     def post(self, call: str, data: Any = None, **headers: str) -> tuple[int, Any]:
@@ -176,30 +183,47 @@ class Raw:
         body = {"session_id": session, "model_seq_id": number, "base_model": "tiny", "lora_config": config}
         status, made = self.post("create_model", body)
         assert status == 200, made
-        assert self.result(made["request_id"])["model_id"] == made["model_id"]
-        return str(made["model_id"])
+        return str(self.result(made["request_id"])["model_id"])
 
-    def result(self, request_id: str) -> dict[str, Any]:
-        """A promise's JSON, waited for."""
-        while True:
-            status, found = self.post("retrieve_future", {"request_id": request_id})
-            if status != 408:
-                assert status == 200, found
-                return dict(found)
+    def send_pass(self, message: pb.ForwardBackwardRequest) -> tuple[int, Any]:
+        body, headers = message.SerializeToString(), {"Content-Type": PROTOBUF}
+        status, answer = self.send("POST", f"{API}/forward_backward", body, headers)
+        return status, json.loads(answer)
+
+    def run_pass(self, *args: Any, **kwargs: Any) -> tuple[int, Any]:
+        """A pass with the arguments of `pass_message`; returns status and JSON."""
+        return self.send_pass(pass_message(*args, **kwargs))
+
+    def result(self, request_id: str) -> Any:
+        """A promise's result, waited for: the SDK's type of a pass or sample, else JSON."""
+        sent, status = json.dumps({"request_id": request_id}).encode(), 408
+        while status == 408:
+            status, body = self.send("POST", f"{API}/retrieve_future", sent)
+        assert status == 200, body
+        if self.content_type != PROTOBUF:
+            return json.loads(body)
+        is_sample = ":sample:" in request_id
+        kind = types.SampleResponse if is_sample else types.ForwardBackwardOutput
+        return deserialize_proto_response(body, kind)
 
 
-def json_datum(tokens: list[int], **changes: Any) -> dict[str, Any]:
-    """A cross-entropy datum in the JSON form of old SDKs."""
-    length = len(tokens) - 1
-    datum = {
-        "model_input": {"chunks": [{"type": "encoded_text", "tokens": tokens[:-1]}]},
-        "loss_fn_inputs": {
-            "target_tokens": {"data": tokens[1:], "dtype": "int64", "shape": [length]},
-            "weights": {"data": [1.0] * length, "dtype": "float32", "shape": [length]},
-        },
-    }
-    return {**datum, **changes}
+def datum(tokens: list[int]) -> types.Datum:
+    """A cross-entropy datum."""
+    targets = types.TensorData(tokens[1:], "int64", [len(tokens) - 1])
+    weights = types.TensorData.from_numpy(np.ones(len(tokens) - 1, dtype=np.float32))
+    inputs = {"target_tokens": targets, "weights": weights}
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
 
-def json_pass(model: str, seq: int | None, data: list[Any], loss: str = "cross_entropy") -> dict[str, Any]:
-    return {"model_id": model, "seq_id": seq, "forward_backward_input": {"data": data, "loss_fn": loss}}
+def pass_message(
+    model: str,
+    seq: int,
+    data: list[types.Datum],
+    loss: Any = "cross_entropy",
+    forward_only: bool = False,
+) -> pb.ForwardBackwardRequest:
+    """A pass as the SDK sends it."""
+    given = types.ForwardBackwardInput(data=data, loss_fn=loss)
+    message = forward_backward_request_to_proto(types.ForwardBackwardRequest(given, model, seq))
+    message.forward_only = forward_only
+    return message

@@ -14,12 +14,13 @@ pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 from tinker.proto import tinker_public_pb2 as pb
 
-from tests.serve.serve_support import API, Raw, ServeProcess, json_datum, json_pass
+from code_rl.backends.server.wire import PROTOBUF
+from tests.serve.serve_support import API, Raw, ServeProcess, datum
 
 CALLS = (
     "create_session", "session_heartbeat", "create_model", "get_info", "create_sampling_session",
-    "asample", "forward", "forward_backward", "optim_step", "save_weights", "save_weights_for_sampler", "load_weights",
-    "unload_model", "retrieve_future", "cancel_future", "weights_info", "nonsense", "sessions/x/finish",
+    "asample", "forward_backward", "optim_step", "save_weights", "save_weights_for_sampler", "load_weights",
+    "retrieve_future", "cancel_future", "weights_info", "nonsense", "sessions/x/finish",
 )  # fmt: skip
 ABSURD: tuple[Any, ...] = (
     None, True, -1, 2**31, 2**63, 10**30, -(10**30), 1e308, "", "x" * 5000, "\0", "\ud800", "../../etc/passwd", "tinker://a/b/c",
@@ -82,7 +83,7 @@ class Fuzzer:
         return call, body, self.raw.send("POST", f"{API}/{call}", body, {"Content-Type": kind, **headers})
 
     def torn_json(self):
-        text = json.dumps(json_pass(self.model, self.seq, [json_datum(TOKENS)])).encode()
+        text = json.dumps({"model_id": self.model, "seq_id": self.seq, "temperature": 1.0}).encode()
         choice = self.random.randrange(6)
         if choice == 0:
             text = text[: self.random.randrange(len(text) - 1)]
@@ -96,7 +97,7 @@ class Fuzzer:
             text = b'{"model_id": ' + b"9" * 6000 + b"}"
         else:
             text = text.replace(b"1.0", self.random.choice([b"NaN", b"Infinity", b"-Infinity"]), 1)
-        return self.send(self.random.choice(("forward_backward", "optim_step", "asample")), text)
+        return self.send(self.random.choice(("save_weights", "optim_step", "asample")), text)
 
     def wrong_types(self):
         call = self.random.choice(CALLS)
@@ -143,19 +144,11 @@ class Fuzzer:
                 ("optim_step", {"model_id": self.model, "seq_id": 10**9, "adam_params": {}}),
                 ("optim_step", {"model_id": absurd, "seq_id": number, "adam_params": {}}),
                 ("save_weights", {"model_id": self.model, "seq_id": self.seq, "path": self.random.choice(("../x", "a/b", "", ".x", "x" * 999, "\0"))}),
-                ("save_weights", {"model_id": self.model, "seq_id": self.seq, "path": "x", "ttl_seconds": self.random.choice((1, -1, 10**12))}),
                 ("load_weights", {"model_id": self.model, "seq_id": self.seq, "path": "tinker://../weights/x", "optimizer": True}),
                 ("load_weights", {"session_id": self.session, "model_seq_id": 3, "path": str(absurd), "optimizer": False}),
-                ("forward_backward", self.spent(json_pass(self.model, self.seq, [json_datum(self.random.choice(([5, 10**6], [5, -1, 7])))]))),
-                ("forward_backward", json_pass(self.model, self.seq, [json_datum(TOKENS, loss_fn_inputs={"weights": absurd})])),
             )
         )  # fmt: skip
         return self.send(call, json.dumps(body).encode())
-
-    def spent(self, body):
-        """A pass that is refused for its data has used its number up."""
-        self.seq += 1
-        return body
 
     def torn_proto(self):
         good = message(self.model, self.seq, ints(*TOKENS[:-1]), target_tokens=(2, longs(*TOKENS[1:]), [19]))
@@ -169,7 +162,7 @@ class Fuzzer:
             torn = bytearray(b"\x28\xb5\x2f\xfd") + torn
         # A cut may leave a message that is whole, and whose model is not there or whose fields are missing.
         self.seq += 1
-        return self.send("forward_backward", bytes(torn), "application/x-protobuf", **headers)
+        return self.send("forward_backward", bytes(torn), PROTOBUF, **headers)
 
     def absurd_proto(self):
         n = len(TOKENS) - 1
@@ -194,10 +187,10 @@ class Fuzzer:
             )
         )  # fmt: skip
         self.seq += 1
-        return self.send("forward_backward", body, "application/x-protobuf")
+        return self.send("forward_backward", body, PROTOBUF)
 
     def oversized(self):
-        return self.send("forward_backward", bytes(2 << 20), "application/x-protobuf")
+        return self.send("forward_backward", bytes(2 << 20), PROTOBUF)
 
 
 def memory_mb(server):
@@ -226,8 +219,7 @@ def test_hostile_requests_are_refused_and_nothing_else_happens(tmp_path, count):
         assert others == []
         assert end < middle * 1.05 + 8
         model = raw.model(raw.session())
-        made = raw.post("forward_backward", json_pass(model, 1, [json_datum(TOKENS)]))[1]
-        assert raw.result(made["request_id"])["metrics"]
+        assert raw.result(raw.run_pass(model, 1, [datum(TOKENS)])[1]["request_id"]).metrics
         code, stderr = server.stop()
     assert code == 0
     assert "Traceback" not in stderr

@@ -64,7 +64,6 @@ class Server:
             "state_dir": str(self.folder / "state"),
             "device": "cpu",
             "threads": "1",
-            "status": "false",
         }
         output = self.folder / "server.output"
         before = output.stat().st_size if output.exists() else 0

@@ -174,7 +174,7 @@ def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor,
 def download_adapter(place: Place, path: str, folder: Path) -> str:
     """Fetch the adapter of a training checkpoint (`tinker://RUN/weights/NAME`) into `folder`; returns its base model's name.
 
-    The service exports a restored copy (kept for an hour and deleted afterwards); sampler weights cannot be fetched.
+    The service exports a restored copy, deleted afterwards; sampler weights cannot be fetched.
 
     Raises ConfigError where the path is that of sampler weights, or server or SDK are too old to fetch; BackendError where the service failed or refused.
     """
@@ -219,7 +219,7 @@ def _fetch(name: str, url: str, folder: Path) -> None:
             for part in answer.iter_bytes():
                 file.write(part)
     except httpx.HTTPError as error:
-        # The address is signed: it is a credential, and stays out of the message.
+        # Whoever has the address has the file: it stays out of the message.
         raise BackendError(f"{name} could not be fetched: {type(error).__name__}") from None
 
 
@@ -227,7 +227,7 @@ def _forget(link: Link, rest: Any, path: str) -> None:
     try:
         link.submit(lambda: rest.delete_checkpoint_from_tinker_path(path)).result()
     except BackendError as error:
-        logger.warning("%s was not deleted and stays for an hour: %s", path, error)
+        logger.warning("%s was not deleted: %s", path, error)
 
 
 def model_card(

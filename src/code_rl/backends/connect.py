@@ -159,8 +159,6 @@ async def _connect_remote(config: Config, state_path: str | None, found: Survey)
 
     place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
     context = asking.context_of(name, found.models[name])
-    if ttl is not None and found.older_sdk is not None:
-        raise ConfigError(f"checkpoint_ttl_days={ttl:g} is not known to {place.url}, a server of the older generation")
     ttl_s = None if ttl is None else round(ttl * 86400)
     service = await asyncio.to_thread(RemoteService, place, config.backend_patience, ttl_s, config.request_patience)
     try:

@@ -1,4 +1,4 @@
-"""`code-rl serve`: the embedded engine behind the wire protocol of the Tinker SDK (0.38 and 0.24).
+"""`code-rl serve`: the embedded engine behind the wire protocol of the Tinker SDK (0.38).
 
 A Tinker program runs against it unmodified, with TINKER_BASE_URL=http://127.0.0.1:8000 and TINKER_API_KEY=tml-dummy.
 """
@@ -51,7 +51,6 @@ class ServeConfig:
     session_timeout_s: float = option(180.0,
         "A client without a sign of life for so long loses its queued requests, and idle_s later its models.", ABOVE_0)
     shutdown_grace_s: float = option(60.0, "How long queued requests may take to end after SIGTERM or SIGINT.", FROM_0)
-    status: bool = option(True, "Print queues, speed and memory on stderr while there is work.")
     # fmt: on
 
 
@@ -107,7 +106,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         core = Core(store, models, limits, host)
         if config.preload is not None:
             await asyncio.wrap_future(core.engine(core.local(config.preload)).loaded)
-        application = Application(core, token, config.max_request_mb << 20, config.status)
+        application = Application(core, token, config.max_request_mb << 20)
         stop = stop_signal()
         try:
             async with application.listening(config.host, config.port) as port:

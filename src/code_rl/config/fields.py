@@ -22,6 +22,7 @@ from code_rl.config.setting import (
     embedded,
     everywhere,
     facts_of,
+    hosted,
     must,
     remote,
     setting,
@@ -202,12 +203,13 @@ class Config:
     eval_samples: int = setting(8, FIXED, LOOP, "Completions per problem of the full evaluations, for Pass@1 and Pass@k.", check=AT_LEAST_1)
     save_every: int = setting(10, FREE, LOOP,
         "Checkpoint every so many steps, and at the end. 0: never.", check=must(lambda steps: steps >= 0, "0 (never) or above"))
-    keep_checkpoints: int | None = setting(None, FREE, embedded("older files are deleted", "what it keeps is limited by checkpoint_ttl_days"),
+    keep_checkpoints: int | None = setting(None, FREE, embedded(
+            "older files are deleted", "hosted Tinker takes checkpoint_ttl_days, servers keep all"),
         "Checkpoints to keep, the newest ones (None: all); at least 2, so that there is one to fall back to.",
         check=must(lambda count: count >= 2, "at least 2"))
     checkpoint_ttl_days: float | None = setting(None, FREE,
-        remote("expiry of saved checkpoints; refused by servers of the older generation", "its checkpoints stay until they are deleted"),
-        "Days after which a remote back end may delete a checkpoint (None: never).",
+        hosted("expiry of saved checkpoints", "its checkpoints stay until they are deleted"),
+        "Days after which hosted Tinker may delete a checkpoint (None: never).",
         check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"))
     backend_patience: float = setting(600.0, FREE, remote("how long a server may be silent", "there is no server to wait for", sampler=True),
         "Seconds that a remote back end may be silent before the run stops, resumable.", check=ABOVE_0)

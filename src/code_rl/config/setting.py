@@ -58,6 +58,11 @@ def remote(note: str, refusal: str, *, sampler: bool = False) -> Reach:
     return Reach((BackendKind.TINKER, BackendKind.SERVER), note, refusal, sampler)
 
 
+def hosted(note: str, refusal: str) -> Reach:
+    """Only hosted Tinker honors it."""
+    return Reach((BackendKind.TINKER,), note, refusal)
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a setting says of itself beside default and meaning."""

@@ -1,5 +1,5 @@
 """The back ends that the conformance cases run on. The cases import nothing but the SDK, numpy and pytest, so that they also
-run in an environment that has an older SDK and not this project.
+run in an environment that does not have this project.
 
 Without settings they run on the embedded engine in process and through `code-rl serve`. CODE_RL_CONFORMANCE_URL names a server
 to use instead, or `hosted` (TINKER_API_KEY pays for it); CODE_RL_CONFORMANCE_MODEL its base model.

@@ -1,7 +1,5 @@
 """Sampling: seeds, stops, log-probabilities, snapshots."""
 
-import inspect
-
 import numpy as np
 import pytest
 from tinker import types
@@ -111,8 +109,6 @@ def test_the_likeliest_tokens_of_a_prompt_come_on_request(backend, temperature):
 
 def test_the_likeliest_tokens_of_the_end_of_a_prompt_are_those_of_the_whole(backend):
     sampler = backend.base_sampler()
-    if "prompt_logprobs_last_n" not in inspect.signature(sampler.sample).parameters:
-        pytest.skip("this SDK asks for whole prompts only")
     ask = {"include_prompt_logprobs": True, "topk_prompt_logprobs": 3}
     whole = ready(sampler.sample(text(PROMPT), 1, params(max_tokens=1), **ask))
     end = ready(sampler.sample(text(PROMPT), 1, params(max_tokens=1), prompt_logprobs_last_n=2, **ask))

@@ -26,15 +26,13 @@ from .store import Checkpoint
 from .training_calls import TrainingCalls
 from .upkeep import CONTENT_TYPE, Janitor, Metrics
 from .wire import (
-    PROTOBUF,
     SERVER,
     Refusal,
     category,
     digest,
     encoded,
     read_json,
-    read_json_pass,
-    read_proto_pass,
+    read_pass,
     validated,
 )  # fmt: skip
 
@@ -46,7 +44,6 @@ _NOT_HERE = {
     "auth/token": "keys are not exchanged: client/config says pjwt_auth_enabled false",
     "create_custom_loss": "custom losses run in the client: client/config says custom_loss_server_side false",
     "publish": "this server has one owner, and nobody to publish to",
-    "/archive": "checkpoints are not packed; save_weights_external makes files, and get_external_weights_urls addresses of them",
     "billing": "nothing here costs money",
 }
 
@@ -54,14 +51,14 @@ _NOT_HERE = {
 class Application:
     """Serves a Core. Belongs to one event loop."""
 
-    def __init__(self, core: Core, token: str | None, max_request_bytes: int, status: bool) -> None:
+    def __init__(self, core: Core, token: str | None, max_request_bytes: int) -> None:
         self.core = core
         self.metrics = Metrics(core)
         core.promises.on_done = self.metrics.ended
         self._token = token
         self._max_request_bytes = max_request_bytes
         self._training, self._sampling, self._service = TrainingCalls(core), SamplingCalls(core), ServiceCalls(core)
-        self._janitor = Janitor(core, self.metrics, status)
+        self._janitor = Janitor(core)
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[int]:
@@ -119,13 +116,11 @@ class Application:
         add("post", "sessions/{session}/finish", lambda r, b: service.finish(r.match_info["session"], read_json(b)))
         promise("create_model", types.CreateModelRequest, training.create)
         promise("load_weights", types.LoadWeightsRequest, training.load)
-        add("post", "forward", self._pass)
         add("post", "forward_backward", self._pass)
         promise("optim_step", types.OptimStepRequest, training.optim_step)
         promise("save_weights", types.SaveWeightsRequest, training.save)
         promise("save_weights_for_sampler", types.SaveWeightsForSamplerRequest, training.save_for_sampler)
         promise("save_weights_external", types.SaveWeightsExternalRequest, training.save_external)
-        promise("unload_model", types.UnloadModelRequest, training.unload)
         post("get_info", types.GetInfoRequest, training.info)
         post("create_sampling_session", types.CreateSamplingSessionRequest, sampling.create_session)
         add("post", "asample", lambda _, b: sampling.sample(read_json(b), digest(b), len(b)))
@@ -133,6 +128,18 @@ class Application:
         post("cancel_future", CancelRequest, sampling.cancel)
         post("weights_info", WeightsInfoRequest, service.weights_info)
         add("get", "samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
+        self._route_stored(add)
+        app.router.add_route("*", "/{tail:.*}", self._missing)
+
+    def _route_stored(self, add: Callable[..., None]) -> None:
+        """Route the calls that read the state folder, or delete from it."""
+        service, store = self._service, self.core.store
+        one = "training_runs/{run}/checkpoints/{checkpoint:[^/]+/[^/]+}"
+        external = "{checkpoint:external_weights/[^/]+}"
+
+        def found(r: web.Request) -> Checkpoint:
+            return store.find_in_run(r.match_info["run"], r.match_info["checkpoint"])
+
         for path, look in (
             ("get_server_capabilities", lambda r, _: service.capabilities(r.query.get("model_name"))),
             ("training_runs", lambda r, _: service.runs(r.query)),
@@ -141,19 +148,19 @@ class Application:
             ("checkpoints", lambda r, _: service.checkpoints(r.query)),
             ("sessions", lambda r, _: service.sessions(r.query)),
             ("sessions/{session}", lambda r, _: service.session(r.match_info["session"])),
-            ("download/{path:[^/]+/[^/]+/[^/]+}", lambda r, _: web.FileResponse(service.external_file(r))),
+            (
+                f"training_runs/{{run}}/checkpoints/{external}/external_weights_urls",
+                lambda r, _: service.external_urls(found(r), f"{r.url.origin()}{API}"),
+            ),
+            (
+                f"download/{{secret}}/{{run}}/{external}/{{file}}",
+                lambda r, _: service.external_file(found(r), r.match_info["file"]),
+            ),
         ):
             add("get", path, look, disk=True)
-        one = "training_runs/{run}/checkpoints/{checkpoint:(?:weights|sampler_weights|external_weights)/[^/]+}"
-
-        def found(r: web.Request) -> Checkpoint:
-            return self.core.store.find_in_run(r.match_info["run"], r.match_info["checkpoint"])
-
-        add("delete", one, lambda r, _: self.core.store.delete_checkpoint(found(r)), disk=True)
-        add("put", f"{one}/ttl", lambda r, b: service.set_ttl(found(r), read_json(b)))
-        urls = f"{one}/external_weights_urls"
-        add("get", urls, lambda r, _: service.external_urls(found(r), f"{r.url.origin()}{API}"), disk=True)
-        app.router.add_route("*", "/{tail:.*}", self._missing)
+        add("delete", one, lambda r, _: store.delete_checkpoint(found(r)), disk=True)
+        # `tinker checkpoint download` prolongs its export; here checkpoints stay until deleted.
+        add("put", f"{one}/ttl", lambda r, _: found(r) and None)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -177,8 +184,8 @@ class Application:
         return response
 
     def _check_key(self, request: web.Request) -> None:
-        signed = request.path.startswith(f"{API}/download/")
-        if signed or (request.path in ("/metrics", f"{API}/healthz") and self._token is None):
+        download = request.path.startswith(f"{API}/download/{self._service.secret}/")
+        if download or (request.path in ("/metrics", f"{API}/healthz") and self._token is None):
             return
         bearer = request.headers.get("Authorization", "")
         key = request.headers.get("X-API-Key") or bearer.removeprefix("Bearer ")
@@ -207,14 +214,12 @@ class Application:
 
         return handle
 
-    async def _pass(self, request: web.Request, body: bytes) -> Promise:
-        if request.content_type == PROTOBUF:
-            read = read_proto_pass(body) if len(body) < LARGE_RESULT else await asyncio.to_thread(read_proto_pass, body)
-        else:
-            read = read_json_pass(body, request.path.endswith("/forward"))
+    async def _pass(self, _: web.Request, body: bytes) -> Promise:
+        large = len(body) >= LARGE_RESULT
+        read = await asyncio.to_thread(read_pass, body) if large else read_pass(body)
         return await self._training.run_pass(read, len(body))
 
-    async def _retrieve(self, request: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
+    async def _retrieve(self, _: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
         wanted = validated(FutureRetrieveRequest, read_json(sent)).request_id
         found = await self._sampling.retrieve(wanted)
         if found is None:
@@ -222,9 +227,9 @@ class Application:
             return web.json_response(waiting, status=408)
         if found.error is not None:
             return {"error": found.error, "category": found.error_category}
-        accept = request.headers.get("Accept", "")
         large = found.size >= LARGE_RESULT
-        body, kind = await asyncio.to_thread(encoded, found.result, accept) if large else encoded(found.result, accept)
+        result = found.result
+        body, kind = await asyncio.to_thread(encoded, result) if large else encoded(result)
         return web.Response(body=body, content_type=kind)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
@@ -253,7 +258,7 @@ def _answer(found: object) -> web.StreamResponse:
     if isinstance(found, web.StreamResponse):
         return found
     if isinstance(found, Promise):
-        return web.json_response({"request_id": found.request_id, "model_id": found.request_id.rpartition(":")[0]})
+        return web.json_response({"request_id": found.request_id})
     return web.json_response(found.model_dump(mode="json") if isinstance(found, BaseModel) else found or {})
 
 

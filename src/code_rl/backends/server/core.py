@@ -258,11 +258,11 @@ class Core:
         self.drop_held(run, error)
         self.engine(run.local).refuse(run.run_id, error, backward=True)
 
-    def unload(self, run: Run) -> Future[None]:
+    def unload(self, run: Run) -> None:
         """Forget a run's model, behind what is queued for it; its checkpoints stay."""
         self.runs.pop(run.run_id, None)
         self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
-        return self.engine(run.local).drop(run.run_id)
+        self.engine(run.local).drop(run.run_id)
 
     def sampler(self, sampler_id: str) -> SamplingSession:
         """A sampling session; raises a Refusal when it is unknown."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,24 +20,17 @@ from code_rl.places import BUILT_IN
 
 from .core import Core
 from .store import Checkpoint, RunRecord
-from .training_calls import expiry
-from .wire import Refusal, bad, unknown, validated
+from .wire import bad, unknown, validated
 
 T = TypeVar("T")
 KEPT_KEYS = 1024
 MAX_PAGE = 1000
-URLS_S = 3600
 
 
 class _Finish(BaseModel):
     model_config = ConfigDict(extra="forbid")
     reason: dict[str, Any]
     detail: str | None = None
-
-
-class _Ttl(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    ttl_seconds: int | None = None
 
 
 class WeightsInfoRequest(BaseModel):
@@ -63,7 +54,8 @@ class ServiceCalls:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._by_key: dict[str, str] = {}
-        self._secret = secrets.token_bytes(32)
+        # Part of the addresses of files, which the SDK fetches without a key.
+        self.secret = secrets.token_urlsafe()
 
     def create(self, data: Mapping[str, Any], key: str | None) -> types.CreateSessionResponse:
         """A new session; `key` is the client's idempotency key, under which a retry finds the session again."""
@@ -144,11 +136,6 @@ class ServiceCalls:
         found, cursor = _page(self._core.store.checkpoints(), query, 100)
         return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found], cursor=cursor)
 
-    def set_ttl(self, checkpoint: Checkpoint, data: Mapping[str, Any]) -> None:
-        """Change when a checkpoint ends."""
-        seconds, c = expiry(validated(_Ttl, data).ttl_seconds), checkpoint
-        self._core.store.write_checkpoint(c.run_id, c.name, c.kind, seconds, c.user_metadata, c.time)
-
     def sessions(self, query: Mapping[str, str]) -> types.ListSessionsResponse:
         """Session ids, newest first."""
         return types.ListSessionsResponse(sessions=_page(self._core.store.sessions(), query, 20)[0])
@@ -166,31 +153,21 @@ class ServiceCalls:
         )
 
     def external_urls(self, checkpoint: Checkpoint, server: str) -> types.ExternalWeightsUrlsResponse:
-        """An address for each file of an external checkpoint, good for `URLS_S` seconds; whoever has it needs no key."""
-        if checkpoint.kind != "external":
-            raise bad(f"{checkpoint.tinker_path} has no files to download; make some with save_weights_external")
-        expires = int(time.time()) + URLS_S
-        urls = {}
-        for file in sorted(self._core.store.file_of(checkpoint).iterdir()):
-            path = f"{checkpoint.run_id}/{checkpoint.name}/{file.name}"
-            urls[file.name] = f"{server}/download/{path}?expires={expires}&signature={self._sign(path, expires)}"
-        return types.ExternalWeightsUrlsResponse(urls=urls, expires=datetime.fromtimestamp(expires, UTC))
+        """Return an address for each file of an external checkpoint; it opens without a key."""
+        folder = f"{server}/download/{self.secret}/{checkpoint.run_id}/{checkpoint.checkpoint_id}"
+        urls = {name: f"{folder}/{name}" for name in self._files(checkpoint)}
+        never = datetime.max.replace(tzinfo=UTC)
+        return types.ExternalWeightsUrlsResponse(urls=urls, expires=never)
 
-    def external_file(self, request: web.Request) -> Path:
-        """The file behind such an address; a Refusal when it was not made by this server, or its time is over."""
-        path, expires = request.match_info["path"], request.query.get("expires", "")
-        whole = expires.isascii() and expires.isdigit() and len(expires) < 12
-        given = request.query.get("signature", "").encode()
-        if not whole or not hmac.compare_digest(self._sign(path, int(expires)).encode(), given):
-            raise Refusal(403, "this address was not made by this server as it runs now")
-        run_id, name, file = path.split("/")
-        found = self._core.store.find_in_run(run_id, f"external_weights/{name}")
-        if int(expires) < time.time():
-            raise Refusal(403, "the time of this address is over; ask for another")
-        return self._core.store.file_of(found) / file
+    def external_file(self, checkpoint: Checkpoint, name: str) -> web.FileResponse:
+        """Send one of the files; raises a Refusal if there is none of this name."""
+        found = self._files(checkpoint).get(name)
+        if found is None:
+            raise unknown(f"file {name[:100]!r}")
+        return web.FileResponse(found)
 
-    def _sign(self, path: str, expires: int) -> str:
-        return hmac.digest(self._secret, f"{path}?{expires}".encode(), "sha256").hex()
+    def _files(self, checkpoint: Checkpoint) -> dict[str, Path]:
+        return {file.name: file for file in sorted(self._core.store.file_of(checkpoint).iterdir())}
 
     def weights_info(self, request: WeightsInfoRequest) -> types.WeightsInfoResponse:
         """What a checkpoint was made from, for those who load it."""
@@ -236,7 +213,6 @@ def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
         tinker_path=checkpoint.tinker_path,
         size_bytes=checkpoint.size_bytes,
         user_metadata=checkpoint.user_metadata,
-        expires_at=checkpoint.expires_at,  # type: ignore[arg-type]
     )
 
 

@@ -17,7 +17,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,14 +62,13 @@ class SamplerRecord:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A saved checkpoint, and when it ends (None: never)."""
+    """A saved checkpoint."""
 
     run_id: str
     name: str
     kind: Kind
     time: str
     size_bytes: int
-    expires_at: str | None
     user_metadata: dict[str, str] | None
 
     @property
@@ -81,11 +80,6 @@ class Checkpoint:
     def tinker_path(self) -> str:
         """Its URI."""
         return f"tinker://{self.run_id}/{self.checkpoint_id}"
-
-    @property
-    def expired(self) -> bool:
-        """Whether its time is over."""
-        return self.expires_at is not None and datetime.fromisoformat(self.expires_at) <= datetime.now(UTC)
 
 
 def now() -> str:
@@ -157,31 +151,27 @@ class Store:
         run_id: str,
         name: str,
         kind: Kind,
-        ttl_s: int | None,
-        metadata: Mapping[str, str] | None,
-        made: str | None = None,
+        metadata: dict[str, str] | None,
     ) -> Checkpoint:
-        """Describe a checkpoint whose tensors are written; `made` is when, if not now."""
-        time = datetime.now(UTC)
+        """Describe a checkpoint after its tensors were written."""
         file = self.checkpoint_file(run_id, name, kind)
         record = Checkpoint(
             run_id,
             name,
             kind,
-            made or time.isoformat(),
+            now(),
             sum(path.stat().st_size for path in (file.iterdir() if kind == "external" else [file])),
-            (time + timedelta(seconds=ttl_s)).isoformat() if ttl_s is not None else None,
-            dict(metadata) if metadata is not None else None,
+            metadata,
         )
         _write(self.checkpoint_folder(run_id) / f"{name}.{kind}.json", asdict(record))
         return record
 
-    def checkpoints(self, run_id: str | None = None, expired: bool = False) -> list[Checkpoint]:
-        """Checkpoints of one run or of all, newest first: those whose time is over, or (the default) the others."""
+    def checkpoints(self, run_id: str | None = None) -> list[Checkpoint]:
+        """List the checkpoints of one run or of all, newest first."""
         folders = [self.checkpoint_folder(each) for each in ([run_id] if run_id is not None else self.runs_of(""))]
         records = [_read(path) for folder in folders for path in folder.glob("*.json")]
         found = [Checkpoint(**record) for record in records if record is not None]
-        return sorted((c for c in found if c.expired == expired), key=lambda c: c.time, reverse=True)
+        return sorted(found, key=lambda c: c.time, reverse=True)
 
     def checkpoint_file(self, run_id: str, name: str, kind: Kind) -> Path:
         """The tensors of a checkpoint; of an external one, the folder of its files."""
@@ -216,8 +206,8 @@ class Store:
         kind = _SEGMENTS.get(segment)
         if kind is not None and _RUN_ID.fullmatch(run_id) and _NAME.fullmatch(name):
             found = _read(self.checkpoint_folder(run_id) / f"{name}.{kind}.json")
-            if found is not None and not (checkpoint := Checkpoint(**found)).expired:
-                return checkpoint
+            if found is not None:
+                return Checkpoint(**found)
         raise unknown(f"checkpoint {checkpoint_id[:300]!r} of run {run_id[:100]!r}")
 
     def write_sampler(self, record: SamplerRecord) -> None:

@@ -24,25 +24,13 @@ from .store import Kind, RunRecord, SamplerRecord, now
 from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
 MAX_RANK = 1024
-MIN_TTL_S, MAX_TTL_S = 3600, 10 * 365 * 24 * 3600
 SMALL_PASS = 64 << 10
-
-
-class _SamplerSaved(types.SaveWeightsForSamplerResponse):
-    """The answer's two forms: a path, or the id of a sampling session."""
-
-    path: str | None = None  # type: ignore[assignment]
-    sampling_session_id: str | None = None
-
-
-class _ExternalSaved(types.SaveWeightsExternalResponse):
-    size_bytes: int
 
 
 _SAVED: Mapping[Kind, tuple[str, Callable[..., object]]] = {
     "state": ("save_weights", types.SaveWeightsResponse),
-    "sampler": ("save_weights_for_sampler", _SamplerSaved),
-    "external": ("save_weights_external", _ExternalSaved),
+    "sampler": ("save_weights_for_sampler", types.SaveWeightsForSamplerResponseInternal),
+    "external": ("save_weights_external", types.SaveWeightsExternalResponseInternal),
 }
 
 
@@ -200,16 +188,18 @@ class TrainingCalls:
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
             return self._save(request, "sampler", fingerprint, request.user_metadata)
-        if request.ttl_seconds is not None or request.user_metadata:
-            raise bad("ttl_seconds and user_metadata need a name: weights without one live as long as their session")
+        if request.user_metadata:
+            raise bad("user_metadata needs a name for the weights")
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
         core, run = self._core, self._core.run(request.model_id)
         sampler_id = f"{session_of(run.run_id)}:sample:{number}"
         file = core.store.sampler_file(sampler_id)
 
-        def then(_: None) -> _SamplerSaved:
+        def then(_: None) -> object:
             core.add_sampler(SamplerRecord(sampler_id, self._created(run).base_model, run.local, None, True, now()))
-            return _SamplerSaved(sampling_session_id=sampler_id, type="save_weights_for_sampler")
+            return types.SaveWeightsForSamplerResponseInternal(
+                sampling_session_id=sampler_id, type="save_weights_for_sampler"
+            )
 
         return core.accept(
             run, checked_seq(request.seq_id), "save_weights_for_sampler", fingerprint,
@@ -226,7 +216,6 @@ class TrainingCalls:
     ) -> Promise:
         core, run, name = self._core, self._core.run(request.model_id), request.path or ""
         call, answer = _SAVED[kind]
-        ttl = expiry(request.ttl_seconds)
         check_name(name)
         file = core.store.checkpoint_file(run.run_id, name, kind)
         written = file / "state.tmp" if kind == "external" else file
@@ -235,36 +224,16 @@ class TrainingCalls:
             if kind == "external":
                 write_peft(read_embedded(written), self._created(run).base_model, file)
                 written.unlink()
-            made = core.store.write_checkpoint(run.run_id, name, kind, ttl, metadata)
-            found = {"path": made.tinker_path, "type": call}
-            return answer(**found, size_bytes=made.size_bytes) if kind == "external" else answer(**found)
+            made = core.store.write_checkpoint(run.run_id, name, kind, metadata)
+            return answer(path=made.tinker_path, type=call)
 
         return core.accept(
             run, checked_seq(request.seq_id), call, fingerprint,
             lambda engine: engine.save(run.run_id, written, kind == "state", overwrite), then,
         )  # fmt: skip
 
-    def unload(self, request: types.UnloadModelRequest, fingerprint: bytes) -> Promise:
-        """Forget a model; its checkpoints stay."""
-        promises, request_id = self._core.promises, f"{request.model_id}:unload"
-        seen = promises.seen(request_id, "unload_model", fingerprint)
-        if seen is not None:
-            return seen
-        run = self._core.run(request.model_id)
-        promise = promises.add(Promise(request_id, "unload_model", fingerprint))
-        answer = types.UnloadModelResponse(model_id=run.run_id, type="unload_model")
-        promises.follow(promise, self._core.unload(run), lambda _: answer)
-        return promise
-
 
 def _adam_only(config: object) -> None:
     if not isinstance(config, types.AdamOptimizerConfig):
         kind = getattr(config, "type", type(config).__name__)
         raise ConfigError(f"optimizer {str(kind)[:80]!r} is not supported by this server, only adamw")
-
-
-def expiry(seconds: int | None) -> int | None:
-    """A checkpoint's time to live, checked."""
-    if seconds is not None and not MIN_TTL_S <= seconds <= MAX_TTL_S:
-        raise bad(f"ttl_seconds={str(seconds)[:40]} must be from {MIN_TTL_S} (an hour) to {MAX_TTL_S} (ten years)")
-    return seconds

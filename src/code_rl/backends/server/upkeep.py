@@ -1,12 +1,11 @@
-"""What the server does unasked: it counts (`/metrics` in Prometheus' text form, and a line that is printed now and then), frees
-what vanished clients held, closes engines that nobody uses, and deletes checkpoints whose time is over.
+"""The server's upkeep: counters for Prometheus, and freeing what its clients no longer use.
+
+Models of vanished clients, samplers and idle engines are freed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import fields
@@ -25,8 +24,6 @@ from .wire import bad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TICK_S = 1.0
-DISK_EVERY_S = 60.0
-STATUS_EVERY_S = 30.0
 # Longer than the SDK keeps retrying one request.
 GAP_S = 360.0
 ABANDONED_S = 24 * 3600.0
@@ -52,8 +49,6 @@ class Metrics:
         )
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
-        self._counted = 0
-        self._line_at, self._line_tokens = time.monotonic(), 0
 
     def collect(self) -> Iterator[Metric]:
         """What is read from the server's state when it is asked for."""
@@ -89,25 +84,10 @@ class Metrics:
         elif isinstance(result, types.ForwardBackwardOutput):
             kind, count = "trained", sum(len(output["logprobs"].to_numpy()) for output in result.loss_fn_outputs)
         self._tokens.labels(kind).inc(count)
-        self._counted += count
 
     def text(self) -> bytes:
         """The exposition."""
         return generate_latest(self._registry)
-
-    def status_line(self) -> str | None:
-        """Queues, speed and memory since the last line; None when nothing has happened."""
-        now, tokens = time.monotonic(), self._counted
-        if tokens == self._line_tokens and not self._core.promises.open:
-            self._line_at = now
-            return None
-        speed = (tokens - self._line_tokens) / max(now - self._line_at, 1e-9)
-        self._line_at, self._line_tokens = now, tokens
-        load = _load(self._core)
-        return (
-            f"queued {load.operations_waiting} training, {load.samples_waiting} samples; {speed:,.0f} tokens/s; in memory "
-            f"{len(self._core.engines)} base, {load.models} training, {load.snapshots} samplers; {_resident_mb():,.0f} MB"
-        )
 
 
 def _load(core: Core) -> Load:
@@ -118,19 +98,12 @@ def _load(core: Core) -> Load:
     return total
 
 
-def _resident_mb() -> float:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
-
-
 class Janitor:
     """Looks after a server every second."""
 
-    def __init__(self, core: Core, metrics: Metrics, status: bool) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._metrics = metrics
-        self._status = status
-        self._disk_at = self._status_at = self._looked_at = time.monotonic()
+        self._looked_at = time.monotonic()
 
     async def work(self) -> None:
         """Run until cancelled."""
@@ -140,15 +113,6 @@ class Janitor:
                 self.tick()
             except Exception as error:  # noqa: BLE001 - a full disk, say; the server goes on, and so does the next look
                 print_exception(error)
-            now = time.monotonic()
-            if now - self._disk_at > DISK_EVERY_S:
-                self._disk_at = now
-                await asyncio.to_thread(self._expire_checkpoints)
-            if self._status and now - self._status_at > STATUS_EVERY_S:
-                self._status_at = now
-                line = self._metrics.status_line()
-                if line is not None:
-                    print(line, file=sys.stderr, flush=True)
 
     def tick(self) -> None:
         """One look."""
@@ -181,7 +145,3 @@ class Janitor:
             if name not in used and engine.load_now().idle_s > core.limits.idle_s:
                 engine.close()
                 del core.engines[name]
-
-    def _expire_checkpoints(self) -> None:
-        for checkpoint in self._core.store.checkpoints(expired=True):
-            self._core.store.delete_checkpoint(checkpoint)

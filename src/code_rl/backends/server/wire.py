@@ -1,4 +1,4 @@
-"""Requests and answers as they are on the wire: JSON through the SDK's own request types, protobuf for passes and samples.
+"""Requests and results on the wire: protobuf for passes and sampled sequences, JSON for the rest.
 
 Whatever is malformed raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and 5xx, and gives up at once on any other
 4xx. 410 means that what was asked about is gone: a sample is then submitted again, a training request fails.
@@ -10,16 +10,15 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
-from tinker.types._pydantic_types.datum import Datum
 
 from code_rl.errors import CheckpointError, InputError
 
@@ -29,10 +28,9 @@ Model = TypeVar("Model", bound=BaseModel)
 MAX_SEQ_ID = 2**63 - 1
 MAX_DENSE = 1 << 24
 Array = np.ndarray[Any, np.dtype[Any]]
-_DTYPES: dict[int, tuple[Any, Any]] = {
-    pb.DTYPE_FLOAT32: (np.dtype("<f4"), "float32"),
-    pb.DTYPE_INT64: (np.dtype("<i8"), "int64"),
-    pb.DTYPE_INT32: (np.dtype("<i4"), "int64"),
+_DTYPES: Mapping[int, np.dtype[Any]] = {
+    pb.DTYPE_FLOAT32: np.dtype("<f4"),
+    pb.DTYPE_INT64: np.dtype("<i8"),
 }
 _STOP = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
 PROTOBUF = "application/x-protobuf"
@@ -76,26 +74,7 @@ class PassRequest:
     loss_fn_config: dict[str, float | str] | None
     forward_only: bool
     fingerprint: bytes
-    fault: Refusal | None = None
-
-
-class _Payload(BaseModel):
-    """What a pass works on; which losses there are is the engine's to say."""
-
-    model_config = ConfigDict(extra="forbid")
-    data: list[Datum]
-    loss_fn: str
-    loss_fn_config: dict[str, float | str] | None = None
-
-
-class _JsonPass(BaseModel):
-    """The JSON form that older SDKs send; `forward` and `forward_backward` name the payload differently."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-    model_id: str
-    seq_id: int | None = None
-    payload: Any = Field(validation_alias=AliasChoices("forward_backward_input", "forward_input"))
-    type: str | None = None
+    fault: Refusal | None
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -131,50 +110,32 @@ def digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
-def read_json_pass(body: bytes, forward_only: bool) -> PassRequest:
-    """A forward or forward_backward request in JSON."""
-    read = validated(_JsonPass, read_json(body))
-    made = PassRequest(read.model_id, checked_seq(read.seq_id), [], "", None, forward_only, digest(body))
-    try:
-        payload = validated(_Payload, read.payload)
-        data = [
-            types.Datum(
-                model_input=datum.model_input,
-                loss_fn_inputs={name: _tensor_from_json(name, t) for name, t in datum.loss_fn_inputs.items()},
-            )
-            for datum in payload.data
-        ]
-    except Refusal as fault:
-        return replace(made, fault=fault)
-    except (TypeError, ValueError, OverflowError) as error:
-        return replace(made, fault=bad(f"loss_fn_inputs: {str(error)[:200]}"))
-    return replace(made, data=data, loss_fn=payload.loss_fn, loss_fn_config=payload.loss_fn_config)
-
-
-def read_proto_pass(body: bytes) -> PassRequest:
-    """A forward or forward_backward request in protobuf. Provenance spans, which only annotate, are not kept."""
+def read_pass(body: bytes) -> PassRequest:
+    """Read a forward or forward_backward request; its provenance spans are not kept."""
     try:
         message = pb.ForwardBackwardRequest.FromString(body)
     except DecodeError as error:
         raise bad(f"the body is not a ForwardBackwardRequest: {str(error)[:200]}") from None
-    # A retry may write the entries of a map in another order.
-    fingerprint = digest(message.SerializeToString(deterministic=True))
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for name, value in message.loss_fn_config_v2.items():
         config[name] = value.text if value.WhichOneof("value") == "text" else value.number
-    made = PassRequest(
+    data: list[types.Datum] = []
+    fault: Refusal | None = None
+    try:
+        data = [_datum(i, datum) for i, datum in enumerate(message.data)]
+    except Refusal as error:
+        fault = error
+    return PassRequest(
         message.model_id,
         checked_seq(message.seq_id),
-        [],
+        data,
         message.loss_fn,
         config or None,
         message.forward_only,
-        fingerprint,
+        # A retry may write the entries of a map in another order.
+        digest(message.SerializeToString(deterministic=True)),
+        fault,
     )
-    try:
-        return replace(made, data=[_datum(i, datum) for i, datum in enumerate(message.data)])
-    except Refusal as fault:
-        return replace(made, fault=fault)
 
 
 def _datum(index: int, message: pb.Datum) -> types.Datum:
@@ -194,28 +155,21 @@ def _datum(index: int, message: pb.Datum) -> types.Datum:
 def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
     if message.dtype not in _DTYPES:
         raise bad(f"{where}: dtype {message.dtype} must be float32 or int64")
-    dtype, name = _DTYPES[message.dtype]
+    dtype = _DTYPES[message.dtype]
     sparse, shape = message.sparse_csr, list(message.shape)
     raw = sparse.values if message.HasField("sparse_csr") else message.dense
     if len(raw) % dtype.itemsize or len(sparse.crow_indices) % 8 or len(sparse.col_indices) % 8:
         raise bad(f"{where}: {len(raw)} bytes are not whole {dtype.name} values")
     data = np.frombuffer(raw, dtype=dtype)
     if message.HasField("sparse_csr"):
-        starts, columns = (np.frombuffer(part, dtype="<i8") for part in (sparse.crow_indices, sparse.col_indices))
+        indices = sparse.crow_indices, sparse.col_indices
+        starts, columns = (np.frombuffer(part, dtype="<i8") for part in indices)
         data = _dense(where, data, starts, columns, shape)
-    _check_shape(where, shape or [len(data)], data.size)
-    return types.TensorData(data=data.reshape(shape or [len(data)]), dtype=name, shape=shape)
-
-
-def _tensor_from_json(name: str, tensor: Any) -> types.TensorData:
-    shape, data = tensor.shape if tensor.shape is not None else [len(tensor.data)], tensor.data
-    if tensor.sparse_crow_indices is not None or tensor.sparse_col_indices is not None:
-        starts, columns = (
-            np.array(i or [], dtype="<i8") for i in (tensor.sparse_crow_indices, tensor.sparse_col_indices)
-        )
-        data = _dense(name, np.array(data, dtype=tensor.dtype), starts, columns, shape)
-    _check_shape(name, shape, np.size(data))
-    return types.TensorData(data=data, dtype=tensor.dtype, shape=shape)
+    elif shape:
+        if min(shape) < 0 or math.prod(shape) != data.size:
+            raise bad(f"{where}: shape {shape[:8]} does not fit {data.size} values")
+        data = data.reshape(shape)
+    return types.TensorData.from_numpy(data)
 
 
 def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list[int]) -> Array:
@@ -233,11 +187,6 @@ def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list
     return found
 
 
-def _check_shape(where: str, shape: list[int], count: int) -> None:
-    if min(shape, default=0) < 0 or math.prod(shape) != count:
-        raise bad(f"{where}: shape {shape[:8]} does not fit {count} values")
-
-
 def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
@@ -249,35 +198,14 @@ def _first(error: ValidationError) -> str:
     return f"{where}: {found[0]['msg'][:200]}{more}"
 
 
-def encoded(result: object, accept: str) -> tuple[bytes, str]:
-    """A result, and its content type: protobuf of samples and passes for a client that accepts it, else JSON."""
+def encoded(result: object) -> tuple[bytes, str]:
+    """Return a result's body and content type: protobuf of samples and passes, else JSON."""
     if isinstance(result, BaseModel):
-        made = result.model_dump(mode="json", exclude_none=True)
-    elif isinstance(result, types.SampleResponse):
-        if PROTOBUF in accept:
-            return _sample(result).SerializeToString(), PROTOBUF
-        scored = result.prompt_logprobs_np
-        made = {
-            "type": "sample",
-            "sequences": [
-                {"stop_reason": s.stop_reason, "tokens": s.tokens, "logprobs": s.logprobs} for s in result.sequences
-            ],
-            "prompt_logprobs": None if scored is None else [None if math.isnan(v) else v for v in scored.tolist()],
-            "topk_prompt_logprobs": result.topk_prompt_logprobs,
-        }
-    else:
-        assert isinstance(result, types.ForwardBackwardOutput)
-        if PROTOBUF in accept:
-            return _pass(result).SerializeToString(), PROTOBUF
-        made = {
-            "loss_fn_output_type": result.loss_fn_output_type,
-            "loss_fn_outputs": [
-                {name: {"data": t.data, "dtype": t.dtype, "shape": t.shape} for name, t in output.items()}
-                for output in result.loss_fn_outputs
-            ],
-            "metrics": result.metrics,
-        }
-    return json.dumps(made).encode(), "application/json"
+        return result.model_dump_json(exclude_none=True).encode(), "application/json"
+    if isinstance(result, types.SampleResponse):
+        return _sample(result).SerializeToString(), PROTOBUF
+    assert isinstance(result, types.ForwardBackwardOutput)
+    return _pass(result).SerializeToString(), PROTOBUF
 
 
 def size_of(result: object) -> int:
