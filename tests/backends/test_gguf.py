@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,9 @@ def test_without_the_reader_it_is_said_how_to_install_it(tmp_path, monkeypatch):
 
 
 def test_smollm2_is_the_installed_packages_file_else_its_hub_id(tmp_path, monkeypatch):
-    assert source_of("smollm2") == reading.HUB_ID
+    with monkeypatch.context() as hidden:
+        hidden.setitem(sys.modules, reading.PACKAGE, None)  # as where it is not installed
+        assert source_of("smollm2") == reading.HUB_ID
     (tmp_path / reading.PACKAGE).mkdir()
     (tmp_path / reading.PACKAGE / "__init__.py").write_text("raise ImportError('never imported')")
     (tmp_path / reading.PACKAGE / "m.gguf").write_bytes(b"x")
