@@ -13,7 +13,7 @@ import chz
 from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
 from code_rl.config.setting import option
 from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.problems.sources.records import Origin, Row
 from code_rl.problems.sources.shapes import Shape
 from code_rl.renderers import Message
@@ -101,8 +101,7 @@ async def run_shorten(bench: Bench, survivors: Sequence[Survivor], on_item: OnIt
         shortened.append(one.entry.id)
         return KEEP if len(one.entry.id) == 1 else drop("long_name", one.entry.id)
 
-    with bench.deciding("shorten", ("filter",), survivors, on_item, lambda one: (one.entry.digest,)) as decisions:
-        return decisions.one_by_one(decide)
+    return one_by_one(survivors, on_item, decide)
 
 
 @chz.chz

@@ -15,6 +15,7 @@ from code_rl.concurrency import together
 from code_rl.config import make_config
 from code_rl.console import Console
 from code_rl.evaluation.evaluate import evaluate_run
+from code_rl.files import read_lines
 from code_rl.rollouts.sample import derive_seed
 from code_rl.runs.recorder import read_metrics
 
@@ -93,3 +94,11 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
         return steps
 
     return asyncio.run(whole())
+
+
+def reached(log_path: Path, event: str, step: int) -> bool:
+    """Whether a run began to sample a step, to train on it, or logged it, after which it saves."""
+    if event == "sample":
+        return (log_path / "inflight" / f"{step:06d}.jsonl").exists()
+    path = log_path / {"train": "rollouts.jsonl", "logged": "metrics.jsonl"}[event]
+    return path.exists() and any(row["step"] == step for row in read_lines(path))

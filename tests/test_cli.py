@@ -67,7 +67,7 @@ PATHS = [
     "export out=out checkpoint=", "export checkpoint=P.jsonl out=", "eval model=reference benchmark=",
     "eval model=reference benchmark=mbpp data=", "eval model=reference benchmark=P.jsonl out=", "eval benchmark=P.jsonl samples=",
     "judge out=out programs=P.jsonl problems=", "judge out=out problems=P.jsonl programs=", "judge problems=P.jsonl programs=Q.jsonl out=",
-    "prepare out=out dataset=", "prepare dataset=P.jsonl out=", "train dataset=", "train log_path=", "train log_path=out fork=", "train log_path=out prices=",
+    "prepare out=out dataset=", "prepare dataset=P.jsonl out=", "train dataset=", "train log_path=", "train log_path=out init_from=", "train log_path=out prices=",
     "serve models=", "serve port=0 state_dir=", "audit grader=ours out=",
 ]  # fmt: skip
 

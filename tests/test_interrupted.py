@@ -18,8 +18,7 @@ import pytest
 import code_rl.assembly
 from code_rl.commands.train import prepare, train_command
 from code_rl.errors import ConfigError
-from code_rl.runs.directory import read_config
-from code_rl.runs.lock import LOCK
+from code_rl.runs.directory import LOCK, read_config
 from tests.pipeline_support import small, untimed
 
 ROOT = Path(__file__).parent.parent

@@ -188,7 +188,7 @@ def test_a_stage_of_prepare_is_a_function_and_a_line(tmp_path, monkeypatch, caps
         assert main(["prepare", *words]) == 0
         dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
         assert [(row["id"], row["stage"], row["reason"]) for row in dropped] == [("bb", "shorten", "long_name")]
-    assert newcomer.shortened == ["a", "bb"]
+    assert newcomer.shortened == ["a", "bb"] * 2
     capsys.readouterr()
     assert main(["prepare", *words, "stop_after=shortne"]) == 2
     assert "did you mean 'shorten'" in capsys.readouterr().err
@@ -202,12 +202,8 @@ class Roomy(Verdict):
 
 def test_a_field_of_a_verdict_survives_a_kill_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(inflight, "Verdict", Roomy)
-    request = inflight.Request("sum", [1, 2], 1, 8, 0)
-    log = inflight.InFlight(tmp_path).group_log((0, 0, 0))
-    log.open(request)
-    log.keep_answers((0, 0), [1, 2], [inflight.SampledAnswer((3,), (-0.5,), "stop")], 1.0, 0)
+    log = inflight.InFlight(tmp_path).group_log(0, "0.0")
     verdict = Roomy(VerdictKind.PASSED, 1, 1, "lcb", peak_mb=12.5, seen=(("first", 0.5),))
     log.keep_verdict((False, "print(3)"), verdict)
-    again = inflight.InFlight(tmp_path).group_log((0, 0, 0))
-    again.open(request)
-    assert again.verdicts[False, "print(3)"] == verdict
+    again = inflight.InFlight(tmp_path).group_log(0, "0.0")
+    assert again.verdict((False, "print(3)")) == verdict

@@ -20,11 +20,10 @@ import pytest
 from code_rl.backends.remote import Link, RemoteFuture
 from code_rl.errors import BackendError, OutageError, SandboxError
 from code_rl.places import BackendKind, Place
-from code_rl.runs.journal import read_journal
 from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.sandbox.retries import LOSSES, OUTAGES, LostError, RefusedError, Retries
 from tests.fusion.fusion_support import ServerProcess
-from tests.pipeline_support import rollouts, small, untimed
+from tests.pipeline_support import reached, rollouts, small, untimed
 
 ROOT = Path(__file__).parent.parent
 
@@ -279,11 +278,6 @@ def test_many_waiting_requests_do_not_all_ask_for_the_servers_health(monkeypatch
     assert health.asked <= 2
 
 
-def journaled(log_path: Path, event: str, step: int) -> bool:
-    path = log_path / "journal.jsonl"
-    return path.exists() and any((e["event"], e["step"]) == (event, step) for e in read_journal(path))
-
-
 def outages(log_path: Path) -> int:
     """Of how many outages the run has spoken."""
     return (log_path / "logs.log").read_text().count("the sandbox does not answer")
@@ -313,7 +307,7 @@ def test_a_run_whose_sandbox_server_goes_away_twice_ends_like_one_that_nothing_d
         assert whole.wait(240) == 0, whole.communicate()
         process = start({**words, "log_path": str(tmp_path / "cut"), "sandbox_patience": "120"})
         for step in (1, 2):
-            until(lambda step=step: journaled(tmp_path / "cut", "sample", step), process)
+            until(lambda step=step: reached(tmp_path / "cut", "sample", step), process)
             server.stop(signal.SIGKILL)
             until(lambda step=step: outages(tmp_path / "cut") >= step, process)
             server.start()
@@ -335,7 +329,7 @@ def test_a_run_whose_sandbox_stays_away_stops_with_one_line_and_goes_on_when_it_
         whole = start(words)
         assert whole.wait(240) == 0, whole.communicate()
         process = start({**words, "log_path": str(tmp_path / "cut"), "sandbox_patience": "2"})
-        until(lambda: journaled(tmp_path / "cut", "sample", 1), process)
+        until(lambda: reached(tmp_path / "cut", "sample", 1), process)
         server.stop(signal.SIGKILL)
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 1

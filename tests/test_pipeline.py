@@ -16,8 +16,7 @@ import pytest
 from code_rl.commands.train import train_command
 from code_rl.concurrency import SideWork
 from code_rl.errors import BackendError, CheckpointError
-from code_rl.runs.journal import read_journal
-from tests.pipeline_support import SMALL, rollouts, sequential_reference, small, untimed
+from tests.pipeline_support import SMALL, reached, rollouts, sequential_reference, small, untimed
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,17 +63,8 @@ def test_overlapped_runs_repeat_and_every_place_is_scored_once(one_behind, tmp_p
     assert places == {(step, place, 0): 1 for step in range(5) for place in range(4)}
 
 
-def test_a_batch_is_journaled_before_it_is_sampled_and_trained_on_once(one_behind):
-    events = [(entry["event"], entry["step"]) for entry in read_journal(one_behind / "journal.jsonl")]
-    trained = [step for event, step in events if event == "train"]
-    assert len(trained) == len(set(trained))
-    for step in trained:
-        assert events.index(("sample", step)) < events.index(("train", step))
-    assert events.index(("sample", 2)) < events.index(("save", 2))
-
-
 def killed(log_path: Path, until: str, **changes: object) -> None:
-    """Start a run as a process and kill it once its journal has the event."""
+    """Start a run as a process and kill it once it has `reached` the event."""
     words = [f"{name}={value}" for name, value in small(log_path, **changes).items()]
     process = subprocess.Popen(
         [sys.executable, "train.py", *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -82,10 +72,7 @@ def killed(log_path: Path, until: str, **changes: object) -> None:
     deadline = time.monotonic() + 120
     event, step = until.split()
     try:
-        while time.monotonic() < deadline and process.poll() is None:
-            found = [(entry["event"], entry["step"]) for entry in read_journal(log_path / "journal.jsonl")]
-            if (event, int(step)) in found:
-                break
+        while time.monotonic() < deadline and process.poll() is None and not reached(log_path, event, int(step)):
             time.sleep(0.02)
     finally:
         os.kill(process.pid, signal.SIGKILL)
@@ -139,8 +126,6 @@ def test_minibatches_and_substeps_train_on_the_same_completions(tmp_path):
         settings = {"num_substeps": parts[0], "num_minibatches": parts[1], "max_steps": 2}
         assert train_command(small(tmp_path / name, **settings)) == 0
         first[name] = untimed(tmp_path / name)
-        events = [e for e in read_journal(tmp_path / name / "journal.jsonl") if e["event"] == "train"]
-        assert sum(e["datums"] for e in events if e["step"] == 0) == first[name][0]["n_datums"]
     whole, minibatches, substeps = (first[name] for name in ("whole", "minibatches", "substeps"))
     assert minibatches[0]["loss"] == pytest.approx(whole[0]["loss"], abs=1e-6)
     assert minibatches[1]["mean_reward"] == whole[1]["mean_reward"]

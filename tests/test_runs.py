@@ -1,4 +1,4 @@
-"""The run directory: torn lines, checksums, what happens to an earlier run."""
+"""The run directory: torn lines, rows found again, what happens to an earlier run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,11 +15,10 @@ from hypothesis import strategies as st
 
 from code_rl.backends.embedded import EmbeddedService
 from code_rl.commands.train import train_command
-from code_rl.errors import ConfigError
-from code_rl.files import JsonLines, keep_lines, read_lines, write_atomically
+from code_rl.errors import ConfigError, DataError
+from code_rl.files import JsonLines, KeyedLog, read_lines, write_atomically
 from code_rl.runs.checkpoints import get_last_checkpoint, save_checkpoint
 from code_rl.runs.directory import check_log_dir, read_config
-from code_rl.runs.journal import Journal, read_journal
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.trackers import TRACKERS
 from tests.pipeline_support import rollouts, small
@@ -40,21 +40,45 @@ def test_lines_cut_at_any_byte_give_a_prefix_of_whole_records(tmp_path_factory, 
     assert len(kept) == data[:cut].count(b"\n")
 
 
-@given(position=st.integers(0, 400), bit=st.integers(0, 7))
-def test_journal_stops_before_an_altered_line(tmp_path_factory, position, bit):
-    path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
-    journal = Journal(path)
-    for step in range(5):
-        journal.record("sample", step=step, seeds=[step, step + 1])
-    journal.close()
-    data = bytearray(path.read_bytes())
-    position %= len(data)
-    data[position] ^= 1 << bit
-    path.write_bytes(bytes(data))
-    altered_line = bytes(data[:position]).count(b"\n")
-    events = list(read_journal(path))
-    assert events == [{"event": "sample", "step": step, "seeds": [step, step + 1]} for step in range(len(events))]
-    assert len(events) <= altered_line + 1
+def name_of(row: Mapping[str, Any]) -> str:
+    return str(row["name"])
+
+
+@given(cut=st.integers(0, 200))
+def test_a_keyed_log_cut_at_any_byte_has_its_whole_rows_and_takes_more(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("log") / "a.jsonl"
+    rows = [{"name": name, "text": "ünï\n"} for name in "abca"]
+    log = KeyedLog(path, name_of)
+    for row in rows:
+        log.put(row)
+    log.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:cut])
+    again = KeyedLog(path, name_of)
+    kept = rows[: data[:cut].count(b"\n")]
+    assert {key: again.get(key) for key in again} == {name_of(row): row for row in kept}
+    again.put({"name": "d"})
+    assert KeyedLog(path, name_of).get("d") == {"name": "d"}
+    assert KeyedLog(path, name_of).get("e") is None
+
+
+def test_the_last_row_of_a_key_counts_and_a_rewritten_log_has_the_wanted_ones_in_their_order(tmp_path):
+    log = KeyedLog(tmp_path / "a.jsonl", name_of)
+    for number, name in enumerate("abac"):
+        log.put({"name": name, "number": number})
+    log.rewrite("cab")
+    assert list(read_lines(tmp_path / "a.jsonl")) == [
+        {"name": "c", "number": 3}, {"name": "a", "number": 2}, {"name": "b", "number": 1},
+    ]  # fmt: skip
+    log.put({"name": "a", "number": 4})
+    assert log.get("a") == {"name": "a", "number": 4}
+
+
+@pytest.mark.parametrize("line", ["[]", "{", '{"other": 1}', "\x00"])
+def test_a_line_that_is_no_row_is_refused_by_the_file_s_name(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(f'{{"name": "a"}}\n{line}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl"):
+        KeyedLog(tmp_path / "a.jsonl", name_of)
 
 
 def test_atomic_write_leaves_no_temporary_file(tmp_path):
@@ -66,7 +90,6 @@ def test_atomic_write_leaves_no_temporary_file(tmp_path):
 
 def test_missing_file_reads_as_empty_and_is_not_made(tmp_path):
     assert list(read_lines(tmp_path / "none")) == []
-    keep_lines(tmp_path / "none", lambda record: True)
     assert not (tmp_path / "none").exists()
 
 

@@ -57,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_no_file_of_a_run_holds_a_key(run):
     files = [path for path in run.rglob("*") if path.is_file()]
-    assert {"config.json", "logs.log", "report.html", "journal.jsonl"} <= {path.name for path in files}
+    assert {"config.json", "logs.log", "report.html", "rollouts.jsonl"} <= {path.name for path in files}
     for path in files:
         data = path.read_bytes()
         assert not any(value.encode() in data for value in SECRETS.values()), path

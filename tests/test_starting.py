@@ -29,8 +29,9 @@ from code_rl.problems.order import ProblemOrder
 from code_rl.problems.problem import Problem, StdinTest
 from code_rl.reports.overview import overview
 from code_rl.reports.run import open_run
+from code_rl.runs.checkpoints import read_checkpoints
 from code_rl.runs.recorder import read_metrics
-from tests.pipeline_support import small
+from tests.pipeline_support import rollouts, small
 
 HOSTILE = "a[/x][bold]:smile:"
 
@@ -48,8 +49,8 @@ def copied(run: Path, to: Path) -> Path:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """By name, but for the journal, which gets a line about every resume."""
-    files = [path for path in run.rglob("*") if path.is_file() and path.name != "journal.jsonl"]
+    """By name."""
+    files = [path for path in run.rglob("*") if path.is_file()]
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
@@ -63,7 +64,7 @@ def test_a_recipe_that_the_run_was_not_made_with_is_refused_on_a_resume(finished
 def test_a_setting_that_the_run_did_not_know_counts_as_its_default(finished, tmp_path, name, value):
     run = copied(finished, tmp_path / "run")
     settings = json.loads((run / "config.json").read_text())
-    del settings[name], settings["resolved"]["checksum"], settings["resolved"]["format"]
+    del settings[name]
     (run / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match=rf"{name}=.* differs from the run in"):
         prepare({"log_path": str(run), name: value})
@@ -72,13 +73,12 @@ def test_a_setting_that_the_run_did_not_know_counts_as_its_default(finished, tmp
 def test_the_end_of_a_decaying_learning_rate_is_kept_by_a_resume(finished, tmp_path):
     run = copied(finished, tmp_path / "run")
     settings = json.loads((run / "config.json").read_text())
-    del settings["resolved"]["checksum"], settings["resolved"]["format"]
     (run / "config.json").write_text(json.dumps(settings | {"learning_rate_schedule": "cosine"}))
     with pytest.raises(ConfigError, match=r"max_steps=8 differs from the run in .* \(max_steps=2\)"):
         prepare({"log_path": str(run), "max_steps": "8"})
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"seed": "x"}', '{"resolved": {"checksum": "0", "format": 2}}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"seed": "x"}'])
 def test_settings_that_cannot_be_read_do_not_stop_delete(tmp_path, damage):
     (tmp_path / "config.json").write_text(damage)
     given = {"log_path": str(tmp_path), "backend": "embedded"}
@@ -100,13 +100,13 @@ def test_a_run_that_has_done_its_steps_is_left_alone_with_one_line(finished, tmp
     assert contents(run) == before
 
 
-def test_what_a_kill_at_the_very_end_left_undone_is_done_though_no_step_is_left(finished, tmp_path):
+def test_what_a_kill_at_the_very_end_left_undone_is_done(finished, tmp_path):
     run = copied(finished, tmp_path / "run")
-    checkpoints = (run / "checkpoints.jsonl").read_text()
-    (run / "checkpoints.jsonl").write_text(checkpoints.splitlines(keepends=True)[0])
+    (run / "checkpoints.jsonl").write_text((run / "checkpoints.jsonl").read_text().splitlines(keepends=True)[0])
     (run / "report.html").unlink()
     assert train_command({"log_path": str(run)}) == 0
-    assert (run / "checkpoints.jsonl").read_text() == checkpoints
+    assert [record["step"] for record in read_checkpoints(run)] == [1, 2]
+    assert rollouts(run) == rollouts(finished)
     assert (run / "report.html").is_file()
 
 

@@ -20,9 +20,8 @@ from code_rl.budget import Budget, Tokens, read_prices
 from code_rl.config import Config, batch_shape, context_schedule, loss_config, refuse_buffer
 from code_rl.console import Console
 from code_rl.errors import ConfigError
-from code_rl.files import write_atomically
+from code_rl.files import TEMPORARY, digest, only_writer, write_atomically
 from code_rl.loading.load import (
-    TRAIN,
     RunData,
     cap_max_tokens,
     find_data,
@@ -34,27 +33,15 @@ from code_rl.loading.load import (
     within_difficulty,
 )
 from code_rl.objective import Objective, environment_of, objective_of
-from code_rl.problems.order import ProblemOrder, trained_on
+from code_rl.problems.order import ProblemOrder, all_keys, trained_on
 from code_rl.problems.problem import Problem
 from code_rl.renderers import get_renderer
 from code_rl.reports.pieces import keep_tokenizer
-from code_rl.rollouts.choice import decide
 from code_rl.run import Run, sampling_of, unaffordable
-from code_rl.runs.directory import BEGUN, check_log_dir, is_run, read_config, with_checksum
-from code_rl.runs.journal import History
-from code_rl.runs.lock import RunLock, lock_run
+from code_rl.runs.directory import BEGUN, LOCK, check_log_dir, is_run, read_config
 from code_rl.runs.logs import setup_logging
 from code_rl.runs.recorder import Recorder, read_metrics
-from code_rl.runs.resume import (
-    Fork,
-    Start,
-    check_decisions,
-    choose_start,
-    find_fork,
-    go_back,
-    lost_tokens,
-    open_history,
-)
+from code_rl.runs.resume import Start, choose_start, find_checkpoint, go_back
 from code_rl.runs.trackers import read_log_to
 from code_rl.sandbox.connect import check_executor, connect_executor
 from code_rl.sandbox.executor import Executor
@@ -79,46 +66,36 @@ async def assemble(
     """
     objective = objective_of(config)
     environment = environment_of(config)
-    lock = _locked(log_path, console, stack) if is_run(log_path) else None
+    if is_run(log_path):
+        _lock(log_path, stack)
     goes_on = resumes and is_run(log_path)
-    fork = find_fork(config.fork) if config.fork is not None and not goes_on else None
     found = await preflight(config)
-    pins = _pins(config, log_path, fork)
+    pins = _pins(config, log_path)
     data, executor, train_problems, test_splits = await open_data(config, pins, stack, stop, console.notice)
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
-    if lock is None or not lock.holds():
-        _locked(log_path, console, stack)
+    if not (log_path / LOCK).exists():
+        _lock(log_path, stack)
+    known = digest(all_keys(train_problems), {name: all_keys(split) for name, split in test_splits.items()})
+    if goes_on and _resolved(log_path).get("problems") != known:
+        raise ConfigError(
+            f"dataset= or test_dataset= has other problems than when the run in {log_path} began; restore them, or begin a new run"
+        )
     if not goes_on:
         write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
     shape = batch_shape(config)
     order = ProblemOrder(train_problems, config.seed)
 
     async def load(start: Start) -> Backend:
-        return await connect(config, log_path / "checkpoints", start.state_path(log_path), found)
+        state = start.state_path(log_path)
+        if state is None and config.init_from is not None:
+            state = find_checkpoint(config.init_from, config)
+        return await connect(config, log_path / "checkpoints", state, found)
 
-    def decided(step: int) -> tuple[list[str], list[int]]:
-        batch = [decide(order, config.seed, step, shape.prompts, place) for place in range(shape.prompts)]
-        return [problem.id for problem, _ in batch], [seed for _, seed in batch]
-
-    if fork is not None:
-        goes_on = True
-        fork.plant(config, log_path, console.notice)
-        changed = [f"{name}={now} (was {was})" for name, (was, now) in fork.changed(config).items()]
-        console.notice(f"fork of {config.fork}, after {fork.step} steps: {', '.join(changed) or 'no setting differs'}")
-    history, start = History(), Start()
-    if goes_on:
-        history = open_history(log_path, console.notice)
-        check_decisions(history, decided)
-        start, backend = await choose_start(log_path, history, console.notice, load)
-    else:
-        backend = await load(start)
+    start, backend = await choose_start(log_path, console.notice, load) if goes_on else (Start(), await load(Start()))
     stack.callback(backend.close)
-    lost = history.lost
     if goes_on:
-        new = lost_tokens(log_path, history, start.step, shape.samples_per_prompt)
         if not start.step > config.max_steps > 0:
-            go_back(log_path, start, new)
-        lost += new
+            go_back(log_path, start)
         if start.step >= config.max_steps > 0:
             raise NothingLeftError(
                 f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
@@ -139,10 +116,9 @@ async def assemble(
         config, [stage.max_tokens for stage in schedule.stages], "what the model's context leaves for an answer"
     )
     prices = read_prices(config.prices)[0] if config.prices is not None else None
-    spent = sum(map(Tokens.of, read_metrics(log_path)), lost)
+    spent = sum(map(Tokens.of, read_metrics(log_path)), Tokens())
     budget = Budget(config.max_tokens_total, config.max_cost, prices, spent)
     twice = trained_on(train_problems, test_splits)
-    forked = fork.describe(config) if fork else _resolved(log_path).get("forked") if goes_on else None
     for name, ids in twice.items():
         if ids:
             shown = ", ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
@@ -150,10 +126,10 @@ async def assemble(
                 f"{len(ids)} of the {len(test_splits[name])} held-out problems of {name} are also among those to train on, by id or text ({shown}): "
                 "their scores say little; code-rl prepare decontaminate= leaves such problems out"
             )
-    logs = setup_logging(log_path, _kept(config, data.describe(), twice, forked), read_log_to(config.log_to))
+    logs = setup_logging(log_path, _kept(config, data.describe(), twice, known), read_log_to(config.log_to))
     (log_path / BEGUN).unlink(missing_ok=True)
     stack.enter_context(console.outages_shown())
-    recorder = Recorder(log_path, logs, console, history, config.keep_checkpoints)
+    recorder = Recorder(log_path, logs, console, config.keep_checkpoints)
     stack.callback(recorder.close)
     logging.getLogger("code_rl").info("backend %s; %s", backend.description, backend.capabilities.describe())
     run = Run(
@@ -224,39 +200,30 @@ def trainable(objective: Objective, backend: Backend, config: Config, say: Calla
     return replace(objective, temperature=capabilities.pass_temperature(temperature))
 
 
-def _locked(log_path: Path, console: Console, stack: contextlib.AsyncExitStack) -> RunLock:
-    """The run directory's lock, until `stack` closes."""
-    lock = lock_run(log_path)
-    stack.callback(lock.release)
-    if lock.earlier is not None:
-        console.notice(f"{lock.earlier} ended without closing this run; its lock is taken over")
-    return lock
+def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
+    """Hold the run directory until `stack` closes; what a killed process left half replaced goes."""
+    stack.enter_context(only_writer(log_path / LOCK, f"log_path={log_path}"))
+    for left in [*log_path.glob(f".*{TEMPORARY}"), *log_path.glob(f"*/.*{TEMPORARY}")]:
+        left.unlink(missing_ok=True)
 
 
 def _kept(
-    config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]], forked: Mapping[str, Any] | None
+    config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]], known: str
 ) -> dict[str, Any]:
+    """The settings as `config.json` has them: `known` is the hash of all problems' ids and statements."""
     shape = batch_shape(config)
     resolved = {
         "prompts": shape.prompts,
         "completions": shape.samples_per_prompt,
         "data": data,
         "trained_on": {name: len(ids) for name, ids in trained.items()},
-        **({"forked": forked} if forked else {}),
+        "problems": known,
     }
-    return with_checksum({**chz.asdict(config), "resolved": resolved})
+    return {**chz.asdict(config), "resolved": resolved}
 
 
-def _pins(config: Config, log_path: Path, fork: Fork | None) -> dict[str, list[str]]:
-    """The data sets, at their commits, that the run to be resumed was made with: a branch of the hub may have moved since.
-
-    Of a fork those of the forked run, as far as the settings still name the same data.
-    """
-    if fork is not None:
-        changed = fork.changed(config)
-        held_out = "test_dataset" in changed or ("dataset" in changed and config.test_dataset is None)
-        pins = _resolved(fork.run).get("data", {}).items()
-        return {name: parts for name, parts in pins if not ("dataset" in changed if name == TRAIN else held_out)}
+def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
+    """The data sets, at their commits, that the run to be resumed was made with: a branch of the hub may have moved since."""
     resumes = is_run(log_path) and config.behavior_if_log_dir_exists in ("resume", "ask")
     return dict(_resolved(log_path).get("data", {})) if resumes else {}
 

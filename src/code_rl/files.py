@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
+import hashlib
 import io
 import json
-import logging
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Generic, TextIO, TypeVar
 
-from code_rl.errors import ConfigError
+from filelock import FileLock, Timeout
 
-logger = logging.getLogger("code_rl")
+from code_rl.errors import ConfigError, DataError, InputError
+
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
 TEMPORARY = ".tmp"
-_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-CRC = b'{"crc": "'
-BODY = len(CRC) + 8 + len(b'", ')
-"""Where the record of a sealed line goes on after its checksum."""
+Key = TypeVar("Key", bound=Hashable)
 
 
 @contextlib.contextmanager
-def writes(out: object, kind: str = "folder") -> Iterator[None]:
-    """What the system says of an `out=` that the block cannot write is a ConfigError."""
+def writes(out: object, kind: str = "folder", error: type[InputError] = ConfigError) -> Iterator[None]:
+    """What the system says of an `out=` that the block cannot write is an `error`."""
     try:
         yield
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be written: {error.strerror or error}; choose another {kind}") from error
+    except OSError as refused:
+        raise error(f"out={out} cannot be written: {refused.strerror or refused}; choose another {kind}") from refused
 
 
 def make_folder(out: Path) -> Path:
@@ -83,12 +78,12 @@ def open_private(path: Path) -> TextIO:
 
 
 def open_private_bytes(path: Path) -> io.FileIO:
-    """The same for bytes that are appended, without a buffer: what could not be written is not kept for a second try."""
-    return io.FileIO(_private(path, os.O_APPEND), "a")
+    """The same for bytes that are read and appended, without a buffer: what could not be written is not kept for a second try."""
+    return io.FileIO(_private(path, os.O_APPEND), "a+")
 
 
-def append_whole(file: io.FileIO, data: bytes) -> None:
-    """Append all of `data`, or (a full disk) leave the file as it was, as far as that can be done, and raise OSError."""
+def append_whole(file: io.FileIO, data: bytes) -> int:
+    """Append all of `data`, or (a full disk) leave the file as it was, as far as that can be done, and raise OSError. Returns where it begins."""
     start, left = file.seek(0, os.SEEK_END), memoryview(data)
     try:
         while left:
@@ -97,32 +92,32 @@ def append_whole(file: io.FileIO, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), start)
         raise
+    return start
 
 
 def _private(path: Path, how: int) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
 
 
-def lock_file(handle: int, *, wait: bool = False) -> bool:
-    """Hold a lock on an open file until it is closed; raises BlockingIOError where another process holds it, unless it is to `wait`.
+@contextlib.contextmanager
+def only_writer(path: Path, what: str, error: type[InputError] = ConfigError, *, stays: bool = True) -> Iterator[None]:
+    """Hold the lock file `path`, which `stays` afterwards or not, for `what` a setting names.
 
-    False on a file system without locks, which is said once for each folder.
+    Raises `error`: it cannot be locked, or another process holds it.
     """
+    lock = FileLock(path, timeout=0, mode=0o600, thread_local=False)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError as error:
-        if error.errno in _WITHOUT_LOCKS:
-            _warn_without_lock(os.path.dirname(os.readlink(f"/proc/self/fd/{handle}")), error.strerror)
-            return False
-        if error.errno == errno.EACCES:  # how NFS says it
-            raise BlockingIOError(*error.args) from error
-        raise
-    return True
-
-
-@cache
-def _warn_without_lock(folder: str, why: str) -> None:
-    logger.warning("%s cannot be locked (%s); going on without: see that no other process writes into it", folder, why)
+        lock.acquire()
+    except Timeout as held:
+        raise error(f"{what} is in use by another process; wait for it, or choose another") from held
+    except OSError as refused:
+        raise error(f"{what} cannot be locked: {refused.strerror}; choose another") from refused
+    try:
+        yield
+    finally:
+        if not stays:
+            path.unlink(missing_ok=True)
+        lock.release()
 
 
 def sync_directory(path: Path) -> None:
@@ -162,24 +157,20 @@ def truncate(path: Path, size: int) -> None:
 
 
 class JsonLines:
-    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append` returns.
+    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append` returns."""
 
-    `sealed` lines begin with a CRC-32 of the rest; `unsealed` checks it.
-    """
-
-    def __init__(self, path: Path, durable: bool = False, sealed: bool = False) -> None:
-        self.path = path
-        self._durable, self._sealed = durable, sealed
+    def __init__(self, path: Path, durable: bool = False) -> None:
+        self.path, self._durable = path, durable
         self._mark: Mark | None = None
         self._file = open_private_bytes(path)
 
-    def append(self, record: Mapping[str, Any], durable: bool | None = None) -> None:
+    def append(self, record: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system."""
-        line = (seal(record) if self._sealed else json.dumps(record, ensure_ascii=True) + "\n").encode()
+        line = line_of(record)
         append_whole(self._file, line)
         if self._mark is not None:
             self._mark = Mark(self._mark.size + len(line), zlib.crc32(line, self._mark.crc))
-        if self._durable if durable is None else durable:
+        if self._durable:
             self.sync()
 
     def mark(self) -> Mark:
@@ -198,54 +189,100 @@ class JsonLines:
         self._file.close()
 
 
-def seal(record: Mapping[str, Any]) -> str:
-    """A record, which must not be empty, as a line that begins with the CRC-32 of the rest."""
-    body = json.dumps(record, ensure_ascii=True)
-    return f'{{"crc": "{zlib.crc32(body.encode()):08x}", {body[1:]}\n'
+class KeyedLog(Generic[Key]):
+    """An append-only file of JSON objects, found again by the key that `key_of` gives; the last row of a key counts.
+
+    A row survives a kill of this process once `put` returns. Opening drops a last line that a cut
+    left torn. Only the places of the rows are in memory.
+
+    Raises DataError for a line that is no such row, naming it.
+    """
+
+    def __init__(self, path: Path, key_of: Callable[[Mapping[str, Any]], Key]) -> None:
+        self.path, self._key_of = path, key_of
+        self._open()
+
+    def _open(self) -> None:
+        drop_torn_line(self.path)
+        self._places: dict[Key, tuple[int, int]] = {}
+        end = 0
+        for size, row in sized_lines(self.path):
+            try:
+                self._places[self._key_of(row)] = end, size
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{self.path} holds a line that is not its own ({error})") from error
+            end += size
+        self._file = open_private_bytes(self.path)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __iter__(self) -> Iterator[Key]:
+        """The keys, in the order in which they first came."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, key: Key) -> dict[str, Any] | None:
+        """The last row under a key, None when there is none."""
+        if key not in self._places:
+            return None
+        start, size = self._places[key]
+        row: dict[str, Any] = json.loads(os.pread(self._file.fileno(), size, start))
+        return row
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        """Append one row."""
+        line = line_of(row)
+        self._places[self._key_of(row)] = append_whole(self._file, line), len(line)
+
+    def rewrite(self, keys: Iterable[Key]) -> None:
+        """Keep only the rows under these keys, in this order, on disk."""
+        kept = (line_of(row) for key in keys if (row := self.get(key)) is not None)
+        write_lines_atomically(self.path, kept)
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
 
 
-def unseal(line: bytes) -> dict[str, Any] | None:
-    """The record of a sealed line; None for a line that is torn, altered or not sealed."""
-    if line[: len(CRC)] != CRC or line[len(CRC) + 8 : BODY] != b'", ' or line[-1:] != b"\n":
-        return None
-    body = b"{" + line[BODY:-1]
-    if b"%08x" % zlib.crc32(body) != line[len(CRC) : len(CRC) + 8]:
-        return None
-    record: dict[str, Any] = json.loads(body)
-    return record
+def digest(*parts: object) -> str:
+    """A hash of JSON-able parts; equal parts give equal hashes."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def raw_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, with their ends. Nothing if it is missing."""
-    if path.exists():
-        with path.open("rb") as file:
-            yield from file
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of a file."""
+    return json.dumps(record, ensure_ascii=True).encode() + b"\n"
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole JSON objects of a file, in order; a line that a cut left torn ends it. Nothing if the file is missing."""
-    return (record for _, record in whole_lines(path))
+    """The JSON objects of a file, in order; a last line that a cut left torn is none. Nothing if the file is missing.
+
+    Raises DataError for any other line that is no object, naming it.
+    """
+    return (row for _, row in sized_lines(path))
 
 
-def whole_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """`read_lines`, each with where its line ends."""
-    end = 0
-    for line in raw_lines(path):
-        try:
-            record = json.loads(line.decode(errors="replace"))
-        except (ValueError, RecursionError):
-            return
-        if not line.endswith(b"\n") or not isinstance(record, dict):
-            return
-        end += len(line)
-        yield end, record
-
-
-def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrite a JSON lines file with only the whole lines that are wanted, one at a time: a log of any length fits."""
-    if path.exists():
-        kept = (json.dumps(record, ensure_ascii=True) + "\n" for record in read_lines(path) if wanted(record))
-        write_lines_atomically(path, kept)
+def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_lines`, each with the bytes of its line."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if not isinstance(row, dict):
+                raise DataError(f"{path}, line {number}, is damaged; restore it, or move the file away")
+            yield len(line), row
 
 
 def drop_torn_line(path: Path) -> None:

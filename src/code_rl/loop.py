@@ -40,7 +40,6 @@ async def train(run: Run) -> None:
             trained = await train_on(run, batch)  # r, A, and a new θ
             policy = await run.policy(policy.step + 1, unchanged=None if trained.examples else policy)
             await batches.finish(batch, trained, policy)  # log, evaluate, save
-    run.recorder.ended(policy.step, asked=run.stop.is_set())
 
 
 async def train_on(run: Run, batch: Batch) -> TrainedBatch:
@@ -61,7 +60,6 @@ async def train_on(run: Run, batch: Batch) -> TrainedBatch:
             accumulated += len(datums)
             if last and accumulated:
                 adam = run.adam_params(batch.step)
-                run.recorder.optimizes(batch.step, substep, accumulated, adam.learning_rate)
                 await asyncio.to_thread(train_step, trainer, datums, adam, *loss, futures=trained.submitted)
             elif datums:
                 trained.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))
@@ -82,7 +80,7 @@ async def examples_by_micro_batch(
         scored = [score_group(group, run.objective) for group in groups]
         examples = [example for each in scored for example in examples_of(each)]
         trained.groups += scored
-        run.recorder.trains(batch.step, substep, scored, examples)
+        run.recorder.scored(batch.step, scored)
         yield examples, part == parts - 1
 
 

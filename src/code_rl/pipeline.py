@@ -194,8 +194,7 @@ class Batches:
         request_per = auto if config.sample_request == "auto" else config.sample_request
         sampling = replace(run.sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
         chosen = run.choices.batch(step)
-        kept_from = run.recorder.inflight.policy_step(step)
-        run.recorder.samples(step, policy.step if kept_from is None else kept_from, stage, sampling.max_tokens, chosen)
+        run.recorder.begins(step, chosen)
         places = [asyncio.create_task(self._fill((step, place), policy, sampling)) for place in range(len(chosen))]
         replaced = sum(each.instead_of is not None for each in chosen)
         metrics = {"max_tokens": sampling.max_tokens, "stage": stage}
@@ -206,16 +205,13 @@ class Batches:
 
         What an earlier process sampled and judged of it is used, what is new is kept on disk.
         """
-        run, recorder = self._run, self._run.recorder
+        run, inflight = self._run, self._run.recorder.inflight
         groups: list[Group] = []
         for attempt in range(run.config.dynamic_sampling + 1):
             chosen = run.choices.at(*at, attempt)
-            if attempt:
-                recorder.refills(*at, attempt, sampling.max_tokens, chosen)
-            log = recorder.inflight.group_log((*at, attempt))
+            log = inflight.group_log(at[0], f"{at[1]}.{attempt}")
             group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, log)
             groups.append(replace(group, place=at[1], attempt=attempt))
-            recorder.judged(at[0], groups[-1])
             if not group.solved_alike:
                 break
         self._batches[at[0]].judged = time.perf_counter()

@@ -126,11 +126,9 @@ def test_a_group_cut_anywhere_is_the_same_afterwards_and_buys_nothing_twice(tmp_
     cut = Scripted([WRONG, RIGHT], fails_at=cut_at)
     if cut_at < len(whole.prompts):
         with pytest.raises(ConnectionError):
-            roll_out(
-                policy(cut), count=2, log=InFlight(tmp_path / "kept").group_log((0, 0, 0)), request_per=request_per
-            )
+            roll_out(policy(cut), count=2, log=InFlight(tmp_path / "kept").group_log(0, "0.0"), request_per=request_per)
     again = Scripted([WRONG, RIGHT])
-    log = InFlight(tmp_path / "kept").group_log((0, 0, 0))
+    log = InFlight(tmp_path / "kept").group_log(0, "0.0")
     assert roll_out(policy(again), count=2, log=log, request_per=request_per).trajectories == expected.trajectories
     if cut_at < len(whole.prompts):
         assert len(cut.prompts) + len(again.prompts) == len(whole.prompts)

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from code_rl.files import read_lines
 from tests.pipeline_support import rollouts, small, untimed
 
 pytestmark = pytest.mark.slow
@@ -24,8 +26,10 @@ def start(log_path: Path, **changes: str) -> subprocess.Popen[bytes]:
 
 
 def second_turns(log_path: Path, step: int) -> int:
+    """Answers of a step beyond the first of each group."""
     path = log_path / "inflight" / f"{step:06d}.jsonl"
-    return path.read_text().count('"turn":1') + path.read_text().count('"turn": 1') if path.exists() else 0
+    drawn = Counter(row["key"].split()[1] for row in read_lines(path) if row["key"].startswith("drawn"))
+    return sum(drawn.values()) - len(drawn)
 
 
 @pytest.mark.parametrize("lag", ["0", pytest.param("1", marks=pytest.mark.slow)])

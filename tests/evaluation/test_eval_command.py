@@ -159,7 +159,7 @@ def test_samples_that_are_not_an_evaluation_s_are_one_line(problems, two_kinds, 
     (tmp_path / "out" / "samples.jsonl").write_text('{"question": "mine"}\n')
     capsys.readouterr()
     assert run(benchmark=problems, samples=two_kinds, out=tmp_path / "out") == 2
-    assert "not a sample of an evaluation" in capsys.readouterr().err
+    assert "samples.jsonl" in capsys.readouterr().err
 
 
 def test_the_line_to_paste_says_of_how_many_problems_a_pass_at_k_is(problems, tmp_path, capsys):

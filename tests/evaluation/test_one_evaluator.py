@@ -25,7 +25,7 @@ def in_folder(made, out, messages=lambda _: None, plan=None):
     """`code-rl eval` on two problems, with one greedy answer each unless planned otherwise."""
     questions = Questions(ENTRIES, lambda entry: TASKS[entry.problem_id], messages)
     folder = Folder(out)
-    kept = folder, lambda work: folder.inflight.group_log((work.place, 0, 0))
+    kept = folder, folder.group_log
     asked = Weights(made, Sampling(1000), at_once=1)
     return asyncio.run(Evaluation(questions, asked, plan or Plan(0, greedy=True, seed=0), Echo(), *kept).run())
 

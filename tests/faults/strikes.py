@@ -194,24 +194,20 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     import code_rl.evaluation.evaluate as evaluation
     from code_rl.backends.embedded.sampling import EmbeddedSamplingClient
     from code_rl.backends.embedded.training import EmbeddedTrainingClient
-    from code_rl.runs.journal import Journal
     from code_rl.runs.recorder import Recorder
     from code_rl.sandbox.embedded.pool import EmbeddedSandbox
 
     armed = Armed(fault, stage, more)
-    record, evaluate, log_step, attempt = (
-        Journal.record,
-        evaluation.evaluate,
-        Recorder.log_step,
-        EmbeddedSandbox._attempt,
-    )
+    begins, scored, log_step = Recorder.begins, Recorder.scored, Recorder.log_step
+    evaluate, attempt = evaluation.evaluate, EmbeddedSandbox._attempt
 
-    def recorded(self: Any, event: str, **facts: Any) -> None:
-        if event == "sample":
-            armed.sampled = facts["step"]
-        elif event in ("train", "skip"):
-            armed.trained = facts["step"]
-        record(self, event, **facts)
+    def sampling(self: Any, step: int, *rest: Any) -> None:
+        armed.sampled = step
+        begins(self, step, *rest)
+
+    def training(self: Any, step: int, *rest: Any) -> None:
+        armed.trained = step
+        scored(self, step, *rest)
 
     async def evaluated(*args: Any, **kwargs: Any) -> Any:
         _evaluating.set(True)
@@ -234,7 +230,7 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         async for execution in attempt(self, job, alone):
             yield execution
 
-    Journal.record = recorded  # type: ignore[method-assign]
+    Recorder.begins, Recorder.scored = sampling, training  # type: ignore[method-assign, assignment]
     evaluation.evaluate = evaluated
     Recorder.log_step = logged  # type: ignore[method-assign]
     EmbeddedSandbox._attempt = attempted  # type: ignore[method-assign]

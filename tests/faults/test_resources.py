@@ -17,7 +17,6 @@ from code_rl.backends.embedded.state import read_state, write_state
 from code_rl.cli import main
 from code_rl.errors import CheckpointError, ResourceError, in_words, lacks_memory, stopped
 from code_rl.files import JsonLines, read_lines, write_atomically
-from code_rl.runs.journal import Journal, read_journal
 from tests.pipeline_support import small
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +46,7 @@ def fill(disk: Path) -> None:
 
 
 def test_a_line_that_found_no_room_leaves_no_half_of_it_and_later_lines_are_whole(small_disk):
-    lines = JsonLines(small_disk / "a.jsonl", sealed=False)
+    lines = JsonLines(small_disk / "a.jsonl")
     lines.append({"step": 0, "text": "x" * 5000})
     fill(small_disk)
     with pytest.raises(OSError, match="No space left"):
@@ -61,19 +60,6 @@ def test_a_line_that_found_no_room_leaves_no_half_of_it_and_later_lines_are_whol
         *(record["step"] for record in kept),
         2,
     ]
-
-
-def test_a_journal_on_a_full_disk_can_be_read_to_its_end(small_disk):
-    journal = Journal(small_disk / "journal.jsonl")
-    journal.record("sample", step=0, seeds=list(range(500)))
-    fill(small_disk)
-    with pytest.raises(OSError, match="No space left"):
-        journal.record("sample", step=1, seeds=list(range(5000)))
-    journal.close()
-    (small_disk / "filler").unlink()
-    assert (small_disk / "journal.jsonl").read_bytes().count(b"\n") == len(
-        list(read_journal(small_disk / "journal.jsonl"))
-    )
 
 
 def test_a_file_is_replaced_whole_or_stays_as_it_was_on_a_full_disk(small_disk):

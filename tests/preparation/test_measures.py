@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.evaluation.figures import wilson
+from code_rl.files import KeyedLog, digest
 from code_rl.preparation.bench import Entry, Survivor, make_entry
 from code_rl.preparation.cap import cap_entry, spread
 from code_rl.preparation.difficulty import judge_rate
-from code_rl.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions, Ledger, content_key
+from code_rl.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions
 from code_rl.preparation.settings import PrepareConfig
 from code_rl.preparation.verification.trials import trivial_pass
 from code_rl.preparation.verification.verify import calibrated_limit, rung
@@ -127,23 +129,6 @@ def test_one_hidden_test_with_an_answer_of_its_own_is_enough_against_trivial_pro
     assert trivial_pass(call_problem(((1,), True), ((2,), 1))) is None
 
 
-def test_a_torn_last_line_of_a_ledger_is_forgotten_and_the_rest_stands(tmp_path: Path) -> None:
-    path = tmp_path / "stage.jsonl"
-    ledger = Ledger(path)
-    for name in "abc":
-        ledger.put(name, Decision(keep=name != "b", reason="why" if name == "b" else ""))
-    ledger.abandon()
-    whole = path.read_bytes()
-    for cut in range(len(whole)):
-        path.write_bytes(whole[:cut])
-        again = Ledger(path)
-        count = whole[:cut].count(b"\n")
-        assert [again.get(name) is not None for name in "abc"] == [index < count for index in range(3)]
-        again.put("d", Decision(keep=True))
-        again.close(["a", "b", "c", "d"])
-        assert Ledger(path).get("d") == Decision(keep=True)
-
-
 def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_one_goes_alone(tmp_path: Path) -> None:
     sizes = [size * BYTES_IN_FLIGHT // 10 for size in (4, 5, 30, 6, 3, 1, 9, 10, 2)]
     plain = entry(stdin_problem(("1", "2")))
@@ -158,21 +143,11 @@ def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_o
         under_way.remove(survivor.entry.length)
         return KEEP
 
-    ledger = Ledger(tmp_path / "stage.jsonl")
-    decisions = Decisions(survivors, list(map(str, range(len(sizes)))), ledger, lambda: None)
+    log = KeyedLog[str](tmp_path / "stage.jsonl", itemgetter("key"))
+    decisions = Decisions(survivors, list(map(str, range(len(sizes)))), log, lambda: None)
     assert asyncio.run(decisions.at_once(decide, 5)) == [KEEP] * len(sizes)
     assert all(sum(each) <= BYTES_IN_FLIGHT or len(each) == 1 for each in most)
     assert max(map(len, most)) > 1
-    ledger.close([])
-
-
-def test_a_closed_ledger_holds_the_wanted_records_in_their_order(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "stage.jsonl")
-    for name in ("old", "second", "first"):
-        ledger.put(name, Decision(keep=True))
-    ledger.close(["first", "second"])
-    rows = (tmp_path / "stage.jsonl").read_text().splitlines()
-    assert ['"first"' in rows[0], '"second"' in rows[1], len(rows)] == [True, True, 2]
 
 
 @given(
@@ -181,5 +156,5 @@ def test_a_closed_ledger_holds_the_wanted_records_in_their_order(tmp_path: Path)
     )
 )
 def test_a_content_key_depends_on_its_parts(part: object) -> None:
-    assert content_key(part) == content_key(part)
-    assert content_key(part) != content_key(part, 1)
+    assert digest(part) == digest(part)
+    assert digest(part) != digest(part, 1)

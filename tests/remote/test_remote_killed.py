@@ -15,7 +15,7 @@ import pytest
 
 from code_rl.commands.train import train_command
 from code_rl.errors import BackendError
-from code_rl.runs.journal import read_journal
+from tests.pipeline_support import reached
 from tests.remote.remote_support import FaultyProxy, records, sampled, settings
 from tests.serve.serve_support import ServeProcess, ServerThread
 
@@ -48,8 +48,7 @@ def kill_at(
     killed = threading.Event()
 
     def watch() -> None:
-        journal = log_path / "journal.jsonl"
-        wait_for(lambda: journal.exists() and any((e["event"], e["step"]) == event for e in read_journal(journal)))
+        wait_for(lambda: reached(log_path, *event))
         server.stop(signal.SIGKILL)
         then()
         killed.set()
@@ -68,7 +67,7 @@ def ended(given: dict[str, str]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("event", [("sample", 2), ("train", 1), ("save", 3)], ids=["sampling", "training", "saving"])
+@pytest.mark.parametrize("event", [("sample", 2), ("train", 1), ("logged", 2)], ids=["sampling", "training", "saving"])
 def test_server_killed_and_restarted_mid_step(whole, tmp_path, event):
     server = ServeProcess(tmp_path / "server").start()
     log_path = tmp_path / "run"

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from code_rl.files import keep_lines
+from code_rl.files import line_of, read_lines, write_lines_atomically
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "src" / "code_rl" / "backends" / "embedded" / "tiny" / "tokenizer.json"
@@ -43,7 +43,8 @@ CONFIG = {
 def rewind(folder: Path, step: int) -> None:
     """Drop what was logged from `step` on, as a resume from there does."""
     for name in ("metrics.jsonl", "rollouts.jsonl"):
-        keep_lines(folder / name, lambda record: record["step"] < step)
+        kept = [record for record in read_lines(folder / name) if record["step"] < step]
+        write_lines_atomically(folder / name, map(line_of, kept))
 
 
 def write_run(folder: Path, steps: int = 12, seed: int = 0, config: dict[str, Any] | None = None) -> Path:

@@ -5,12 +5,12 @@
 The harness loads torch, the project and the held-out problems once, in a parent that has no other thread, and forks a child for each
 process of a run, which spares each of them some seconds of imports. A child is an ordinary run otherwise: `train_command` in a
 process of its own, with the embedded engine, the embedded sandbox, files and fsync; only the page at its end is left out. A kill is aimed at the run's progress, not at the clock, so that
-instants spread over the whole run on a busy machine too: the parent watches the journal grow to a random share of its final
+instants spread over the whole run on a busy machine too: the parent watches logs.log grow to a random share of its final
 size, waits up to 40 ms more, and kills. One kill in eight strikes while the run starts.
 
 After the last process a case is right when metrics (times aside), rollouts, the trainer's answers, checkpoints and every tensor of
-the last state are those of the undisturbed run, when no completion that was sampled and no program that was judged was ever
-bought again, and when the journal can be read to its end. Prints one JSON object for each lag. `more=interrupted,terminated,twice,damaged`
+the last state are those of the undisturbed run, and when no completion that was sampled and no program that was judged was ever
+bought again. Prints one JSON object for each lag. `more=interrupted,terminated,twice,damaged`
 adds runs that get SIGINT, SIGTERM, or one and then the other, and one whose last state is damaged. `workers=N` runs N cases side by side. With `seconds=S` no case is begun after so long, and a later call with the same folder goes on.
 """
 
@@ -27,7 +27,6 @@ import signal
 import sys
 import time
 import traceback
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -138,21 +137,14 @@ def keep_ledger(path: Path) -> None:
     from code_rl.runs import inflight
 
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    keep_answers, keep_verdict = inflight.GroupLog.keep_answers, inflight.GroupLog.keep_verdict
+    keep = inflight.GroupLog._put
 
-    def name_of(log: Any) -> str:
-        return f"{log._path.parent.name}/{log._path.stem} {log._where}"
+    def put(self: Any, kind: str, what: Any, row: Any) -> None:
+        keep(self, kind, what, row)
+        if self._log is not None:
+            os.write(handle, f"{self._log.path.parent.name}/{self._log.path.stem} {self._key(kind, what)}\n".encode())
 
-    def drawn(self: Any, first: Any, prompt: Any, sequences: Any, *rest: Any) -> None:
-        keep_answers(self, first, prompt, sequences, *rest)
-        lines = [f"drawn {name_of(self)} {first[0] + n} {first[1]}\n" for n in range(len(sequences))]
-        os.write(handle, "".join(lines).encode())
-
-    def verdict(self: Any, program: Any, *rest: Any) -> None:
-        keep_verdict(self, program, *rest)
-        os.write(handle, f"judged {name_of(self)} {zlib.crc32(repr(program).encode())}\n".encode())
-
-    inflight.GroupLog.keep_answers, inflight.GroupLog.keep_verdict = drawn, verdict  # type: ignore[assignment]
+    inflight.GroupLog._put = put  # type: ignore[method-assign]
 
 
 def train(given: dict[str, str]) -> int:
@@ -181,11 +173,11 @@ def strike(child: int, log_path: Path, chooser: random.Random, whole: int, start
     """Kill a child at a random instant of its run. Returns its exit code if it had ended before, and where it was struck."""
     early = chooser.random() < 0.125
     pause = chooser.random() * (start_s if early else 0.04)
-    journal = log_path / "journal.jsonl"
-    begun = journal.stat().st_size if journal.exists() else 0
+    log = log_path / "logs.log"
+    begun = log.stat().st_size if log.exists() else 0
     target = 0 if early else chooser.randint(1, max(whole - begun, whole // 4))
     deadline = time.monotonic() + PATIENCE_S
-    while (journal.stat().st_size if journal.exists() else 0) < begun + target:
+    while (log.stat().st_size if log.exists() else 0) < begun + target:
         code = ended(child, time.monotonic() + 0.0005)
         if code is not None:
             return code, "ended"
@@ -200,7 +192,7 @@ def strike(child: int, log_path: Path, chooser: random.Random, whole: int, start
     os.waitpid(child, 0)
     return (
         None,
-        "starting" if early else f"journal at {(begun + target) / whole:.2f} of its size + {1000 * pause:.0f} ms",
+        "starting" if early else f"log at {(begun + target) / whole:.2f} of its size + {1000 * pause:.0f} ms",
     )
 
 
@@ -213,7 +205,7 @@ def case(seed: int, lag: int, folder: Path, whole: Whole) -> Outcome:
         if len(outcome.kills) == wanted:
             break
         child = fork(given_for(log_path, lag), ledger, output, train)
-        code, where = strike(child, log_path, chooser, whole.journal_size, whole.start_s)
+        code, where = strike(child, log_path, chooser, whole.log_size, whole.start_s)
         if code is None and where != "ended":
             outcome.kills.append(where)
         elif code != 0:
@@ -238,25 +230,21 @@ def given_for(log_path: Path, lag: int) -> dict[str, str]:
 
 
 def differences(log_path: Path, ledger: Path, whole: Facts) -> list[str]:
-    from code_rl.runs.journal import JOURNAL, read_history
-
     found, wrong = facts_of(log_path), []
     for name in ("metrics", "files", "checkpoints", "weights"):
         if getattr(found, name) != getattr(whole, name):
             wrong.append(f"{name} differ")
     bought = [what for what, times in Counter(ledger.read_text().splitlines()).items() if times > 1]
     wrong += [f"bought again: {what}" for what in bought[:3]]
-    if read_history(log_path / JOURNAL).damaged is not None:
-        wrong.append("the journal is damaged")
     return wrong
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The run that nothing disturbs: its facts, the size of its journal, and seconds from a start to the first decision."""
+    """The run that nothing disturbs: its facts, the size of its log, and seconds from a start to its first line."""
 
     facts: Facts
-    journal_size: int
+    log_size: int
     start_s: float
 
 
@@ -269,7 +257,7 @@ def undisturbed(folder: Path, lag: int) -> Whole:
         if not start.exists():
             began = time.monotonic()
             child = fork(settings(log_path, lag), folder / f"{name}.ledger", folder / f"{name}.output", train)
-            while not (log_path / "journal.jsonl").exists() and time.monotonic() < began + PATIENCE_S:
+            while not (log_path / "logs.log").exists() and time.monotonic() < began + PATIENCE_S:
                 time.sleep(0.002)
             start_s = time.monotonic() - began
             code = ended(child, time.monotonic() + PATIENCE_S)
@@ -283,7 +271,7 @@ def undisturbed(folder: Path, lag: int) -> Whole:
         raise SystemExit("the undisturbed run hardly trains: it would show nothing")
     if not start.exists():
         start.write_text(str(start_s))
-    return Whole(both[0], (folder / "whole" / "journal.jsonl").stat().st_size, float(start.read_text()))
+    return Whole(both[0], (folder / "whole" / "logs.log").stat().st_size, float(start.read_text()))
 
 
 def signalled(lag: int, folder: Path, whole: Facts, numbers: Sequence[signal.Signals]) -> list[str]:
@@ -292,7 +280,7 @@ def signalled(lag: int, folder: Path, whole: Facts, numbers: Sequence[signal.Sig
     log_path, ledger, output = folder / "run", folder / "ledger", folder / "output"
     child = fork(settings(log_path, lag), ledger, output, train)
     code, until = None, time.monotonic() + PATIENCE_S
-    while code is None and time.monotonic() < until and events_of(log_path, "optimize") < 3:
+    while code is None and time.monotonic() < until and optimizer_steps(log_path) < 3:
         code = ended(child, time.monotonic() + 0.002)
     os.kill(child, numbers[0])
     for number in numbers[1:]:
@@ -333,9 +321,9 @@ MORE: dict[str, Callable[[int, Path, Facts], list[str]]] = {
 }
 
 
-def events_of(log_path: Path, event: str) -> int:
-    journal = log_path / "journal.jsonl"
-    return journal.read_bytes().count(f'"event": "{event}"'.encode()) if journal.exists() else 0
+def optimizer_steps(log_path: Path) -> int:
+    log = log_path / "logs.log"
+    return log.read_bytes().count(b"the back end answered optim_step") if log.exists() else 0
 
 
 def run_cases(folder: Path, lags: Sequence[int], cases: range, until: float, workers: int) -> None:

@@ -141,20 +141,20 @@ def facts_of(log_path: Path, state: Path) -> Facts:
 def run_to_its_end(
     server: Server, folder: Path, lag: int, outcome: Outcome, kill_at: list[tuple[float, float]], size: int
 ) -> None:
-    """Run, kill the server at shares of the journal's final size (each with its pause in seconds), resume until the run is through."""
-    log_path, journal = folder / "run", folder / "run" / "journal.jsonl"
+    """Run, kill the server at shares of the log's final size (each with its pause in seconds), resume until the run is through."""
+    log_path, log = folder / "run", folder / "run" / "logs.log"
     given = {**RUN, "max_steps_off_policy": str(lag), "backend": server.url, "log_path": str(log_path)}
     kills = list(kill_at)
     for _ in range(len(kills) + 3):
         child = fork(given, folder / "ledger", folder / "output", train)
         until, code = time.monotonic() + PATIENCE_S, None
         while code is None and time.monotonic() < until:
-            grown = journal.stat().st_size if journal.exists() else 0
+            grown = log.stat().st_size if log.exists() else 0
             if kills and grown >= kills[0][0] * size:
                 share, pause = kills.pop(0)
                 code = ended(child, time.monotonic() + pause)
                 server.stop(signal.SIGKILL)
-                outcome.kills.append(f"journal at {share:.2f} of its size + {1000 * pause:.0f} ms")
+                outcome.kills.append(f"log at {share:.2f} of its size + {1000 * pause:.0f} ms")
                 server.start()
             else:
                 code = ended(child, time.monotonic() + 0.002)
@@ -211,7 +211,7 @@ def case(seed: int, lag: int, folder: Path, whole: Facts, size: int) -> Outcome:
 
 
 def undisturbed(folder: Path, lag: int) -> tuple[Facts, int]:
-    """What a run leaves whose server lives, and the size of its journal; an earlier call with this folder is taken up."""
+    """What a run leaves whose server lives, and the size of its log; an earlier call with this folder is taken up."""
     if not (folder / "done").exists():
         folder.mkdir(parents=True)
         server, outcome = Server(folder), Outcome(-1)
@@ -221,7 +221,7 @@ def undisturbed(folder: Path, lag: int) -> tuple[Facts, int]:
         if outcome.wrong or outcome.resumes:
             raise SystemExit(f"the undisturbed run failed: {outcome}")
         (folder / "done").touch()
-    return facts_of(folder / "run", folder / "state"), (folder / "run" / "journal.jsonl").stat().st_size
+    return facts_of(folder / "run", folder / "state"), (folder / "run" / "logs.log").stat().st_size
 
 
 def main(words: list[str]) -> int:

@@ -1,17 +1,13 @@
-"""Where a run goes on: the last checkpoint whose files are whole, the journal as the truth, one process at a time."""
+"""Where a run goes on: the last checkpoint whose files are whole, with the completions that were kept; one process at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import tracemalloc
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,61 +18,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.backends.connect import _restored
-from code_rl.budget import Tokens
 from code_rl.commands.train import train_command
 from code_rl.config import make_config
 from code_rl.console import Console
-from code_rl.errors import BackendError, CheckpointError, ConfigError
-from code_rl.files import JsonLines, keep_lines, mark_of, seal, unseal, write_atomically
-from code_rl.judging.verdict import Verdict, VerdictKind
+from code_rl.errors import BackendError, CheckpointError, ConfigError, DataError
+from code_rl.files import JsonLines, only_writer, write_atomically
+from code_rl.judging.verdict import Failure, Verdict, VerdictKind
 from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
-from code_rl.runs.directory import CONFIG, METRICS, check_log_dir, read_config, with_checksum
-from code_rl.runs.inflight import InFlight, Request, SampledAnswer, step_file
-from code_rl.runs.journal import JOURNAL, Journal, read_history, read_journal
-from code_rl.runs.lock import LOCK, lock_run
+from code_rl.runs.directory import CONFIG, LOCK, METRICS, check_log_dir
+from code_rl.runs.inflight import Drawn, InFlight, Request, SampledAnswer
 from code_rl.runs.logs import MultiplexLogger
 from code_rl.runs.recorder import ROLLOUTS, Recorder
-from code_rl.runs.resume import Start, check_decisions, choose_start, go_back, lost_tokens, open_history
+from code_rl.runs.resume import Start, choose_start, go_back
 
-REQUEST = Request("p", (1, 2, 3), count=2, max_tokens=8, seed=5)
+REQUEST = Request((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
 
 
-def drawn(*tokens: int) -> SampledAnswer:
-    return SampledAnswer(tokens, tuple(-0.5 for _ in tokens), "stop")
-
-
-@lru_cache
-def template(steps: int) -> Path:
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder)
-    return make_run(folder, steps)
+def drawn(*tokens: int) -> Drawn:
+    return Drawn((SampledAnswer(tokens, tuple(-0.5 for _ in tokens), "stop"),), 0.25, 2)
 
 
 def a_run(folder: Path, steps: int = 6) -> Path:
-    """A run directory as a run of so many steps leaves it."""
-    return Path(shutil.copytree(template(steps), folder, dirs_exist_ok=True))
-
-
-def make_run(folder: Path, steps: int, save_every: int = 2) -> Path:
-    journal, metrics = Journal(folder / JOURNAL), JsonLines(folder / METRICS)
-    rollouts = JsonLines(folder / ROLLOUTS)
-    journal.record("begin", step=0, version=2)
+    """A run directory as a run of so many steps leaves it, with a checkpoint every second one."""
+    folder.mkdir(exist_ok=True)
+    logs = [JsonLines(folder / METRICS), JsonLines(folder / ROLLOUTS)]
     for step in range(steps):
-        facts = {"problems": [f"p{step}"], "seeds": [step], "prompt_tokens": [3], "max_tokens": 8}
-        journal.record("sample", step=step, policy_step=step, **facts)
-        journal.record("train", step=step, substep=0, first=0, datums=1, tokens=10)
-        rollouts.append({"step": step, "group": 0})
-        journal.record("logged", step=step, metrics={"loss": step / 7})
-        metrics.append({"step": step, "loss": step / 7})
-        if (step + 1) % save_every == 0:
-            marks = {name: mark_of(folder / name) for name in (METRICS, ROLLOUTS, JOURNAL)}
+        for log in logs:
+            log.append({"step": step, "loss": step / 7})
+        if step % 2:
+            marks = {log.path.name: [log.mark().size, log.mark().crc] for log in logs}
             record = {"name": f"{step + 1:06d}", "step": step + 1, "offset": step, "state_path": f"s{step + 1}"}
-            record |= {"version": 2, "marks": {name: [mark.size, mark.crc] for name, mark in marks.items()}}
-            journal.record("saved", **record)
-            append_checkpoint(folder, record)
-    for file in (journal, metrics, rollouts):
-        file.close()
+            append_checkpoint(folder, {**record, "marks": marks})
+    for log in logs:
+        log.close()
     return folder
 
 
@@ -89,8 +64,7 @@ def chosen(folder: Path, broken: tuple[str, ...] = ()) -> tuple[Start, list[str]
         if state_path in broken:
             raise CheckpointError(f"{state_path} is damaged")
 
-    history = open_history(folder, said.append)
-    return asyncio.run(choose_start(folder, history, said.append, load))[0], said
+    return asyncio.run(choose_start(folder, said.append, load))[0], said
 
 
 def test_the_newest_checkpoint_is_taken_without_a_word(tmp_path):
@@ -103,157 +77,87 @@ def test_a_damaged_newest_state_falls_back_to_the_one_before_and_says_so(tmp_pat
     assert said == ["checkpoint 000006 cannot be used: s6 is damaged"]
 
 
-def test_when_no_state_can_be_used_the_refusal_names_the_newest_and_what_to_do(tmp_path):
-    with pytest.raises(CheckpointError, match=r"checkpoint 000006 cannot be used: s6 is damaged; .*begin anew"):
+def test_when_no_state_can_be_used_the_refusal_names_the_newest(tmp_path):
+    with pytest.raises(CheckpointError, match="checkpoint 000006 cannot be used: s6 is damaged"):
         chosen(a_run(tmp_path), broken=("s2", "s4", "s6"))
 
 
 def test_while_everything_since_the_beginning_is_kept_the_beginning_is_the_last_resort(tmp_path):
     a_run(tmp_path)
-    InFlight(tmp_path / "inflight").group_log((0, 0, 0)).keep_answers((0, 0), (), [drawn(1)], 0.1, 0)
+    InFlight(tmp_path / "inflight").group_log(0, "0.0").keep_drawn(REQUEST, drawn(1))
     assert chosen(tmp_path, broken=("s2", "s4", "s6"))[0] == Start()
 
 
-def test_rollouts_that_lost_their_end_are_those_of_an_earlier_checkpoint(tmp_path):
-    a_run(tmp_path)
-    with (tmp_path / ROLLOUTS).open("rb+") as file:
-        file.truncate(read_checkpoints(tmp_path)[1]["marks"][ROLLOUTS][0] + 3)
-    start, said = chosen(tmp_path)
-    assert start.step == 4
-    assert "rollouts.jsonl are damaged" in said[0]
-    go_back(tmp_path, start, Tokens())
-    assert [json.loads(line)["step"] for line in (tmp_path / ROLLOUTS).read_text().splitlines()] == [0, 1, 2, 3]
-
-
-def test_rollouts_damaged_at_their_beginning_are_refused_by_name_and_moved_away_they_are_done_without(tmp_path):
-    a_run(tmp_path)
-    data = bytearray((tmp_path / ROLLOUTS).read_bytes())
-    data[3] ^= 1
-    (tmp_path / ROLLOUTS).write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"rollouts\.jsonl are damaged or missing; move it away"):
-        chosen(tmp_path)
-    (tmp_path / ROLLOUTS).unlink()
-    start, said = chosen(tmp_path)
-    assert start.step == 6
-    assert "goes on without its earlier part" in said[0]
-
-
-@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_metrics_are_restored_from_the_journal_byte_for_byte(tmp_path_factory, at, bit):
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7), name=st.sampled_from([METRICS, ROLLOUTS]))
+def test_a_run_whose_log_is_altered_goes_on_from_before_or_is_refused_by_name(tmp_path_factory, at, bit, name):
     folder = a_run(tmp_path_factory.mktemp("run"))
-    whole = (folder / METRICS).read_bytes()
-    data = bytearray(whole)
-    data[at % len(data)] ^= 1 << bit
-    (folder / METRICS).write_bytes(data)
+    data = bytearray((folder / name).read_bytes())
+    at %= len(data)
+    data[at] ^= 1 << bit
+    (folder / name).write_bytes(data)
+    if at < read_checkpoints(folder)[0]["marks"][name][0]:
+        with pytest.raises(CheckpointError, match=name):
+            chosen(folder)
+        return
     start, said = chosen(folder)
-    assert start.step == 6
-    assert said == [f"{folder / METRICS} was damaged and is restored from the journal"]
-    assert (folder / METRICS).read_bytes() == whole
+    assert start.marks[name].size <= at
+    assert said
+    assert all(name in line for line in said)
 
 
-def test_checkpoints_that_vanished_are_restored_from_the_journal(tmp_path):
-    a_run(tmp_path)
-    whole = read_checkpoints(tmp_path)
-    (tmp_path / "checkpoints.jsonl").unlink()
-    start, _ = chosen(tmp_path)
-    assert start.step == 6
-    go_back(tmp_path, start, Tokens())
-    assert read_checkpoints(tmp_path) == whole[-1:]
-
-
-@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_an_altered_checkpoint_line_never_starts_a_run_elsewhere(tmp_path_factory, at, bit):
+@given(size=st.integers(0, 10_000))
+def test_a_log_that_lost_its_end_is_that_of_the_last_checkpoint_that_it_holds(tmp_path_factory, size):
     folder = a_run(tmp_path_factory.mktemp("run"))
-    known = read_checkpoints(folder)
-    path = folder / "checkpoints.jsonl"
-    data = bytearray(path.read_bytes())
-    data[at % len(data)] ^= 1 << bit
-    path.write_bytes(data)
-    assert all(record in known for record in read_checkpoints(folder))
-    assert chosen(folder)[0] == Start(6, known[-1])
+    whole = (folder / ROLLOUTS).read_bytes()
+    size %= len(whole)
+    marks = [record["marks"][ROLLOUTS][0] for record in read_checkpoints(folder)]
+    os.truncate(folder / ROLLOUTS, size)
+    held = [mark for mark in marks if mark <= size]
+    if not held:
+        with pytest.raises(CheckpointError, match=ROLLOUTS):
+            chosen(folder)
+        return
+    start, _ = chosen(folder)
+    go_back(folder, start)
+    assert (folder / ROLLOUTS).read_bytes() == whole[: max(held)]
 
 
-def test_a_damaged_journal_is_set_aside_whole_and_cut_and_the_run_goes_on(tmp_path):
-    a_run(tmp_path)
-    whole = (tmp_path / JOURNAL).read_bytes()
-    data = bytearray(whole)
-    data[len(data) // 2] ^= 4
-    (tmp_path / JOURNAL).write_bytes(data)
-    start, said = chosen(tmp_path)
-    assert start.step == 6
-    assert any("journal.damaged.jsonl" in line for line in said)
-    assert (tmp_path / "journal.damaged.jsonl").read_bytes() == bytes(data)
-    assert whole.startswith((tmp_path / JOURNAL).read_bytes())
+def test_a_damaged_line_of_the_checkpoints_is_refused_by_name_and_a_torn_last_one_was_never_written(tmp_path):
+    path = a_run(tmp_path) / "checkpoints.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    assert chosen(tmp_path)[0].step == 4
+    path.write_bytes(whole.replace(b'"step": 4', b'"step": \x00'))
+    with pytest.raises(DataError, match=r"checkpoints\.jsonl, line 2"):
+        chosen(tmp_path)
 
 
-def test_a_torn_last_line_is_no_damage_and_the_next_event_has_a_line_of_its_own(tmp_path):
-    journal = Journal(tmp_path / JOURNAL)
-    journal.record("sample", step=0, problems=[], seeds=[], prompt_tokens=[], max_tokens=8)
-    journal.close()
-    with (tmp_path / JOURNAL).open("ab") as file:
-        file.write(seal({"event": "train", "step": 0}).encode()[:-9])
-    assert read_history(tmp_path / JOURNAL).damaged is None
-    journal = Journal(tmp_path / JOURNAL)
-    journal.record("resume", step=0)
-    journal.close()
-    assert [entry["event"] for entry in read_journal(tmp_path / JOURNAL)] == ["sample", "resume"]
-
-
-def test_going_back_leaves_each_step_once_and_voids_the_rest(tmp_path):
+def test_going_back_leaves_each_step_once(tmp_path):
     a_run(tmp_path)
     start, _ = chosen(tmp_path, broken=("s6",))
-    go_back(tmp_path, start, Tokens(train=20))
-    assert [json.loads(line)["step"] for line in (tmp_path / METRICS).read_text().splitlines()] == [0, 1, 2, 3]
+    go_back(tmp_path, start)
+    for name in (METRICS, ROLLOUTS):
+        assert [json.loads(line)["step"] for line in (tmp_path / name).read_text().splitlines()] == [0, 1, 2, 3]
     assert [record["step"] for record in read_checkpoints(tmp_path)] == [2, 4]
-    history = read_history(tmp_path / JOURNAL)
-    assert sorted(history.saved) == [2, 4]
-    assert sorted(history.sampled) == [0, 1, 2, 3]
-    assert history.lost == Tokens(train=20)
 
 
-def test_tokens_that_a_killed_run_spent_in_vain_are_counted_once(tmp_path):
-    a_run(tmp_path, steps=5)
-    history = read_history(tmp_path / JOURNAL)
-    log = InFlight(tmp_path / "inflight").group_log((4, 0, 0))
-    log.open(REQUEST)
-    log.keep_answers((0, 0), (), [drawn(1, 2)], 0.1, 4)
-    lost = lost_tokens(tmp_path, history, 4, completions=2)
-    assert lost == Tokens(prefill=3, sample=8, train=10)
-    start, _ = chosen(tmp_path)
-    go_back(tmp_path, start, lost)
-    again = read_history(tmp_path / JOURNAL)
-    assert again.lost == lost
-    assert lost_tokens(tmp_path, again, 4, completions=2) == Tokens()
-
-
-def test_data_that_changed_under_a_run_are_refused(tmp_path):
-    history = read_history(a_run(tmp_path) / JOURNAL)
-    check_decisions(history, lambda step: ([f"p{step}"], [step]))
-    with pytest.raises(ConfigError, match=r"step 5 .*'p5' became 'q'.*dataset="):
-        check_decisions(history, lambda step: ([f"p{step}" if step < 5 else "q"], [step]))
-
-
-def test_checkpoints_of_other_formats_are_refused_with_the_reason(tmp_path):
+def test_a_checkpoint_whose_completions_sampled_ahead_are_damaged_is_not_used(tmp_path):
     a_run(tmp_path)
-    append_checkpoint(tmp_path, {"name": "000008", "step": 8, "state_path": "s8", "version": 9, "marks": {}})
+    inflight = InFlight(tmp_path / "inflight")
+    inflight.group_log(6, "0.0").keep_drawn(REQUEST, drawn(7))
+    marks = {name: [mark.size, mark.crc] for name, mark in inflight.sync([6]).items()}
+    append_checkpoint(tmp_path, {**read_checkpoints(tmp_path)[-1], "marks": marks})
+    assert chosen(tmp_path)[0].step == 6
+    path = tmp_path / "inflight" / "000006.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"7", b"8"))
     start, said = chosen(tmp_path)
-    assert start.step == 6
-    assert "format 9" in said[0]
-    append_checkpoint(tmp_path, {"name": "000010", "step": 10, "state_path": "s10"})
-    assert "format None" in chosen(tmp_path)[1][0]
+    assert start.step == 4
+    assert "000006.jsonl" in said[0]
 
 
-def test_records_of_other_programs_have_no_checksum_and_are_read(tmp_path):
+def test_records_of_other_programs_are_read(tmp_path):
     (tmp_path / "checkpoints.jsonl").write_text('{"name": "a", "step": 1, "state_path": "x"}\n')
     assert (get_last_checkpoint(tmp_path) or {})["name"] == "a"
-
-
-def test_settings_that_were_edited_are_refused(tmp_path):
-    write_atomically(tmp_path / CONFIG, json.dumps(with_checksum({"seed": 1, "resolved": {"prompts": 2}})))
-    assert read_config(tmp_path)["seed"] == 1
-    (tmp_path / CONFIG).write_text((tmp_path / CONFIG).read_text().replace('"seed": 1', '"seed": 2'))
-    with pytest.raises(ConfigError, match="does not match its checksum"):
-        read_config(tmp_path)
 
 
 def test_the_state_of_a_run_directory_that_was_moved_is_found_beside_its_other_files(tmp_path):
@@ -283,13 +187,13 @@ class Saved:
         return self._save(f"{name}.sampler")
 
 
-def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path):
+def test_only_the_newest_checkpoints_are_kept_and_what_the_last_two_need(tmp_path):
     async def saves() -> None:
-        logger = MultiplexLogger([])
-        recorder = Recorder(tmp_path, logger, Console(10), keep_checkpoints=2)
+        recorder = Recorder(tmp_path, MultiplexLogger([]), Console(10), keep_checkpoints=2)
         (tmp_path / "checkpoints").mkdir()
         for step in range(1, 5):
-            recorder.inflight.group_log((step, 0, 0)).keep_answers((0, 0), (), [drawn(step)], 0.1, step)
+            recorder.inflight.group_log(step, "0.0").keep_drawn(REQUEST, drawn(step))
+            recorder.evaluation_log(step - 1)("test/0").keep_drawn(REQUEST, drawn(step))
             trainer: Any = Saved(tmp_path / "checkpoints")
             saving = await recorder.begin_checkpoint(trainer, step)
             await recorder.commit_checkpoint(saving, step, offset=step)
@@ -300,6 +204,7 @@ def test_only_the_newest_checkpoints_are_kept_when_the_settings_say_so(tmp_path)
     left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert left == ["000003.sampler", "000003.state", "000004.sampler", "000004.state"]
     assert [path.name for path in sorted((tmp_path / "inflight").glob("*.jsonl"))] == ["000003.jsonl", "000004.jsonl"]
+    assert [path.name for path in (tmp_path / "inflight" / "evaluations").iterdir()] == ["000004.jsonl"]
 
 
 @pytest.mark.parametrize(("status", "expected"), [(404, CheckpointError), (410, CheckpointError), (503, BackendError)])
@@ -320,157 +225,65 @@ def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away
 
 
 def test_completions_and_verdicts_of_the_same_request_come_back(tmp_path):
-    log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    log.open(REQUEST)
-    log.keep_answers((0, 0), (), [drawn(7, 8), drawn(9)], 0.25, 2)
+    failed = Verdict(VerdictKind.WRONG_ANSWER, 1, 2, "lcb", failure=Failure(1, True, "wrong_answer"))
+    log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
+    log.keep_drawn(REQUEST, drawn(7, 8))
     log.keep_verdict((False, "pass"), PASSED)
-    again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    again.open(REQUEST)
-    assert again.answers == {(0, 0): drawn(7, 8), (1, 0): drawn(9)}
-    assert again.verdicts == {(False, "pass"): PASSED}
-    assert (again.policy_step, again.sample_s) == (2, 0.25)
+    log.keep_verdict((True, "pass"), failed)
+    again = InFlight(tmp_path / "inflight").group_log(3, "1.0")
+    assert again.drawn(REQUEST) == drawn(7, 8)
+    assert (again.verdict((False, "pass")), again.verdict((True, "pass"))) == (PASSED, failed)
+    assert again.verdict((False, None)) is None
 
 
 def test_a_program_that_the_sandbox_failed_on_is_judged_again_by_the_resumed_run(tmp_path):
-    log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    log.open(REQUEST)
-    log.keep_answers((0, 0), (), [drawn(7)], 0.25, 2)
+    log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
     log.keep_verdict((False, "pass"), Verdict(VerdictKind.SANDBOX_ERROR, 0, 1, "lcb"))
-    again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    again.open(REQUEST)
-    assert (again.answers, again.verdicts) == ({(0, 0): drawn(7)}, {})
-
-
-def test_a_later_turn_comes_back_for_the_prompt_that_it_answered_and_no_other(tmp_path):
-    log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    log.open(REQUEST)
-    log.keep_answers((0, 0), REQUEST.prompt_tokens, [drawn(7)], 0.25, 2)
-    log.keep_answers((0, 1), (1, 2, 3, 7, 9), [drawn(8)], 0.5, 2)
-    again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    again.open(REQUEST)
-    assert again.answers == {(0, 0): drawn(7), (0, 1): drawn(8)}
-    assert again.has((0, 1), (1, 2, 3, 7, 9))
-    assert not again.has((0, 1), (1, 2, 3, 7, 10))
-    assert not again.has((0, 2), (1, 2, 3))
+    assert InFlight(tmp_path / "inflight").group_log(3, "1.0").verdict((False, "pass")) is None
 
 
 @pytest.mark.parametrize(
-    "other", [{"seed": 6}, {"max_tokens": 9}, {"prompt_tokens": (1, 2, 4)}, {"problem_id": "q"}, {"count": 3}]
+    "other", [{"seed": 6}, {"max_tokens": 9}, {"prompt_tokens": (1, 2, 4)}, {"temperature": 0.0}, {"count": 3}]
 )
 def test_completions_of_another_request_do_not(tmp_path, other):
-    log = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    log.open(REQUEST)
-    log.keep_answers((0, 0), (), [drawn(7)], 0.25, 2)
-    from dataclasses import replace
-
-    again = InFlight(tmp_path / "inflight").group_log((3, 1, 0))
-    again.open(replace(REQUEST, **other))
-    assert again.answers == {}
+    log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
+    log.keep_drawn(REQUEST, drawn(7))
+    assert log.drawn(replace(REQUEST, **other)) is None
 
 
-@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_a_damaged_completion_is_left_out_and_the_others_come_back_unaltered(tmp_path_factory, at, bit):
-    folder = tmp_path_factory.mktemp("inflight") / "inflight"
-    log = InFlight(folder).group_log((0, 0, 0))
-    log.open(Request("p", (1,), 4, 8, 5))
-    kept = {member: drawn(member, 30 + member) for member in range(4)}
-    for member, each in kept.items():
-        log.keep_answers((member, 0), (), [each], 0.1, 0)
-    path = step_file(folder, 0)
-    data = bytearray(path.read_bytes())
-    data[at % len(data)] ^= 1 << bit
-    path.write_bytes(data)
-    again = InFlight(folder).group_log((0, 0, 0))
-    again.open(Request("p", (1,), 4, 8, 5))
-    assert again.answers.items() <= {(member, 0): each for member, each in kept.items()}.items()
-    assert len(again.answers) >= 2
-
-
-def test_steps_before_the_last_two_checkpoints_are_forgotten(tmp_path):
+def test_completions_of_another_group_do_not(tmp_path):
     inflight = InFlight(tmp_path / "inflight")
-    for step in range(4):
-        inflight.group_log((step, 0, 0)).keep_answers((0, 0), (), [drawn(step)], 0.1, step)
-    inflight.keep_from(2)
-    assert sorted(path.name for path in (tmp_path / "inflight").iterdir()) == ["000002.jsonl", "000003.jsonl"]
-
-
-# Lines
-
-
-@given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats() | st.text(), min_size=1))
-def test_a_sealed_line_gives_back_what_was_sealed(record):
-    line = seal(record).encode()
-    assert repr(unseal(line)) == repr(json.loads(json.dumps(record)))
-    assert json.loads(line)["crc"] == line[9:17].decode() or "crc" in record
-
-
-@given(at=st.integers(0, 200), bit=st.integers(0, 7))
-def test_a_sealed_line_with_one_bit_altered_is_none(at, bit):
-    data = bytearray(seal({"event": "sample", "seeds": [1, 2, 3]}).encode())
-    data[at % len(data)] ^= 1 << bit
-    assert unseal(bytes(data)) is None
-
-
-def test_a_log_of_any_length_is_rewritten_in_flat_memory(tmp_path):
-    line = json.dumps({"step": 0, "text": "x" * 10_000}) + "\n"
-    with (tmp_path / "a.jsonl").open("w") as file:
-        for _ in range(5_000):
-            file.write(line)
-    tracemalloc.start()
-    keep_lines(tmp_path / "a.jsonl", lambda record: record["step"] == 0)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert (tmp_path / "a.jsonl").stat().st_size == 5_000 * len(line)
-    assert peak < 2_000_000
+    inflight.group_log(3, "1.0").keep_drawn(REQUEST, drawn(7))
+    assert inflight.group_log(3, "1.1").drawn(REQUEST) is None
+    assert inflight.group_log(4, "1.0").drawn(REQUEST) is None
 
 
 # One run, one writer
 
 
-def test_a_second_process_is_refused_and_told_who_is_there(tmp_path):
-    lock = lock_run(tmp_path)
+def test_a_second_process_is_refused_and_the_lock_of_one_that_was_killed_is_free(tmp_path):
     program = (
-        "import sys; from pathlib import Path; from code_rl.runs.lock import lock_run; lock_run(Path(sys.argv[1]))"
+        "import os, sys; from pathlib import Path; from code_rl.files import only_writer; "
+        "held = only_writer(Path(sys.argv[1]), 'log_path=x'); held.__enter__(); os.kill(os.getpid(), 9)"
     )
-    second = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert second.returncode == 1
-    assert f"in use by process {os.getpid()} on" in second.stderr
-    lock.release()
-    assert lock_run(tmp_path).earlier is None
+    command = [sys.executable, "-c", program, str(tmp_path / LOCK)]
+    with only_writer(tmp_path / LOCK, "log_path=x"):
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "ConfigError: log_path=x is in use" in second.stderr
+    assert subprocess.run(command, check=False).returncode == -9
+    with only_writer(tmp_path / LOCK, "log_path=x"):
+        pass
 
 
 def test_a_second_run_on_a_directory_is_refused_before_anything_is_loaded(tmp_path):
     settings = chz.asdict(make_config({"backend": "embedded", "executor": "embedded"}))
-    write_atomically(tmp_path / CONFIG, json.dumps(with_checksum(settings)))
-    lock = lock_run(tmp_path)
-    with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
+    write_atomically(tmp_path / CONFIG, json.dumps(settings, default=str))
+    with only_writer(tmp_path / LOCK, "x"), pytest.raises(ConfigError, match="log_path="):
         train_command({"log_path": str(tmp_path)})
-    lock.release()
 
 
 def test_a_run_that_was_cut_before_it_had_settings_begins_anew(tmp_path):
-    lock_run(tmp_path).release()
+    with only_writer(tmp_path / LOCK, "x"):
+        pass
     (tmp_path / "tokenizer.json").touch()
     assert check_log_dir(tmp_path, "resume") == tmp_path
-
-
-def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_it_is_named(tmp_path):
-    program = (
-        "import os, sys; from pathlib import Path; from code_rl.runs.lock import lock_run; "
-        "lock_run(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
-    )
-    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
-    assert killed.returncode == -9
-    lock = lock_run(tmp_path)
-    assert lock.earlier is not None
-    assert lock.earlier.startswith("process ")
-    lock.release()
-
-
-def test_a_directory_that_was_deleted_and_made_anew_has_a_lock_of_its_own(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    lock = lock_run(folder)
-    (folder / LOCK).unlink()
-    assert not lock.holds()
-    assert lock_run(folder).holds()

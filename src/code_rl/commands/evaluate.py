@@ -166,9 +166,7 @@ async def _evaluate(
     write_manifest(out, manifest)
     folder = Folder(out)
     questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
-    evaluation = Evaluation(
-        questions, completer, plan, executor, folder, lambda work: folder.inflight.group_log((work.place, 0, 0))
-    )
+    evaluation = Evaluation(questions, completer, plan, executor, folder, folder.group_log)
     view.say(f"{what}; {completer.description}; {executor.description}")
     with view.progress(evaluation.total) as on_verdict:
         evaluation.on_verdict = on_verdict

@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.commands.verdict_files import VerdictLog, counted
+from code_rl.commands.verdict_files import is_judged, open_verdicts, put_in_order
 from code_rl.concurrency import abandon, default_concurrency
 from code_rl.config.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.errors import ConfigError, DataError
+from code_rl.files import KeyedLog
 from code_rl.judging.extract import extract_code
 from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict, VerdictKind
@@ -45,8 +46,8 @@ class JudgeConfig:
         doc='Programs, one JSON object a line: {"problem_id", "program_id", "code"}; "completion" in place of "code": the last\n'
         "fenced block counts. Other fields are ignored. May be .jsonl.gz, or the rollouts.jsonl of a run.")
     out: str = chz.field(
-        doc="Verdicts are written here, in the order of the programs. Until the last one is there they are in a file with .partial after its\n"
-        "name; the same command goes on from there, and from an earlier file: only programs without a verdict of their own are run.\n"
+        doc="Verdicts are written here as they are reached, and put in the order of the programs at the end. The same command goes on with a\n"
+        "file that a cut left, or an earlier one: only programs without a verdict of their own are run.\n"
         "Verdicts of other programs that are there stay, after these; a file that holds anything else is refused.")
     executor: str = option("auto", EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
@@ -152,25 +153,24 @@ async def judge_programs(
 ) -> Judged:
     """Judge every program of a file that `check_programs` has read; one row each to `out`, in the order of the programs.
 
-    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. `out` appears, or is replaced, when
-    all rows are there. Does not close `executor`.
+    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. Does not close `executor`.
     """
     started = time.perf_counter()
     rows = taken(programs, store, cpu_limit_s)
 
-    with VerdictLog(out) as log:
-        if log.earlier:
-            on_earlier(log.earlier)
+    with open_verdicts(out) as log:
+        if earlier := sum(is_judged(log.get(key)) for key in log):
+            on_earlier(earlier)
         ask = partial(judge, executor=executor, cpu_limit_s=cpu_limit_s)
         await judge_into(log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict)
-        counts: Counter[VerdictKind] = Counter()
-        in_order = (log.row(key) for _, key in taken(programs, store, cpu_limit_s))
-        log.finish(counted(in_order, counts))
+        order = [key for _, key in taken(programs, store, cpu_limit_s)]
+        put_in_order(log, order)
+        counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))
     return Judged(counts, time.perf_counter() - started)
 
 
 async def judge_into(
-    log: VerdictLog,
+    log: KeyedLog[str],
     rows: Iterator[tuple[Program, str]],
     problem_of: Callable[[str], Problem | None],
     ask: Callable[[Problem, str | None], Awaitable[Verdict]],
@@ -182,7 +182,7 @@ async def judge_into(
     async def work() -> None:
         for program, key in rows:
             await asyncio.sleep(0)  # not every program has something to wait for
-            if key in log:
+            if is_judged(log.get(key)):
                 continue
             problem = problem_of(program.problem_id)
             assert problem is not None

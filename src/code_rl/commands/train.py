@@ -23,7 +23,7 @@ from code_rl.places import BUILT_IN, BackendKind, place_of
 from code_rl.renderers import AUTO, name_of
 from code_rl.runs.directory import begun_settings, default_log_path, is_run, settings_of
 from code_rl.runs.recorder import read_metrics
-from code_rl.runs.resume import find_fork
+from code_rl.runs.resume import find_checkpoint
 from code_rl.runs.trackers import read_log_to
 
 if TYPE_CHECKING:
@@ -94,14 +94,9 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     begun = begun_settings(log_path) if log_path is not None and resumes else None
     if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
         begun = None  # another run
-    fork = find_fork(given["fork"]) if earlier is None and given.get("fork") else None
-    if fork is not None and "recipe" in given:
-        raise ConfigError(
-            f"recipe={given['recipe']} has no effect with fork=, which begins with the settings of its run"
-        )
-    config = make_config(given, (earlier or begun) if fork is None else settings_of(fork.run))
-    if fork is not None:
-        fork.check(config, log_path)
+    config = make_config(given, earlier or begun)
+    if config.init_from is not None and earlier is None:
+        find_checkpoint(config.init_from, config)
     refuse_idle(config)
     objective_of(config), environment_of(config)
     read_log_to(config.log_to)
@@ -190,9 +185,8 @@ def _beginning(run: Run, resumes: bool) -> str:
     """Whether a run is new: a mistyped `log_path` would begin one in silence."""
     if resumes:
         return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
-    fork = run.config.fork
-    if fork is not None:
-        return f"new, a fork of {fork}"
+    if run.config.init_from is not None:
+        return f"new, from {run.config.init_from}"
     return "new" if run.config.log_path is None else "new: log_path holds no earlier one to go on from"
 
 

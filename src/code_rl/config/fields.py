@@ -226,8 +226,8 @@ class Config:
         everywhere("of the LoRA initialisation and of every sample; bit-for-bit repeatable on the embedded engine, elsewhere as far as the server keeps seeds"),
         "Seed of everything: problem order, LoRA initialisation, sampling.", check=must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"))
     log_to: str = setting("", FREE, LOOP, "Trackers that get the metrics too, comma-separated: wandb, tensorboard.")
-    fork: str | None = setting(None, FIXED, LOOP,
-        "DIR/CHECKPOINT of another run to go on from, optimizer and order of problems included, in this log_path: its settings are the defaults.")
+    init_from: str | None = setting(None, FIXED, LOOP,
+        "RUN/CHECKPOINT of another run, whose weights and optimizer this one begins with. Everything else is as in any new run.")
     log_path: str | None = setting(None, FREE, LOOP, "Run directory (None: ~/code-rl-logs/<date-time>).")
     behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting("resume", FREE, LOOP, "What to do when log_path holds an earlier run.")
     # fmt: on

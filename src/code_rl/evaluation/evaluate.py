@@ -5,25 +5,25 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from code_rl.config import Config
 from code_rl.evaluation.completers import Entry, Weights
 from code_rl.evaluation.figures import Figures, figures
-from code_rl.evaluation.runner import Evaluation, Plan, Questions, Work
+from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.problems.problem import Problem
 from code_rl.rollouts.sample import Policy, Sampling
-from code_rl.run import Run, worst_evaluation
+from code_rl.run import Run
 from code_rl.runs.inflight import GroupLog
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
 As many as the embedded engine takes into one batch."""
 
-EvaluationLog = Callable[[int, int, int], GroupLog]
-"""Where the group of a split (by number), of greedy decoding (0) or samples (1), and of a problem (by position) is kept."""
+EvaluationLog = Callable[[str], GroupLog]
+"""Where the groups of a problem are kept, by its id in the evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,11 @@ async def evaluate(
     `log` says where each group is kept, for an evaluation that is cut.
     """
     entries_of = {name: [Entry(f"{name}/{i}", name, i) for i in range(len(split))] for name, split in splits.items()}
-    entries, names = list(itertools.chain(*entries_of.values())), list(splits)
+    entries = list(itertools.chain(*entries_of.values()))
     questions = Questions(entries, lambda entry: splits[entry.split][entry.index])
-
-    def log_of(work: Work) -> GroupLog:
-        entry = work.entry
-        return log(names.index(entry.split), int(work.mode == SAMPLED), entry.index) if log else GroupLog()
-
+    kept = log or (lambda _: GroupLog())
     completer, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
-    found = await Evaluation(questions, completer, plan, log=log_of).run()
+    found = await Evaluation(questions, completer, plan, log=kept).run()
     results = {}
     for name, entries in entries_of.items():
         greedy, sampled = (list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED))
@@ -68,15 +64,10 @@ async def evaluate(
 async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
     """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with samples for Pass@1 and Pass@k.
 
-    What an earlier process of this run has finished is not done again.
+    What an earlier process of this run has sampled and judged of it is used.
     """
     started = time.perf_counter()
     samples = run.config.eval_samples if full else 0
-    known = run.recorder.evaluated(step, samples)
-    if known is not None:
-        return known
-    worst = worst_evaluation(run, full=full)
-    run.recorder.decided("evaluate", step=step, samples=samples, policy_step=policy.step, worst=asdict(worst))
     with run.recorder.evaluating(run.test_splits, samples):
         results = await evaluate(
             policy,
@@ -87,13 +78,11 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
             log=run.recorder.evaluation_log(step),
         )
     parts = [each for result in results.values() for each in (result.greedy, result.sampled) if each is not None]
-    metrics = dict(evaluation_metrics(results)) | {
+    return dict(evaluation_metrics(results)) | {
         "tokens/eval_prefill": sum(each.prompt_tokens for each in parts),
         "time/eval": time.perf_counter() - started,
         "tokens/eval": sum(each.completion_tokens for each in parts),
     }
-    run.recorder.evaluation_done(step, samples, metrics)
-    return metrics
 
 
 def evaluates_after(config: Config, completed_steps: int) -> bool:

@@ -113,9 +113,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Samples of one problem in one mode, number `place` of all such: those with `numbers` are asked for, those `waiting` only judged."""
+    """Samples of one problem in one mode: those with `numbers` are asked for, those `waiting` only judged."""
 
-    place: int
     entry: Entry
     mode: Mode
     total: int
@@ -140,7 +139,7 @@ class RuleGrader(GroupGrader):
 
 
 class Evaluation:
-    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in `log`.
+    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in the `log` of their problem.
 
     Without an `executor` samples must come judged.
     """
@@ -152,7 +151,7 @@ class Evaluation:
         plan: Plan,
         executor: Executor | None = None,
         folder: Folder | None = None,
-        log: Callable[[Work], GroupLog] = lambda _: GroupLog(),
+        log: Callable[[str], GroupLog] = lambda _: GroupLog(),
     ) -> None:
         self._questions, self._completer, self._plan = questions, completer, plan
         self._executor, self._folder, self._log = executor, folder, log
@@ -192,14 +191,14 @@ class Evaluation:
             else:
                 self._note(sample.key, sample, row)
         self._found.resumed = len(self._found.outcomes)
-        for place, (entry, (mode, total)) in enumerate(itertools.product(entries, list(plan.modes()))):
+        for entry, (mode, total) in itertools.product(entries, list(plan.modes())):
             unjudged = waiting.pop((entry.problem_id, mode), ())
             numbers = [number for number in range(total) if (entry.problem_id, mode, number) not in have]
             if unjudged:
-                yield Work(place, entry, mode, total, (), unjudged)
+                yield Work(entry, mode, total, (), unjudged)
             if numbers:
                 parts = [numbers] if self._completer.grouped else [[number] for number in numbers]
-                yield from (Work(place, entry, mode, total, part) for part in parts)
+                yield from (Work(entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
         """A problem is in memory only while it is worked on; there are workers enough that judging does not hold up the asking."""
@@ -208,8 +207,6 @@ class Evaluation:
             grader = None if self._executor is None else RuleGrader(problem, self._executor, self._plan, self._places)
             samples = item.waiting or await self._complete(item, problem, grader)
             await together(self._judge(item.entry, sample, grader) for sample in samples)
-            if self._folder is not None and item.numbers:
-                self._folder.inflight.forget(item.place)
 
     async def _complete(self, work: Work, problem: Problem, grader: RuleGrader | None) -> Sequence[Sample]:
         entry, plan = work.entry, self._plan
@@ -217,7 +214,9 @@ class Evaluation:
         messages = self._questions.messages(problem)
         samples, reason = [], "not_in_file"
         try:
-            request = Request(problem, messages, seed, work.mode, work.total, partial(self._log, work), grader)
+            request = Request(
+                problem, messages, seed, work.mode, work.total, partial(self._log, entry.problem_id), grader
+            )
             samples = await self._completer.complete(request, work.numbers)
         except CompletionError as error:
             reason = str(error)
@@ -225,7 +224,7 @@ class Evaluation:
         self._found.missing |= {(entry.problem_id, work.mode, number): reason for number in missing}
         if self._folder is not None:
             for sample in samples:
-                self._folder.samples.append(sample.to_json())
+                self._folder.samples.put(sample.to_json())
         return samples
 
     async def _judge(self, entry: Entry, sample: Sample, grader: RuleGrader | None) -> None:
@@ -236,7 +235,7 @@ class Evaluation:
             own = await grader.judge(code)
         row = verdict_row(sample, own, code is not None)
         if self._folder is not None:
-            self._folder.verdicts.append(row)
+            self._folder.verdicts.put(row)
         self._note((entry.problem_id, sample.mode, sample.sample), sample, row)
         if self.on_verdict is not None:
             self.on_verdict(own)

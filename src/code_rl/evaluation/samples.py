@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import DataError
-from code_rl.files import JsonLines, drop_torn_line, keep_lines, read_lines
+from code_rl.files import KeyedLog
 from code_rl.judging.extract import extract_code
 from code_rl.judging.verdict import Verdict, VerdictKind
 from code_rl.problems.files import read_rows
-from code_rl.runs.inflight import INFLIGHT, InFlight
+from code_rl.runs.inflight import INFLIGHT, GroupLog, open_kept
 
 Mode = Literal["sampled", "greedy"]
 SAMPLED: Mode = "sampled"
@@ -176,47 +174,37 @@ class Folder:
     """Every sample and verdict is in the folder `out` before the next step counts on it, so a cut evaluation goes on where it was."""
 
     def __init__(self, out: Path) -> None:
-        self._out = out
-        self.inflight = InFlight(out / INFLIGHT)
+        self.samples, self.verdicts = KeyedLog(out / SAMPLES, _key), KeyedLog(out / VERDICTS, _key)
+        self._under_way = open_kept(out / f"{INFLIGHT}.jsonl")
 
-    @cached_property
-    def samples(self) -> JsonLines:
-        """`samples.jsonl`."""
-        return JsonLines(self._out / SAMPLES)
-
-    @cached_property
-    def verdicts(self) -> JsonLines:
-        """`verdicts.jsonl`."""
-        return JsonLines(self._out / VERDICTS)
+    def group_log(self, problem_id: str) -> GroupLog:
+        """Where what is under way of a problem is kept."""
+        return GroupLog(self._under_way, problem_id)
 
     def left(self, wanted: Callable[[Key], bool]) -> Iterator[tuple[Sample, Row | None]]:
-        """Samples that an earlier process left, each once, with the verdict about itself if it has one.
+        """Samples that an earlier process left, each with the verdict about itself if it has one.
 
-        Verdicts that are none, and those of samples that are gone, leave the file: they are about to be given again.
+        Verdicts that are none leave the file: they are about to be given again. Raises DataError for a row that is no sample.
         """
-        samples, verdicts = self._out / SAMPLES, self._out / VERDICTS
-        for path in (samples, verdicts):
-            drop_torn_line(path)
-        none = VerdictKind.SANDBOX_ERROR
-        rows = {_key(row): row for row in read_lines(verdicts) if row["verdict"] != none}
-        have: set[Key] = set()
-        for row in read_lines(samples):
+        rows = {key: row for key in self.verdicts if key in self.samples and (row := self.verdicts.get(key))}
+        judged = [key for key, row in rows.items() if row["verdict"] != VerdictKind.SANDBOX_ERROR]
+        if len(judged) < len(self.verdicts):
+            self.verdicts.rewrite(judged)
+        for key in filter(wanted, list(self.samples)):
             try:
-                sample = sample_from_json(row)
+                sample = sample_from_json(self.samples.get(key) or {})
             except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{samples}: not a sample of an evaluation: {error}; choose another out") from error
-            if wanted(sample.key) and sample.key not in have:
-                have.add(sample.key)
-                yield sample, rows.get(sample.key)
-        if verdicts.exists():
-            keep_lines(verdicts, lambda row: _key(row) in have and _key(row) in rows)
+                raise DataError(
+                    f"{self.samples.path}: not a sample of an evaluation: {error}; choose another out"
+                ) from error
+            yield sample, self.verdicts.get(key)
 
     def close(self, *, complete: bool) -> None:
         """Close every file. When all is `complete`, nothing is under way any more."""
-        self.samples.close()
-        self.verdicts.close()
+        for log in (self.samples, self.verdicts, self._under_way):
+            log.close()
         if complete:
-            shutil.rmtree(self.inflight.folder, ignore_errors=True)
+            self._under_way.path.unlink(missing_ok=True)
 
 
 def _key(row: Mapping[str, Any]) -> Key:

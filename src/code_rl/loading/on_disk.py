@@ -7,7 +7,6 @@ source's rows, the readers' own code); what was made under another key is made a
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import zlib
@@ -18,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import AsyncFileLock
+
 from code_rl.errors import DataError
-from code_rl.files import lock_file, whole_lines
+from code_rl.files import sized_lines
 from code_rl.problems.files import cache_folder, sources_digest
 from code_rl.problems.native import format_problem, parse_problem
 from code_rl.problems.order import Indexed, keys_of
@@ -193,7 +194,7 @@ class Store(Indexed[Problem]):
         whole = 0
         with suppress(FileNotFoundError):
             size = (self.folder / RECORDS).stat().st_size
-            for number, (end, row) in enumerate(whole_lines(self.folder / INDEX)):
+            for number, (length, row) in enumerate(sized_lines(self.folder / INDEX)):
                 if number == 0 and row != {"key": self.key}:
                     return 0
                 if "skipped" in row:
@@ -203,7 +204,7 @@ class Store(Indexed[Problem]):
                         break
                     self._take(row)
                 self.complete = row == {"complete": True}
-                whole = end
+                whole += length
         return whole
 
 
@@ -222,8 +223,7 @@ async def cached_store(
         return store
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            await asyncio.to_thread(lock_file, lock.fileno(), wait=True)
+        async with AsyncFileLock(folder / "lock"):
             store = Store(folder, key)
             if store.complete:
                 return store

@@ -7,14 +7,15 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from code_rl.errors import ConfigError
-from code_rl.files import check_out, lock_file
+from code_rl.files import KeyedLog, check_out, digest, only_writer
 from code_rl.loading.dataset import Dataset
 from code_rl.loading.on_disk import Store
-from code_rl.preparation.ledger import Decisions, Ledger, OnItem, content_key
+from code_rl.preparation.ledger import Decisions, OnItem
 from code_rl.preparation.settings import STAGES, PrepareConfig
 from code_rl.problems.files import read_object, sources_digest
 from code_rl.problems.native import format_fields, format_halves, format_problem
@@ -154,24 +155,14 @@ class Bench:
         self._locks = contextlib.ExitStack()
 
     def __enter__(self) -> Bench:
-        self._lock(self.work)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._locks.enter_context(only_writer(self.work / "lock", f"out={self.out}"))
         self.store = Store(self.work, self._store_key)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
         self._locks.close()
-
-    def _lock(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = self._locks.enter_context((folder / "lock").open("a"))
-        try:
-            lock_file(lock.fileno())
-        except OSError as error:
-            self._locks.close()
-            held = isinstance(error, BlockingIOError)
-            said = "is in use by another prepare; wait for it or" if held else f"cannot be locked ({error.strerror});"
-            raise ConfigError(f"out={folder} {said} choose another folder") from error
 
     def executor(self) -> Executor:
         """The executor, started when first asked for. Raises ConfigError or IsolationError when it cannot be had."""
@@ -196,20 +187,16 @@ class Bench:
         on_item: OnItem,
         about: Callable[[Survivor], Sequence[object]],
     ) -> Iterator[Decisions]:
-        """The decisions of a stage, with those that its ledger has; a stage that ends well leaves their records and no others.
+        """The decisions of a stage, with those that an earlier run kept; a stage that ends well leaves their rows and no others.
 
         A decision depends on the stage's settings, on what the code of `modules` (ours; those of this room without its name) says, and on `about` the survivor.
         """
         names = (name if name.startswith("code_rl.") else f"code_rl.preparation.{name}" for name in modules)
         shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGES[stage].settings)]
-        keys = [content_key(shared, *about(survivor)) for survivor in survivors]
-        ledger = Ledger(self.work / f"{stage}.jsonl")
-        try:
-            yield Decisions(survivors, keys, ledger, on_item)
-        except BaseException:
-            ledger.abandon()
-            raise
-        ledger.close(keys)
+        keys = [digest(shared, *about(survivor)) for survivor in survivors]
+        with contextlib.closing(KeyedLog[str](self.work / f"{stage}.jsonl", itemgetter("key"))) as log:
+            yield Decisions(survivors, keys, log, on_item)
+            log.rewrite(keys)
 
     def load(self, survivor: Survivor) -> Problem:
         """The problem as it stands after the stages so far: its tests and its limit, its card in `meta`."""

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from code_rl.preparation.bench import Bench, Entry, Survivor
-from code_rl.preparation.ledger import Decision, OnItem, drop
+from code_rl.preparation.ledger import Decision, OnItem, drop, one_by_one
 from code_rl.preparation.settings import PrepareConfig
 
 
 async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Tests within the budgets."""
-    with bench.deciding("cap", ("cap",), survivors, on_item, lambda one: (one.entry.digest, one.notes)) as decisions:
-        return decisions.one_by_one(lambda one: cap_entry(one.entry, one.notes, bench.config))
+    return one_by_one(survivors, on_item, lambda one: cap_entry(one.entry, one.notes, bench.config))
 
 
 def cap_entry(entry: Entry, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from code_rl.preparation.bench import Bench, Entry, Survivor
-from code_rl.preparation.evaluation_sets import EvaluationProblem, evaluation_problems, evaluation_set_hash
-from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key, drop
+from code_rl.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.preparation.ngrams import Gram, Numbers, ngrams, problem_text, words
 
 MOST_SHARERS = 8
@@ -82,14 +82,9 @@ def _names(ids: Iterable[str]) -> set[str]:
 async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Problems that overlap with the named evaluation sets go."""
     config = bench.config
-    rest = content_key(config.evaluation_sets, [evaluation_set_hash(name) for name in config.evaluation_sets])
-    modules = ("ngrams", "evaluation_sets", "decontaminate", "code_rl.problems.sources")
-    with bench.deciding("decontaminate", modules, survivors, on_item, lambda s: (rest, s.entry.digest)) as decisions:
-        if decisions.waiting:
-            exams = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
-            found = Decontaminator(exams, config.containment, config.numbers)
-            decisions.one_by_one(lambda one: _decide(found.find(one.entry)))
-        return decisions.made
+    exams = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
+    found = Decontaminator(exams, config.containment, config.numbers)
+    return one_by_one(survivors, on_item, lambda one: _decide(found.find(one.entry)))
 
 
 def _decide(pair: Pair | None) -> Decision:

@@ -5,13 +5,12 @@ MinHash (rensa) estimates the Jaccard similarity of the runs. One input with two
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from code_rl.preparation.bench import Bench, Entry, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop
+from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.preparation.ngrams import Numbers, ngrams, problem_text, words
 
 PERMUTATIONS = 128
@@ -22,24 +21,13 @@ MOST_CANDIDATES = 256
 
 
 async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
-    """Duplicates of earlier problems go. A decision depends on every entry before it: it holds only as long as nothing before it changed."""
-    until = hashlib.blake2b(digest_size=16)
+    """Duplicates of earlier problems go."""
     order = sorted(range(len(survivors)), key=lambda index: not survivors[index].entry.solutions)
     ordered = [survivors[index] for index in order]  # a copy without a solution would not survive verify
-
-    def about(survivor: Survivor) -> Sequence[object]:
-        until.update(survivor.entry.digest.encode())
-        return (until.hexdigest(),)
-
-    with bench.deciding("deduplicate", ("ngrams", "deduplicate"), ordered, on_item, about) as decisions:
-        if decisions.waiting:
-            found = Deduplicator(bench.config.similarity, bench.config.numbers)
-            for survivor, decision in zip(ordered, decisions.made, strict=False):  # what is known comes first
-                if decision.keep:
-                    found.keep(survivor.entry)
-            decisions.one_by_one(lambda one: found.decide(one.entry))
-        made = dict(zip(order, decisions.made, strict=True))
-        return [made[index] for index in range(len(survivors))]
+    found = Deduplicator(bench.config.similarity, bench.config.numbers)
+    decisions = one_by_one(ordered, on_item, lambda one: found.decide(one.entry))
+    made = dict(zip(order, decisions, strict=True))
+    return [made[index] for index in range(len(survivors))]
 
 
 class Deduplicator:
@@ -63,17 +51,10 @@ class Deduplicator:
             if similarity >= self._similarity and not _conflict(entry, other):
                 detail = f"of {other.id}: statements about {similarity:.2f} alike"
                 return drop("duplicate", detail, of=other.id, similarity=similarity)
-        self._take(entry, numbers, signature)
-        return KEEP
-
-    def keep(self, entry: Entry) -> None:
-        """Take in an entry that is kept."""
-        self._take(entry, *self._sketch(entry))
-
-    def _take(self, entry: Entry, numbers: tuple[str, ...], signature: Any) -> None:
         if signature is not None:
             self._index.insert(len(self._kept), signature)
         self._kept.append((entry, numbers, signature))
+        return KEEP
 
     def _sketch(self, entry: Entry) -> tuple[tuple[str, ...], Any]:
         """The numbers of the entry's text in order, and the MinHash of its runs; None for a text without words."""

@@ -12,7 +12,7 @@ from code_rl.errors import DataError
 from code_rl.loading.dataset import MANIFEST
 from code_rl.preparation.ngrams import problem_text
 from code_rl.preparation.normalise import open_source
-from code_rl.problems.files import DATA_SUFFIXES, file_sha256, is_data_file, stream_rows
+from code_rl.problems.files import DATA_SUFFIXES, is_data_file, stream_rows
 from code_rl.problems.problem import Problem
 from code_rl.problems.sources.records import Skipped
 
@@ -54,12 +54,6 @@ def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
         return
     for file in files:
         yield from _of_file(name, file)
-
-
-def evaluation_set_hash(name: str) -> str:
-    """Changes whenever the rows of the set do."""
-    files = _files(name)
-    return open_source(name, "test").fingerprint() if files is None else " ".join(map(file_sha256, files))
 
 
 def _files(name: str) -> list[Path] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from code_rl.preparation.bench import Bench, Entry, Survivor
-from code_rl.preparation.ledger import Decision, OnItem, drop
+from code_rl.preparation.ledger import Decision, OnItem, drop, one_by_one
 from code_rl.preparation.ngrams import problem_text
 from code_rl.preparation.settings import PrepareConfig
 
@@ -25,9 +25,7 @@ LEAST_WORDS = 4
 
 async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
     """Static filters."""
-    modules = ("filter", "ngrams")
-    with bench.deciding("filter", modules, survivors, on_item, lambda one: (one.entry.digest,)) as decisions:
-        return decisions.one_by_one(lambda one: filter_entry(one.entry, bench.config))
+    return one_by_one(survivors, on_item, lambda one: filter_entry(one.entry, bench.config))
 
 
 def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:

@@ -1,19 +1,15 @@
-"""The decisions of a stage: stored on disk as they are made, and made one by one or many at once within a budget of bytes."""
+"""The decisions of a stage: made one by one, or many at once within a budget of bytes and kept on disk as they are made."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from code_rl.concurrency import together
 from code_rl.errors import SandboxError
-from code_rl.files import JsonLines, truncate, whole_lines, write_lines_atomically
+from code_rl.files import KeyedLog
 
 if TYPE_CHECKING:
     from code_rl.preparation.bench import Survivor
@@ -51,66 +47,27 @@ def drop(reason: str, detail: str = "", **notes: Any) -> Decision:
     return Decision(keep=False, reason=reason, detail=detail, notes=notes)
 
 
-def content_key(*parts: object) -> str:
-    """A hash of JSON-able parts; equal parts give equal keys."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-class Ledger:
-    """What a stage decided, on disk as it decides: a cut loses at most the item in hand.
-
-    A record is found again by the content hash of everything that its decision depends on, so that a rerun with other data or other
-    settings reuses exactly what still holds. A torn last line is forgotten; everything before it stands.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._records: dict[str, Decision] = {}
-        truncate(path, self._take(path))
-        self._lines = JsonLines(path)
-
-    def get(self, key: str) -> Decision | None:
-        """The decision stored under `key`."""
-        return self._records.get(key)
-
-    def put(self, key: str, decision: Decision) -> None:
-        """Store a decision; it survives a kill of this process once this returns."""
-        self._records[key] = decision
-        self._lines.append(_row(key, decision))
-
-    def close(self, wanted: Iterable[str]) -> None:
-        """Keep only the records under the keys `wanted`, in that order, on disk, and close."""
-        self.abandon()
-        rows = (_row(key, self._records[key]) for key in wanted if key in self._records)
-        write_lines_atomically(self._path, (json.dumps(row) + "\n" for row in rows))
-
-    def abandon(self) -> None:
-        """Close without rewriting: what was stored stays."""
-        self._lines.close()
-
-    def _take(self, path: Path) -> int:
-        """Read the records of a file; returns how far it is whole."""
-        whole = 0
-        with contextlib.suppress(TypeError, KeyError):
-            for end, row in whole_lines(path):
-                key = row.pop("key")
-                self._records[key] = Decision(**row)
-                whole = end
-        return whole
-
-
-def _row(key: str, decision: Decision) -> dict[str, Any]:
-    optional = {name: value for name in ("reason", "detail", "card", "notes") if (value := getattr(decision, name))}
-    return {"key": key, "keep": decision.keep, **optional}
+def one_by_one(
+    survivors: Sequence[Survivor], on_item: OnItem, decide: Callable[[Survivor], Decision]
+) -> list[Decision]:
+    """A decision on each, in order."""
+    made = []
+    for survivor in survivors:
+        made.append(decide(survivor))
+        on_item()
+    return made
 
 
 class Decisions:
-    """Those of one stage on its survivors: what its ledger has, and what is yet to be decided."""
+    """Those of one costly stage on its survivors: what `log` has under their `keys`, and what is yet to be decided.
 
-    def __init__(self, survivors: Sequence[Survivor], keys: list[str], ledger: Ledger, on_item: OnItem) -> None:
-        self._survivors, self._keys, self._ledger, self._on_item = survivors, keys, ledger, on_item
-        self._made = {index: decision for index, key in enumerate(keys) if (decision := ledger.get(key))}
+    A cut loses at most the items in hand.
+    """
+
+    def __init__(self, survivors: Sequence[Survivor], keys: list[str], log: KeyedLog[str], on_item: OnItem) -> None:
+        self._survivors, self._keys, self._log, self._on_item = survivors, keys, log, on_item
+        kept = {index: row for index, key in enumerate(keys) if (row := log.get(key))}
+        self._made = {index: Decision(**row["decision"]) for index, row in kept.items()}
         for _ in self._made:
             on_item()
 
@@ -123,12 +80,6 @@ class Decisions:
     def made(self) -> list[Decision]:
         """What is decided, in the survivors' order."""
         return [decision for _, decision in sorted(self._made.items())]
-
-    def one_by_one(self, decide: Callable[[Survivor], Decision]) -> list[Decision]:
-        """Decide on all that wait, in order; all decisions."""
-        for index in self.waiting:
-            self._take(index, decide(self._survivors[index]))
-        return self.made
 
     async def at_once(self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int) -> list[Decision]:
         """Decide on all that wait, `places` at once; what is made so far. None: later."""
@@ -159,6 +110,6 @@ class Decisions:
 
     def _take(self, index: int, decision: Decision) -> None:
         if decision.reason not in UNSETTLED:
-            self._ledger.put(self._keys[index], decision)
+            self._log.put({"key": self._keys[index], "decision": asdict(decision)})
         self._made[index] = decision
         self._on_item()

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 
 from code_rl.errors import DataError
+from code_rl.files import digest
 from code_rl.loading.dataset import Dataset, Role, open_dataset
 from code_rl.loading.on_disk import READERS
 from code_rl.loading.resolve import resolve_all
 from code_rl.preparation.bench import Bench, Survivor, entry_from_json, make_entry
-from code_rl.preparation.ledger import content_key
 from code_rl.preparation.verification.trials import Listener
 from code_rl.problems.files import sources_digest
 from code_rl.problems.problem import Problem
@@ -33,7 +33,7 @@ def open_source(dataset: str, role: Role = "train") -> Dataset:
 
 def store_key(dataset: Dataset) -> str:
     """What the normalised problems depend on: the rows, and who reads and measures them."""
-    return content_key(sources_digest(*READERS, __name__, "code_rl.preparation.bench"), dataset.fingerprint())
+    return digest(sources_digest(*READERS, __name__, "code_rl.preparation.bench"), dataset.fingerprint())
 
 
 async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:

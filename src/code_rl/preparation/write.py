@@ -15,10 +15,10 @@ import chz
 
 from code_rl import __version__
 from code_rl.errors import ConfigError, install_command
-from code_rl.files import drop_torn_line, sync_directory, write_atomically
+from code_rl.files import sync_directory, write_atomically
 from code_rl.loading.dataset import MANIFEST, PREPARED, Dataset, read_prepared
 from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, OnItem, content_key
+from code_rl.preparation.ledger import KEEP, Decision, OnItem
 from code_rl.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.problems.files import file_sha256
 from code_rl.problems.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
@@ -65,22 +65,13 @@ def check_replaced(config: PrepareConfig, source: Dataset) -> None:
 
 
 def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Path, on_item: OnItem) -> None:
-    """Lines first, appended one by one so that a rerun goes on where a cut left off; then the file in its format."""
-    key = content_key(__version__, [[s.entry.digest, s.card, s.notes] for s in members])
-    part = bench.work / f"{name}.{key}.part"
-    for stale in bench.work.glob(f"{name}.*.part"):
-        if stale != part:
-            stale.unlink()
-    drop_torn_line(part)
-    with part.open("ab+") as stream:
-        stream.seek(0)
-        done = sum(1 for _ in stream)
-        for _ in range(done):
-            on_item()
-        for survivor in members[done:]:
+    """The lines, then the file in its format, under its name once it is whole."""
+    part = bench.work / f"{name}.part"
+    with part.open("wb") as stream:
+        for survivor in members:
             stream.write(bench.line(survivor))
-            stream.flush()
             on_item()
+        stream.flush()
         os.fsync(stream.fileno())
     if bench.config.format == "jsonl":
         part.replace(file)

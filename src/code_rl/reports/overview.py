@@ -75,20 +75,12 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
         ("LoRA rank", config.get("lora_rank")),
         ("Seed", config.get("seed")),
         ("Recipe", config.get("recipe")),
-        ("Fork of", _forked(shape.get("forked")) if shape else None),
+        ("Begins with", config.get("init_from")),
     ]
     problems = len(reader.rollouts.problems)
     if problems and steps:
         rows.append(("Problems met", f"{problems:,}"))
     return [[label, as_text(value, 300)] for label, value in rows if value is not None]
-
-
-def _forked(forked: Any) -> str | None:
-    """Where a fork comes from, and which settings differ."""
-    if not isinstance(forked, dict) or not isinstance(forked.get("changed"), dict):
-        return None
-    changed = [f"{name}={now} (was {was})" for name, (was, now) in forked["changed"].items()]
-    return f"{forked.get('run')}, checkpoint {forked.get('checkpoint')}: {', '.join(changed) or 'no setting differs'}"
 
 
 def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:

@@ -48,7 +48,8 @@ class Choices:
     def _at(self, step: int, place: int, attempt: int) -> Chosen:
         """The problem of a place: at first (`attempt` 0), or when it is filled again for that time."""
         if attempt == 0:
-            problem, seed = decide(self._order, self._seed, step, self._prompts, place)
+            (problem,) = self._order.batch(step * self._prompts + place, 1)
+            seed = derive_seed(self._seed, "sample", step, place)
         else:
             (problem,) = self._refills.batch((step * self._prompts + place) * self._most + attempt - 1, 1)
             seed = derive_seed(self._seed, "refill", step, place, attempt)
@@ -64,9 +65,3 @@ class Choices:
             f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the model's context leaves beside an answer "
             "and overlong_buffer; choose another dataset or model, or a smaller buffer"
         )
-
-
-def decide(order: ProblemOrder, seed: int, step: int, prompts: int, place: int) -> tuple[Problem, int]:
-    """The problem of a place with the seed of its draws: what the journal has of it, and a resumed run must find again."""
-    (problem,) = order.batch(step * prompts + place, 1)
-    return problem, derive_seed(seed, "sample", step, place)

@@ -18,7 +18,7 @@ from code_rl.judging.judge import judge
 from code_rl.judging.verdict import Verdict
 from code_rl.problems.problem import Problem
 from code_rl.renderers import Message, Renderer
-from code_rl.runs.inflight import Answer, GroupLog, Program, Request, SampledAnswer
+from code_rl.runs.inflight import Drawn, GroupLog, Program, Request, SampledAnswer
 from code_rl.sandbox.executor import Executor
 from code_rl.trajectory import Group, Trajectory, Turn
 
@@ -84,15 +84,15 @@ class Policy:
         if max_tokens < 1:
             turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
             return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0, self.step)
-        request = Request(problem.id, prompt, count, max_tokens, seed)
-        log.open(request)
-        trajectories = await _Rollout(self, problem, opening, request, sampling, log, grader).run()
+        request = Request(prompt, count, max_tokens, sampling.temperature, seed)
+        rollout = _Rollout(self, problem, opening, request, sampling, log, grader)
+        trajectories = await rollout.run()
         return Group(
             problem=problem,
             trajectories=tuple(trajectories),
-            sample_s=log.sample_s,
+            sample_s=max(each.sample_s for each in rollout.drawn),
             max_tokens=max_tokens,
-            policy_step=self.step if log.policy_step is None else log.policy_step,
+            policy_step=rollout.drawn[0].policy_step,
         )
 
 
@@ -126,14 +126,16 @@ class GroupGrader:
         return await self._judged((True, code))
 
     async def _judged(self, program: Program) -> Verdict:
-        known = self._log.verdicts
-        if program not in known:
-            if program not in self._runs:
-                self._runs[program] = asyncio.create_task(self._run(*program))
-            verdict = await self._runs[program]
-            if program not in known:
-                self._log.keep_verdict(program, verdict)
-        return known[program]
+        if program not in self._runs:
+            self._runs[program] = asyncio.create_task(self._once(program))
+        return await self._runs[program]
+
+    async def _once(self, program: Program) -> Verdict:
+        verdict = self._log.verdict(program)
+        if verdict is None:
+            verdict = await self._run(*program)
+            self._log.keep_verdict(program, verdict)
+        return verdict
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
         every = self._all_tests and not public
@@ -142,7 +144,7 @@ class GroupGrader:
 
 @dataclass(slots=True)
 class _Rollout:
-    """One group on its way."""
+    """One group on its way; `drawn` is what its requests gave so far."""
 
     policy: Policy
     problem: Problem
@@ -152,21 +154,28 @@ class _Rollout:
     log: GroupLog
     grader: GroupGrader
     started: float = field(default_factory=time.perf_counter)
+    drawn: list[Drawn] = field(default_factory=list)
 
     async def run(self) -> list[Trajectory]:
         """The trajectories, in order."""
-        request, members = self.request, range(self.request.count)
-        if self.sampling.request_per == "group" and any((member, 0) not in self.log.answers for member in members):
-            await self._draw((0, 0), request.count, request.prompt_tokens, request.max_tokens, request.seed)
-        return await together(self._trajectory(member) for member in members)
+        request = self.request
+        first: Sequence[SampledAnswer | None] = [None] * request.count
+        if self.sampling.request_per == "group":
+            first = await self._draw(request)
+        return await together(self._trajectory(*each) for each in enumerate(first))
 
-    async def _trajectory(self, member: int) -> Trajectory:
+    async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
         """Turns until the environment ends the conversation, or its turns, the tokens of the trajectory or those of the context are spent."""
         policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
         prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
         room = left
         while True:
-            turn = await self._turn((member, len(turns)), conversation, prompt, room)
+            if answer is None:
+                names = ("turn", member, len(turns)) if turns else ("completion", member)
+                seed = derive_seed(self.request.seed, *names)
+                (answer,) = await self._draw(Request(prompt, 1, room, self.request.temperature, seed))
+            turn = await self._turn(answer, conversation, prompt)
+            answer = None
             turns.append(turn)
             if turn.messages:
                 conversation += [{"role": "assistant", "content": turn.text}, *turn.messages]
@@ -177,13 +186,9 @@ class _Rollout:
                 turns[-1] = replace(turn, verdict=await self.grader.judge(turn.code), messages=())
             return Trajectory(tuple(turns))
 
-    async def _turn(self, answer: Answer, conversation: Sequence[Message], prompt: list[int], max_tokens: int) -> Turn:
+    async def _turn(self, drawn: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]) -> Turn:
         """One answer, and what the environment says of it."""
-        policy, (member, number) = self.policy, answer
-        if not self.log.has(answer, prompt):
-            names = ("completion", member) if number == 0 else ("turn", member, number)
-            await self._draw(answer, 1, prompt, max_tokens, derive_seed(self.request.seed, *names))
-        drawn = self.log.answers[answer]
+        policy = self.policy
         said, ended = policy.renderer.parse_response(drawn.tokens)
         text, truncated = said["content"], drawn.stop_reason == "length" and not ended
         answered: list[Message] = [*conversation, {"role": "assistant", "content": text}]
@@ -200,27 +205,37 @@ class _Rollout:
             reasoning=said.get("reasoning_content"),
         )
 
-    async def _draw(self, first: Answer, count: int, prompt: Sequence[int], max_tokens: int, seed: int) -> None:
-        """One sampling request on any back end: `count` answers that continue `prompt` and end at the renderer's stop sequences."""
+    async def _draw(self, request: Request) -> Sequence[SampledAnswer]:
+        """The answers to a request, as they were kept or sampled now."""
+        drawn = self.log.drawn(request)
+        if drawn is None:
+            answers = await self._sample(request)
+            drawn = Drawn(answers, time.perf_counter() - self.started, self.policy.step)
+            self.log.keep_drawn(request, drawn)
+        self.drawn.append(drawn)
+        return drawn.answers
+
+    async def _sample(self, request: Request) -> tuple[SampledAnswer, ...]:
+        """One sampling request on any back end: answers that continue the prompt and end at the renderer's stop sequences."""
         from tinker import types
 
         policy = self.policy
         parameters = types.SamplingParams(
-            max_tokens=max_tokens,
-            temperature=self.sampling.temperature,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k,
-            seed=seed,
+            seed=request.seed,
             stop=policy.renderer.get_stop_sequences(),
         )
         async with policy.drawing:
-            whole = types.ModelInput.from_ints(list(prompt))
-            answer = await ready(policy.sampler.sample(prompt=whole, num_samples=count, sampling_params=parameters))
-        drawn = [
+            prompt = types.ModelInput.from_ints(list(request.prompt_tokens))
+            sampled = policy.sampler.sample(prompt=prompt, num_samples=request.count, sampling_params=parameters)
+            answer = await ready(sampled)
+        return tuple(
             SampledAnswer(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason))
             for each in answer.sequences
-        ]
-        self.log.keep_answers(first, prompt, drawn, time.perf_counter() - self.started, policy.step)
+        )
 
 
 def derive_seed(seed: int, *names: object) -> int:

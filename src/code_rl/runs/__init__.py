@@ -1,5 +1,5 @@
-"""What a run leaves on disk, written by `recorder` and read again by `resume` and `recorded_run`.
+"""What a run leaves on disk, written by `recorder` and read again by `resume`.
 
-`directory` and `lock` make it one process's own, `journal` has what was decided, `inflight` what was sampled and judged, `checkpoints` the weights,
+`directory` makes it one process's own, `inflight` has what was sampled and judged, `checkpoints` the weights,
 `trackers` and `logs` carry it elsewhere, `smoke` reads its first steps. Others may import each.
 """

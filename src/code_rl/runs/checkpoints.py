@@ -1,20 +1,18 @@
 """Checkpoints of a run: training state with optimizer, sampler weights, and the line in `checkpoints.jsonl` that names them.
 
-Lines begin with a CRC-32 (`files.seal`). `version` and `marks`, where a run wrote them, say which format its directory has, and how
-the files began that belong to the checkpoint: a run is resumed from it only when they still do.
+`marks`, where a run wrote them, say how the files began that belong to the checkpoint: a run is resumed from it only when they still do.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.concurrency import wait_for
 from code_rl.errors import CheckpointError
-from code_rl.files import JsonLines, drop_torn_line, raw_lines, seal, unseal, write_lines_atomically
+from code_rl.files import JsonLines, drop_torn_line, line_of, read_lines, write_lines_atomically
 from code_rl.problems.files import file_sha256
 
 if TYPE_CHECKING:
@@ -65,19 +63,18 @@ def digest_of(paths: Mapping[str, str]) -> dict[str, str]:
 def append_checkpoint(log_path: Path, record: Mapping[str, Any]) -> None:
     """Write the line that makes saved weights a checkpoint."""
     drop_torn_line(log_path / CHECKPOINTS)
-    with contextlib.closing(JsonLines(log_path / CHECKPOINTS, durable=True, sealed=True)) as lines:
+    with contextlib.closing(JsonLines(log_path / CHECKPOINTS, durable=True)) as lines:
         lines.append(record)
 
 
 def write_checkpoints(log_path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Replace all lines."""
-    write_lines_atomically(log_path / CHECKPOINTS, (seal(record) for record in records))
+    write_lines_atomically(log_path / CHECKPOINTS, map(line_of, records))
 
 
 def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
-    """The records of all checkpoints, in order; lines that are torn or altered are left out."""
-    found = [unseal(line) or _unsealed(line) for line in raw_lines(Path(log_dir) / CHECKPOINTS)]
-    return [record for record in found if record is not None]
+    """The records of all checkpoints, in order. Raises DataError for a damaged line."""
+    return list(read_lines(Path(log_dir) / CHECKPOINTS))
 
 
 def file_beside(path: str, log_dir: str | Path) -> Path:
@@ -100,17 +97,6 @@ def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
             f"{path} is not the state that checkpoint {record.get('name')} of {log_dir} saved (another SHA-256)"
         )
     return str(path)
-
-
-def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """A record of a program of its own: without checksum, and without what has one always."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not line.endswith(b"\n") or not isinstance(record, dict) or {"crc", "marks", "version"} & set(record):
-        return None
-    return record
 
 
 def save_checkpoint(

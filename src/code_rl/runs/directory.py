@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from code_rl.config import Config
 from code_rl.errors import ConfigError
-from code_rl.runs.lock import LOCK
 from code_rl.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
@@ -22,9 +19,8 @@ CONFIG = "config.json"
 BEGUN = "begun.json"
 """The settings of a run from the moment it takes its directory until `config.json` is there."""
 METRICS = "metrics.jsonl"
+LOCK = "lock"
 _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
-FORMAT = 2
-"""Version of what a run directory holds."""
 
 
 def default_log_path() -> Path:
@@ -97,25 +93,13 @@ def _decide(path: Path, behavior: Behavior) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings of an earlier run. Raises ConfigError when they cannot be read, were altered, or are of a later version."""
+    """The settings of an earlier run. Raises ConfigError when they cannot be read."""
     try:
         settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path / CONFIG} cannot be read: {error}; the run cannot be resumed") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path / CONFIG} does not hold an object; the run cannot be resumed")
-    resolved = settings.get("resolved")
-    if isinstance(resolved, dict) and {"checksum", "format"} & set(resolved):
-        if resolved.get("checksum") != settings_checksum(settings):
-            raise ConfigError(
-                f"{path / CONFIG} does not match its checksum: it was damaged or edited. Restore it; settings that may "
-                "change are given on the command line"
-            )
-        if resolved.get("format") != FORMAT:
-            raise ConfigError(
-                f"{path} was written by another version of code-rl (format {resolved.get('format')}; this one has "
-                f"{FORMAT}): resume it with that one"
-            )
     return settings
 
 
@@ -130,19 +114,3 @@ def settings_of(log_path: Path) -> dict[str, Any]:
             f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
         ) from error
     return settings
-
-
-def with_checksum(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as `config.json` keeps them: `resolved` gets the directory's format and a checksum over everything."""
-    kept = json.loads(
-        json.dumps({**settings, "resolved": {**settings.get("resolved", {}), "format": FORMAT}}, default=str)
-    )
-    kept["resolved"]["checksum"] = settings_checksum(kept)
-    return kept  # type: ignore[no-any-return]
-
-
-def settings_checksum(settings: Mapping[str, Any]) -> str:
-    """SHA-256 of settings in canonical JSON, without the checksum that they may hold."""
-    resolved = {name: value for name, value in settings["resolved"].items() if name != "checksum"}
-    text = json.dumps({**settings, "resolved": resolved}, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -11,6 +11,7 @@ samplers/SAMPLER.json, SAMPLER.safetensors    a sampling session; its weights ar
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.errors import CheckpointError, ConfigError
-from code_rl.files import lock_file, write_atomically
+from code_rl.files import only_writer, write_atomically
 
 from .wire import bad, unknown
 
@@ -95,20 +96,14 @@ class Store:
         try:
             for name in ("sessions", "runs", "samplers"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"state_dir={folder} cannot be used: {error.strerror}") from error
-        try:
-            lock_file(self._lock)
-        except OSError as error:
-            os.close(self._lock)
-            held = isinstance(error, BlockingIOError)
-            said = "is in use by another server" if held else f"cannot be locked ({error.strerror})"
-            raise ConfigError(f"state_dir={folder} {said}; choose another folder") from error
+        self._lock = contextlib.ExitStack()
+        self._lock.enter_context(only_writer(folder / "lock", f"state_dir={folder}"))
 
     def close(self) -> None:
         """Let another server have the folder."""
-        os.close(self._lock)
+        self._lock.close()
 
     def write_session(self, session_id: str, record: Mapping[str, Any]) -> None:
         """Keep a session's record."""
