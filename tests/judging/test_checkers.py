@@ -149,6 +149,13 @@ def test_an_expected_output_that_the_checker_cannot_read_excuses_no_program(code
     assert not verdict_of(lenient, code).undecided
 
 
+@pytest.mark.parametrize("solution", ["1/0", "while 1: pass", "print 2"])
+def test_a_reference_that_gives_no_answer_excuses_no_program(solution):
+    noted = replace(STDIN, tests=(StdinTest("3", "many answers"),), solutions=(solution,))
+    strict = replace(noted, compare=Compare("checker", checker=CHECK + "return int(output) % 2 == 0"))
+    assert verdict_of(strict, "print('x')").kind is VerdictKind.WRONG_ANSWER
+
+
 def test_a_reference_solution_stands_in_for_an_expected_output_that_is_not_there():
     empty = replace(
         STDIN, tests=(StdinTest("3", ""),), compare=Compare("checker", checker=CHECK + "return int(output) > 0")

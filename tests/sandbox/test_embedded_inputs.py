@@ -58,6 +58,7 @@ def test_randomness_and_hashes_repeat_for_the_same_program_and_input():
 
 DRAWS = {
     "the global generator of NumPy": "import numpy\nprint(numpy.random.rand())",
+    "NumPy imported within": "if True: import numpy\nprint(numpy.random.rand())",
     "a new generator of NumPy": "from numpy.random import default_rng\nprint(default_rng().random())",
     "the order of a set of objects": "things = [object() for _ in range(40)]\nprint([things.index(each) for each in set(things)])",
     "addresses": "print(id([]), id(object()))",
@@ -79,6 +80,7 @@ HONEST = {
     "asks for its user": "import getpass\nprint(getpass.getuser())",
     "leaves its children unwaited": "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nif os.fork() == 0:\n    os._exit(0)\nprint(1)",
     "keeps a database on disk": "import sqlite3\nbase = sqlite3.connect('a.db')\nbase.execute('create table t (x)')\nbase.commit()\nprint(base.execute('select count(*) from t').fetchone())",
+    "sorts a table that needs a file": "import sqlite3\nbase = sqlite3.connect(':memory:')\nbase.execute('create table t (x)')\nbase.executemany('insert into t values (?)', ((i * 7919 % 200003,) for i in range(200000)))\nprint(base.execute('select x from t order by x').fetchone())",
     "asks for the load": "import os\nprint(len(os.getloadavg()))",
     "a hundred threads": """
 from concurrent.futures import ThreadPoolExecutor

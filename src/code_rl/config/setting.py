@@ -110,9 +110,9 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
     return check
 
 
-FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # rewards, advantages and hyperparameters reach the trainer as 32-bit floats
+LARGEST = 1e9  # sums and products of rewards and hyperparameters stay far within the trainer's 32-bit floats
 AT_LEAST_0 = must(lambda count: count >= 0, "0 or above")
 AT_LEAST_1 = must(lambda count: count >= 1, "at least 1")
-FROM_0 = must(lambda value: 0 <= value <= FLOAT32_MAX, "a number from 0 to 3.4e38")
+FROM_0 = must(lambda value: 0 <= value <= LARGEST, "a number from 0 to 1e9")
 PORT = must(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
-ABOVE_0 = must(lambda value: 0 < value <= FLOAT32_MAX, "a number above 0, at most 3.4e38")
+ABOVE_0 = must(lambda value: 0 < value <= LARGEST, "a number above 0, at most 1e9")

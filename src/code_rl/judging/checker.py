@@ -7,9 +7,9 @@ It runs in processes that no policy program shares or descends from (`Job.truste
 The older protocol: a source that defines no such function is run as a script for each test, reads one JSON object, `{"input", "expected", "output"}`
 (strings) or `{"args", "kwargs", "expected", "value"}` in the encoding of `problems.values`, and prints one line: `ok`, or `wrong: why`.
 
-An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on the answer of the problem's first
-reference solution either. An expected output that it cannot read shows nothing ("many answers"), and without a solution no checker
-is broken: a program cannot have itself masked by what it writes.
+An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on what the problem's first
+reference solution answers either. An expected output that it cannot read shows nothing ("many answers"), nor does a solution that
+fails, and without an answer of one no checker is broken: a program cannot have itself masked by what it writes.
 """
 
 from __future__ import annotations
@@ -187,18 +187,14 @@ async def _blame(
     if not problem.solutions:
         return unreadable(trouble, None)
     async with contextlib.aclosing(_references(problem, test, executor, limits)) as references:
-        async for reference in references:
+        async for solved, reference in references:
             try:
-                if isinstance(reference, UndecidedError):
-                    raise reference
                 answer = await asyncio.to_thread(read_answer, test, reference, problem.compare)
                 trial = await single(executor, checker_job(problem.compare, [answer]))
                 budget.charge(trial, problem.compare)
                 read_decision(trial)
-            except UnreadableError as error:
-                tried = UndecidedError(str(error))
-            except UndecidedError as error:
-                tried = error
+            except (UnreadableError, UndecidedError) as error:
+                tried = UndecidedError(str(error)) if solved else None
             else:
                 return unreadable(trouble, None)
     return unreadable(trouble, tried)
@@ -206,20 +202,17 @@ async def _blame(
 
 async def _references(
     problem: Problem, test: TestCase, executor: Executor, limits: Limits
-) -> AsyncGenerator[bytes | UndecidedError, None]:
-    """The problem's own answers to a test: what it expects, then what its first reference solution gives."""
+) -> AsyncGenerator[tuple[bool, bytes], None]:
+    """The problem's own answers to a test: what it expects, then what its first reference solution gives (True), if it gives any."""
     if isinstance(test, StdinTest):
         if test.expected.strip():
-            yield test.expected.encode("utf-8", "surrogatepass")
+            yield False, test.expected.encode("utf-8", "surrogatepass")
     elif test.expected is not None:
         expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected
-        yield dumps(expected, -ENVELOPE).encode()
+        yield False, dumps(expected, -ENVELOPE).encode()
     execution = await single(executor, program_job(problem, problem.solutions[0], [test], limits))
-    reason = status_reason(execution, test)
-    if reason is not None:
-        yield UndecidedError(f"its first reference solution ends with {reason.kind.value}: {reason.shown(True)}")
-        return
-    yield execution.stdout if execution.value is None else execution.value
+    if status_reason(execution, test) is None:
+        yield True, execution.stdout if execution.value is None else execution.value
 
 
 def _call(test: TestCase, given: bytes) -> CallInput:

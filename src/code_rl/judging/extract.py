@@ -6,8 +6,9 @@ A fence is a line of three or more backticks or tildes. The rules, where Markdow
   The body loses the indentation and the quote marks of its fence.
 - A closing fence is at least as long, of the same character, and indented at most three columns more: a fence inside an
   indented docstring does not close its block. Text may follow it (`</answer>`, "That is all.") if it is indented no more than
-  the opening fence; text without a space in between is a language: it opens another block, and the one before was left open.
-- Where no closing line follows, a closing fence at the end of a line of code closes the block (`print(1)` and three backticks).
+  the opening fence; one word without a space in between is a language: it opens another block, and the one before was left open.
+- Where no closing line follows, a closing fence behind a line of code, at its end or before a tag, closes the block (`print(1)`
+  and three backticks).
 - A block that is never closed is no block, and neither is one of comments and blanks alone; an earlier one counts then.
 - CRLF becomes LF; blank lines around the code are dropped.
 """
@@ -33,8 +34,8 @@ class _Fence:
 
     @property
     def names_a_language(self) -> bool:
-        """True when the text behind the marker touches it, as the language of a new block does."""
-        return self.after[:1].strip() not in ("", "<")
+        """True when one word touches the marker, as the language of a new block does."""
+        return self.after[:1].isalnum() and len(self.after.split()) == 1
 
 
 @dataclass(slots=True)
@@ -65,8 +66,9 @@ class _Block:
 
     def add(self, line: str) -> None:
         marker = self.fence.marker
-        if self.soft_end is None and line.rstrip().endswith(marker) and line.count(marker[0] * 3) == 1:
-            self.soft_end = len(self.lines)
+        if self.soft_end is None and marker in line and line.count(marker[0] * 3) == 1:
+            if line.rpartition(marker[0])[2].strip()[:1] in ("", "<"):
+                self.soft_end = len(self.lines)
         self.lines.append(line)
 
     def code(self, *, closed: bool) -> str | None:
@@ -75,7 +77,7 @@ class _Block:
         if not closed:
             if self.soft_end is None:
                 return None
-            lines = [*lines[: self.soft_end], lines[self.soft_end].rstrip().rstrip(self.fence.marker[0])]
+            lines = [*lines[: self.soft_end], lines[self.soft_end].partition(self.fence.marker[0] * 3)[0]]
         if not any(map(_has_statement, lines)):
             return None
         body = [line[min(self.fence.indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines]

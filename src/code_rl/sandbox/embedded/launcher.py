@@ -39,6 +39,7 @@ _ENVIRONMENT = {
     "LD_BIND_NOW": "1",
     "PATH": "/usr/bin:/bin",
     "HOME": "/tmp",  # noqa: S108
+    "SQLITE_TMPDIR": ".",  # which would take /tmp, where a program may not write at every level
     "LOGNAME": "sandbox",
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",

@@ -33,10 +33,7 @@ from code_rl.sandbox.retries import EMBEDDED_PATIENCE_S, RefusedError, Retries
 LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
 _END_TIMEOUT_S = 30.0
 _DESCRIPTORS = 8192
-_SCIENTIFIC = re.compile(
-    r"^[ \t]*(?:from|import)\b[^\n]*\b(?:" + "|".join(PRELOADED_PACKAGES) + r"|scipy|pandas)\b", re.MULTILINE
-)
-_SCIENTIFIC_IN_FILES = re.compile(rb"\b(?:from|import)[ \t]+(?:numpy|sortedcontainers|scipy|pandas)\b")
+_SCIENTIFIC = re.compile(rf"\b(?:{'|'.join(PRELOADED_PACKAGES)}|scipy|pandas)\b")
 _NAMES_PROC = re.compile(r"/(?:proc|dev)\b")
 """/dev/stdin and the like are links into /proc."""
 _SEARCHED_FILE_BYTES = 1 << 20
@@ -50,10 +47,9 @@ class _Kind(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> _Kind:
-        """`scientific`: the program, or a file that came with it, imports a package that is worth having loaded beforehand."""
-        texts = (job.code, job.preamble)
-        files = (data for data in job.files.values() if len(data) <= _SEARCHED_FILE_BYTES)
-        return cls(job.trusted, any(map(_SCIENTIFIC.search, texts)) or any(map(_SCIENTIFIC_IN_FILES.search, files)))
+        """`scientific`: the program, or a file that came with it, names a package that is worth having loaded beforehand."""
+        files = (data.decode("latin-1") for data in job.files.values() if len(data) <= _SEARCHED_FILE_BYTES)
+        return cls(job.trusted, any(map(_SCIENTIFIC.search, (job.code, job.preamble, *files))))
 
 
 class EmbeddedSandbox:
