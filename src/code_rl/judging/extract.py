@@ -66,9 +66,9 @@ class _Block:
 
     def add(self, line: str) -> None:
         marker = self.fence.marker
-        if self.soft_end is None and marker in line and line.count(marker[0] * 3) == 1:
-            if line.rpartition(marker[0])[2].strip()[:1] in ("", "<"):
-                self.soft_end = len(self.lines)
+        behind = line.rpartition(marker)[2].strip()[:1] if marker in line else "no fence"
+        if self.soft_end is None and behind in ("", "<") and line.count(marker[0] * 3) == 1:
+            self.soft_end = len(self.lines)
         self.lines.append(line)
 
     def code(self, *, closed: bool) -> str | None:
