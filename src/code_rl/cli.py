@@ -59,8 +59,6 @@ VERBS = {
     "export": Verb("code_rl.commands.export:ExportConfig", "code_rl.commands.export:export_command",
         "hand a trained model over, as a peft adapter or a merged Hugging Face folder"),
     "report": Verb("code_rl.commands.report:ReportConfig", "code_rl.commands.report:report_command", "show what happened in a run: page, live page, text"),
-    "data": Verb("code_rl.commands.data:DataConfig", "code_rl.commands.data:data_command",
-        "bring the public files that tests, evidence and benchmarks read: data fetch [NAME …]", ("action", "names")),
     "prepare": Verb("code_rl.preparation.settings:PrepareConfig", "code_rl.commands.prepare:prepare_command",
         "filter, deduplicate, decontaminate and verify problems before training on them"),
     "audit": Verb("code_rl.commands.audit:AuditConfig", "code_rl.commands.audit:audit_command",

@@ -28,7 +28,7 @@ SHARES = [
 ]
 """The strongest level runs everything; the server a sixth of it by default; all else is in the slow run."""
 DATA = (data_folder(), Path(__file__).parents[2] / ".." / "shared" / "data")
-"""Where public files are looked for; the first is what `code-rl data fetch` fills, as it is before a test moves the cache."""
+"""Where public files are looked for; the first is what `python -m tests.corpus.public` fills, as it is before a test moves the cache."""
 
 
 @contextlib.asynccontextmanager
@@ -61,5 +61,5 @@ def data_file(name: str) -> Path:
     """A public file; skips the test where it is absent."""
     found = [folder / name for folder in DATA if (folder / name).exists()]
     if not found:
-        pytest.skip(f"{name} is not in $CODE_RL_DATA, which `code-rl data fetch` fills")
+        pytest.skip(f"{name} is not in $CODE_RL_DATA, which `python -m tests.corpus.public` fills")
     return found[0]

@@ -344,20 +344,20 @@ def published(tmp_path):
 
 def test_a_published_file_is_downloaded_once_and_checked(published):
     url, sha256 = published
-    path = fetch(Pinned(url, "1", sha256, "data.jsonl"))
+    path = fetch(Pinned(url, sha256, "data.jsonl"))
     stamp = path.stat().st_mtime_ns
-    assert fetch(Pinned(url, "1", sha256, "data.jsonl")).stat().st_mtime_ns == stamp
+    assert fetch(Pinned(url, sha256, "data.jsonl")).stat().st_mtime_ns == stamp
 
 
 def test_a_published_file_with_another_content_is_refused_and_not_kept(published, tmp_path):
     with pytest.raises(DataError, match="SHA-256"):
-        fetch(Pinned(published[0], "1", "0" * 64, "other.jsonl"))
+        fetch(Pinned(published[0], "0" * 64, "other.jsonl"))
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_no_network_says_to_give_a_local_copy():
     with pytest.raises(ConfigError, match="bring the file to "):
-        fetch(Pinned("http://127.0.0.1:9/data.jsonl", "1", "0" * 64, "data.jsonl"))
+        fetch(Pinned("http://127.0.0.1:9/data.jsonl", "0" * 64, "data.jsonl"))
 
 
 def test_every_benchmark_says_what_it_is_and_which_wording_it_uses():

@@ -23,7 +23,7 @@ from code_rl.errors import ConfigError, DataError
 from code_rl.evaluation.completers import Entry
 from code_rl.evaluation.settings import Choice
 from code_rl.loading.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
-from code_rl.loading.fetch import fetch, fetch_file, public_file
+from code_rl.loading.fetch import Pinned, fetch, fetch_file
 from code_rl.loading.load import TAGS, labels, load_problems
 from code_rl.loading.on_disk import Store, cached_store
 from code_rl.loading.resolve import resolve_all
@@ -104,7 +104,16 @@ _LCB_SHA256 = (
 )
 
 
-HUMANEVAL_PLUS, MBPP_PLUS = "humanevalplus/HumanEvalPlus.jsonl.gz", "mbppplus/MbppPlus.jsonl.gz"
+HUMANEVAL_PLUS = Pinned(
+    "https://raw.githubusercontent.com/evalplus/humanevalplus_release/200defce9e3429d28ca215b6dd061c0f7f31c18b/HumanEvalPlus.jsonl.gz",
+    "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
+    "humanevalplus/HumanEvalPlus.jsonl.gz",
+)
+MBPP_PLUS = Pinned(
+    "https://raw.githubusercontent.com/evalplus/mbppplus_release/dadf43da556a00f7bacd71cb154f2932757d9144/MbppPlus.jsonl.gz",
+    "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
+    "mbppplus/MbppPlus.jsonl.gz",
+)
 
 Items = Iterator[Item]
 
@@ -115,7 +124,7 @@ class Kind:
 
     prompt: PromptStyle
     read: Callable[[list[Path], Choice], Items] | None = None
-    published: str | None = None
+    published: Pinned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +284,7 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
     published = BENCHMARKS[name].published
     if published is None:
         raise ConfigError(f"benchmark={name} is not published as one file; give data=PATH")
-    pinned = public_file(published)
-    return [fetch(pinned)], pinned.revision
+    return [fetch(published)], published.url.split("/")[-2]
 
 
 def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path], str]:

@@ -48,8 +48,8 @@ class EvalConfig:
     )
     data: str | None = option(
         None,
-        "Local data: a file, or (livecodebench) the folder of shards; for several benchmarks NAME:PATH,NAME:PATH. None: what `code-rl data fetch` "
-        "has brought, else downloaded at a pinned revision.",
+        "Local data: a file, or (livecodebench) the folder of shards; for several benchmarks NAME:PATH,NAME:PATH. None: "
+        "downloaded once, at a pinned revision.",
     )
     version: str | None = option(
         None, "LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."

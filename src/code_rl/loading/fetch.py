@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-import tomllib
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,16 +151,13 @@ def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:
 
 CHUNK = 1 << 20
 TIMEOUT_S = 60.0
-PUBLIC = Path(__file__).with_name("public.toml")
-RAW = "https://raw.githubusercontent.com"
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """One published file: where, at which revision, its SHA-256, and what it is called below the data folder."""
+    """One published file: where, its SHA-256, and what it is called below the data folder."""
 
     url: str
-    revision: str
     sha256: str
     kept_as: str
 
@@ -169,29 +165,6 @@ class Pinned:
     def path(self) -> Path:
         """Where it is kept, or would be."""
         return data_folder() / self.kept_as
-
-
-def public_files() -> dict[str, list[Pinned]]:
-    """The files of each public set that `code-rl data fetch` knows."""
-    with PUBLIC.open("rb") as file:
-        sets = tomllib.load(file)
-    return {
-        name: [
-            Pinned(
-                url=f"{RAW}/{told['repository']}/{told['commit']}/{path}",
-                revision=told["commit"],
-                sha256=sha256,
-                kept_as=f"{told.get('folder', name)}/{told.get('as', path.rpartition('/')[2])}",
-            )
-            for path, sha256 in told["files"].items()
-        ]
-        for name, told in sets.items()
-    }
-
-
-def public_file(kept_as: str) -> Pinned:
-    """The public file that is kept under this name."""
-    return next(file for files in public_files().values() for file in files if file.kept_as == kept_as)
 
 
 def fetch(pinned: Pinned) -> Path:

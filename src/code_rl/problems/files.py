@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Where `code-rl data fetch` keeps public files: `$CODE_RL_DATA`, or `data` in the cache folder."""
+    """Where public files are kept: `$CODE_RL_DATA`, or `data` in the cache folder."""
     given = os.environ.get("CODE_RL_DATA")
     return Path(given).expanduser() if given else cache_folder() / "data"
 
