@@ -80,13 +80,11 @@ def measure(config: PipelineConfig, lag: int, seed: int) -> Result:
         given = {
             "backend": "embedded", "executor": "embedded", "recipe": "tiny", "threads": 1, "seed": seed, "log_path": folder + "/run",
             "groups_per_batch": config.prompts, "group_size": config.group, "max_steps": config.steps, "save_every": 0,
-            "max_steps_off_policy": lag, "num_minibatches": config.minibatches, "sample_request": "completion",
+            "max_steps_off_policy": lag, "num_minibatches": config.minibatches,
             "eval_every": 0 if config.eval_limit else -1, "eval_limit": config.eval_limit or 1,
         }  # fmt: skip
-        if config.engine:
-            given["sample_request"] = "group"
-            if lag == 0:
-                del given["threads"]
+        if config.engine and lag == 0:
+            del given["threads"]
         latency = Latency(config.sample_s, 0.4, config.train_s / config.minibatches, config.score_s, config.sandboxes)
         spent = Spent()
         started = time.perf_counter()

@@ -76,7 +76,7 @@ def rewards_table() -> str:
     rows = ["| `reward=` | for the program | |", "|---|---|---|"]
     for name, reward in REWARDS.items():
         what, more = about(reward)
-        every = get_reward(name, share=1.0 if name == "threshold" else None).all_tests
+        every = get_reward(name).all_tests
         rows.append(f"| `{name}` | {what} | {more or ('all tests run' if every else 'the judge stops at the first failure')} |")  # fmt: skip
     return "\n".join(rows)
 

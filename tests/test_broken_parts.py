@@ -57,8 +57,3 @@ def test_an_environment_that_never_ends_is_ended_at_its_max_turns(tmp_path):
     assert train_command(small(tmp_path, max_steps=1, environment="tests.broken_parts:Endless", save_every=0)) == 0
     rows = [row for group in rollouts(tmp_path) for row in group["completions"]]
     assert not any("turns" in row for row in rows)
-
-
-def test_a_discount_without_a_second_turn_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"turn_discount=0\.5 has no effect"):
-        train_command(small(tmp_path, turn_discount=0.5))

@@ -105,10 +105,8 @@ async def assemble(
     keep_tokenizer(log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
     held_out = itertools.chain(*test_splits.values())
-    must_fit = (("held-out", held_out, 0), ("training", train_problems, config.overlong_buffer or 0))
-    for which, problems, spare in must_fit if config.overlong_prompts == "error" else must_fit[:1]:
-        lengths = [(problem.id, prompt_length(problem, environment, renderer)) for problem in problems]
-        refuse_prompts(lengths, backend.context, which, spare)
+    lengths = [(problem.id, prompt_length(problem, environment, renderer)) for problem in held_out]
+    refuse_prompts(lengths, backend.context, "held-out")
     wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
     room = cap_max_tokens(wanted, backend.context, console.notice)
     schedule = context_schedule(config, room)

@@ -59,15 +59,12 @@ def objective_of(config: Config) -> Objective:
     return Objective(
         reward=get_reward(
             config.reward,
-            share=config.reward_threshold,
             format_coef=config.format_coef,
-            turn_discount=config.turn_discount,
             cut_is_wrong=config.overlong == "wrong",
         ),
         shaping=Shaping(
             overlong=config.overlong,
             buffer=config.overlong_buffer or 0,
-            penalty=1.0 if config.overlong_penalty is None else config.overlong_penalty,
             length_coef=config.length_coef,
         ),
         estimator=get_estimator(config.advantage),
@@ -80,4 +77,4 @@ def objective_of(config: Config) -> Objective:
 def environment_of(config: Config) -> Environment:
     """The environment that a run's settings mean. Raises ConfigError for a part that cannot be loaded."""
     words = config.prompt, config.system_prompt
-    return get_environment(config.environment, config.max_turns, config.turn_discount, *words)
+    return get_environment(config.environment, config.max_turns, *words)

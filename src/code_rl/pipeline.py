@@ -190,8 +190,7 @@ class Batches:
     def _begin(self, step: int, policy: Policy) -> Batch:
         run, config = self._run, self._run.config
         stage = run.schedule.stage(step, self._logged)
-        auto: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
-        request_per = auto if config.sample_request == "auto" else config.sample_request
+        request_per: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
         sampling = replace(run.sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
         chosen = run.choices.batch(step)
         run.recorder.begins(step, chosen)

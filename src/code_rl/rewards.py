@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from code_rl.algorithm.advantages import require_finite
 from code_rl.errors import ConfigError
@@ -29,11 +28,6 @@ def fraction(trajectory: Trajectory) -> float:
     return trajectory.verdict.passed / trajectory.verdict.total
 
 
-def threshold(trajectory: Trajectory, share: float = 1.0) -> float:
-    """1 if at least `reward_threshold` of the tests pass, else 0."""
-    return float(fraction(trajectory) >= share)
-
-
 def think_answer(trajectory: Trajectory) -> float:
     """Correctness; −1.2 unless a think block comes first and the program stands in `<answer>…</answer>`, which ends the text.
 
@@ -47,14 +41,13 @@ def think_answer(trajectory: Trajectory) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """R = `program` · `turn_discount` for each turn after the first − `format_coef` for an answer without a program.
+    """R = `program` − `format_coef` for an answer without a program.
 
     With `cut_is_wrong` the program of an answer that was cut off earns nothing. What it loses (`program` below 0) stays. `all_tests`: the judge is to run every test.
     """
 
     program: RewardFunction = correctness
     format_coef: float = 0.1
-    turn_discount: float = 1.0
     all_tests: bool = False
     cut_is_wrong: bool = False
 
@@ -63,16 +56,14 @@ class Reward:
         if trajectory.verdict.undecided:
             return None
         earned = float(self.program(trajectory))
-        if earned > 0:
-            earned *= self.turn_discount ** (len(trajectory.turns) - 1)
-            earned = 0.0 if self.cut_is_wrong and trajectory.truncated else earned
+        if earned > 0 and self.cut_is_wrong and trajectory.truncated:
+            earned = 0.0
         return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
 
 
 REWARDS: dict[str, RewardFunction] = {
     "correctness": correctness,
     "fraction": fraction,
-    "threshold": threshold,
     "think_answer": think_answer,
 }
 
@@ -80,27 +71,17 @@ REWARDS: dict[str, RewardFunction] = {
 def get_reward(
     name: str,
     *,
-    share: float | None = None,
     format_coef: float = 0.1,
-    turn_discount: float = 1.0,
     cut_is_wrong: bool = False,
 ) -> Reward:
-    """The reward called `name` (of `threshold` its `share`), or with the function that `package.module:object` is. Raises ConfigError."""
+    """The reward called `name`, or with the function that `package.module:object` is. Raises ConfigError."""
     program = find("reward", name, REWARDS)
     if not callable(program):
         raise ConfigError(f"reward={name} is not callable; it must be a function from a trajectory to a number")
-    if (share is not None) != (name == "threshold"):
-        raise ConfigError(
-            "reward=threshold needs reward_threshold=SHARE, above 0 and at most 1"
-            if share is None
-            else f"reward_threshold={share} has no effect with reward={name}; choose reward=threshold"
-        )
-    all_tests = name in ("fraction", "threshold") or bool(getattr(program, "all_tests", False))
-    if share is not None:
-        program = partial(threshold, share=share)
-    elif name not in REWARDS:
+    all_tests = name == "fraction" or bool(getattr(program, "all_tests", False))
+    if name not in REWARDS:
         program = _guarded(name, program)
-    return Reward(program, format_coef, turn_discount, all_tests, cut_is_wrong)
+    return Reward(program, format_coef, all_tests, cut_is_wrong)
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:

@@ -93,13 +93,12 @@ class Run:
             warmup_steps=config.warmup_steps,
             max_steps=config.max_steps,
         )
-        more = {"weight_decay": config.weight_decay, "grad_clip_norm": config.grad_clip_norm}
         return types.AdamParams(
             learning_rate=rate,
             beta1=config.beta1,
             beta2=config.beta2,
             eps=config.eps,
-            **{name: value for name, value in more.items() if value},
+            **({"grad_clip_norm": config.grad_clip_norm} if config.grad_clip_norm else {}),
         )
 
     @cached_property

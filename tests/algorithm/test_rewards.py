@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,33 +62,13 @@ def test_fraction_is_the_share_of_tests_passed_and_runs_them_all():
     assert found == 0.5
 
 
-def test_threshold_asks_for_a_share():
-    reward = get_reward("threshold", share=0.75)
-    assert judged(BLOCK, *outputs("2111"), reward=reward)[0] == 1.0
-    assert judged(BLOCK, *outputs("2211"), reward=reward)[0] == 0.0
-
-
-@pytest.mark.parametrize(("name", "threshold"), [("threshold", None), ("correctness", 0.5)])
-def test_a_threshold_without_effect_or_sense_is_refused(name, threshold):
-    with pytest.raises(ConfigError, match="reward_threshold"):
-        get_reward(name, share=threshold)
-
-
-def test_a_discount_takes_from_the_program_and_not_from_the_format():
-    reward = get_reward("correctness", turn_discount=0.5)
-    assert judged(BLOCK, *outputs("1111"), reward=reward, turns=3)[0] == 0.25
-    assert judged("none", *outputs("1111"), reward=reward, turns=3)[0] == -0.1
-
-
 def owes(trajectory):
     return -1.2
 
 
-@pytest.mark.parametrize("more", [{"turn_discount": 0.5}, {"cut_is_wrong": True}])
-def test_neither_a_later_turn_nor_a_cut_makes_a_negative_reward_smaller(more):
-    reward = replace(get_reward("tests.algorithm.test_rewards:owes", format_coef=0.0), **more)
-    answer = trajectory(0.0, truncated=True)
-    assert reward.of(replace(answer, turns=answer.turns * 3)) == -1.2
+def test_a_cut_makes_no_negative_reward_smaller():
+    reward = get_reward("tests.algorithm.test_rewards:owes", format_coef=0.0, cut_is_wrong=True)
+    assert reward.of(trajectory(0.0, truncated=True)) == -1.2
 
 
 def lengthy(trajectory):

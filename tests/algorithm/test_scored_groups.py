@@ -123,18 +123,18 @@ def test_wrong_takes_correctness_and_leaves_the_format_score():
     assert score_group(group_of(members), objective()).rewards_G == (1.0, -0.1, 1.0)
 
 
-@pytest.mark.parametrize(("length", "taken"), [(1, 0.0), (60, 0.0), (80, 0.25), (100, 0.5)])
+@pytest.mark.parametrize(("length", "taken"), [(1, 0.0), (60, 0.0), (80, 0.5), (100, 1.0)])
 def test_soft_penalty_sinks_linearly_over_the_buffer(length, taken):
     member = trajectory(reward=1.0, length=length, truncated=length == 100)
-    penalty = objective(shaping=Shaping("penalty", 40, 0.5))
+    penalty = objective(shaping=Shaping("penalty", 40))
     assert score_group(group_of([member], max_tokens=100), penalty).rewards_G == pytest.approx((1.0 - taken,))
 
 
 def test_an_answer_that_the_context_cut_short_of_the_limit_pays_the_penalty_of_the_limit():
     member = trajectory(reward=1.0, length=40, truncated=True)
-    assert score_group(
-        group_of([member], max_tokens=100), objective(shaping=Shaping("penalty", 40, 0.5))
-    ).rewards_G == (0.5,)
+    assert score_group(group_of([member], max_tokens=100), objective(shaping=Shaping("penalty", 40))).rewards_G == (
+        0.0,
+    )
 
 
 class Custom:

@@ -21,7 +21,7 @@ from tests.serve.serve_support import ServerThread
 
 GIVEN = {
     "learning_rate": "1.5e-3", "beta1": "0.8", "beta2": "0.9", "eps": "1e-9", "lora_rank": "5", "max_tokens": "47",
-    "weight_decay": "0.01", "grad_clip_norm": "0.5", "temperature": "0.7", "top_p": "0.83", "top_k": "77", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
+    "grad_clip_norm": "0.5", "temperature": "0.7", "top_p": "0.83", "top_k": "77", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
 LOCAL_GIVEN = {"threads": "1", "dtype": "bfloat16", "keep_checkpoints": "3"}
 SAMPLER = "http://127.0.0.1:9"
@@ -113,7 +113,6 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
         "beta1": lambda: seen.adam[0].beta1,
         "beta2": lambda: seen.adam[0].beta2,
         "eps": lambda: seen.adam[0].eps,
-        "weight_decay": lambda: seen.adam[0].weight_decay,
         "grad_clip_norm": lambda: seen.adam[0].grad_clip_norm,
         "lora_rank": lambda: seen.loras[-1][1].rank,
         "max_tokens": lambda: drawn[0].max_tokens,
@@ -152,8 +151,8 @@ EXPECTED = {
 }
 
 
-# What sampler_dir= and sampler_gap= do beside sampler= is in test_vllm.py; without it they are refused everywhere.
-@pytest.mark.parametrize("setting", [name for name in REACHING if name not in ("sampler_dir", "sampler_gap")])
+# What sampler_dir= does beside sampler= is in test_vllm.py; without it it is refused everywhere.
+@pytest.mark.parametrize("setting", [name for name in REACHING if name != "sampler_dir"])
 def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, monkeypatch):
     honoured = arrived.kind in REACHING[setting].honoured
     if honoured and setting == "sampler":

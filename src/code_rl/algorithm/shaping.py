@@ -28,7 +28,6 @@ class Shaping:
 
     overlong: Overlong = "judged"
     buffer: int = 0
-    penalty: float = 1.0
     length_coef: float = 0.0
 
     def shaped(self, reward: float | None, tokens: int, max_tokens: int, truncated: bool) -> float | None:
@@ -40,7 +39,7 @@ class Shaping:
             return None
         if self.overlong == "penalty":
             over = self.buffer if truncated else tokens - (max_tokens - self.buffer)
-            reward -= self.penalty * min(max(over / self.buffer, 0.0), 1.0)
+            reward -= min(max(over / self.buffer, 0.0), 1.0)
         return reward - self.length_coef * tokens / max_tokens if self.length_coef else reward
 
     def mask_reason(self, trajectory: Trajectory) -> str | None:

@@ -93,4 +93,4 @@ def context_schedule(config: Config, room: int) -> ContextSchedule:
     else:
         stages = parse_schedule(config.max_tokens_schedule)
     stages = tuple(replace(stage, max_tokens=min(stage.max_tokens, room)) for stage in stages)
-    return ContextSchedule(stages, config.schedule_window or 20, config.max_steps_off_policy)
+    return ContextSchedule(stages, lag=config.max_steps_off_policy)

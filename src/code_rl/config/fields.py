@@ -91,8 +91,6 @@ class Config:
         "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key, if it wants one, in CODE_RL_SERVER_KEY. None: the engine samples.")
     sampler_dir: str | None = setting(None, FREE, embedded("with sampler=", "there are no adapters to hand over"),
         "With sampler=: folder that this machine and vLLM's see under the same path, for adapters (None: checkpoints/adapters in the run directory).")
-    sampler_gap: float = setting(0.1, FREE, embedded("with sampler=; at the start and with the first answers of every adapter", "log-probabilities are its own"),
-        "With sampler=: how far vLLM's log-probabilities may be from the trainer's for the same weights, mean over tokens in nats; beyond it the run stops.", check=ABOVE_0)
     renderer: str = setting("auto", FIXED, LOOP,
         f"How conversations become tokens: {', '.join(renderer_names())}. auto: the one that agrees with the model's chat template; "
         "chat_template: the tokenizer's own, whatever it is.",
@@ -103,8 +101,6 @@ class Config:
     test_dataset: str | None = setting(None, FIXED, LOOP,
         "Held-out problems, in the same words as dataset=. None: those that belong to the dataset (builtin, deepcoder, "
         "code-r1, leetcode, a prepared folder, … have some).")
-    overlong_prompts: Literal["skip", "error"] = setting("skip", FREE, LOOP,
-        "Problems whose prompt does not fit into the model's context: left out where they come up, or the run is refused at the start.")
     executor: str = setting("auto", FREE, LOOP, EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP, ISOLATION_DOC)
     sandbox_concurrency: int | None = setting(None, FREE, LOOP, "Programs in flight at once (None: the executor's default).", check=AT_LEAST_1)
@@ -121,7 +117,6 @@ class Config:
     beta2: float = setting(0.95, FIXED, everywhere("sent with every step"),
         "Adam's second moment decay.", check=must(lambda beta: 0 <= beta < 1, "in [0, 1)"))
     eps: float = setting(1e-12, FIXED, everywhere("sent with every step"), "Adam's epsilon.", check=ABOVE_0)
-    weight_decay: float = setting(0.0, FIXED, everywhere("sent with every step"), "Adam's decoupled weight decay; 0: none.", check=FROM_0)
     grad_clip_norm: float = setting(0.0, FIXED, everywhere("sent with every step"),
         "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
     loss: str = setting("importance_sampling", FIXED,
@@ -140,10 +135,9 @@ class Config:
         check=lambda settings, name: check_part(get_estimator, settings, name))
     overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", FIXED, LOOP,
         "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
-        "(mask_loss); counted as wrong (wrong); or a reward that sinks towards the limit (penalty).")
+        "(mask_loss); counted as wrong (wrong); or a reward that sinks by 1 towards the limit (penalty).")
     overlong_buffer: int | None = setting(None, FIXED, LOOP,
         "With overlong=penalty: tokens before the limit over which the reward sinks.", check=AT_LEAST_1)
-    overlong_penalty: float | None = setting(None, FIXED, LOOP, "With overlong=penalty: what is taken at the limit (None: 1).", check=ABOVE_0)
     length_coef: float = setting(0.0, FIXED, LOOP,
         "What a completion as long as its token limit loses of its reward; a shorter one in proportion.", check=FROM_0)
     dynamic_sampling: int = setting(0, FIXED, LOOP,
@@ -158,17 +152,13 @@ class Config:
         "Tokens per completion at most; capped to what the model's context leaves.", check=AT_LEAST_1)
     max_tokens_schedule: str | None = setting(None, FIXED, LOOP,
         "Token limits of training by stage: '0:16384,200:32768'; a stage may begin at a step, at truncated>SHARE or at "
-        "plateau. max_tokens is then the limit of evaluations.")
-    schedule_window: int | None = setting(None, FIXED, LOOP, "Steps that truncated> and plateau look at (None: 20).", check=AT_LEAST_1)
+        "plateau, which look at 20 steps. max_tokens is then the limit of evaluations.")
     max_steps_off_policy: int = setting(0, FIXED, LOOP,
         "K: a batch is sampled with the weights of K steps before it is trained on, while those steps train. 0: one stage\nwaits for the other.",
         check=AT_LEAST_0)
     num_substeps: int = setting(1, FIXED, LOOP, "Optimizer steps per batch, each on its share of the prompts.", check=AT_LEAST_1)
     num_minibatches: int = setting(1, FIXED, LOOP,
         "Micro-batches per optimizer step, whose gradients add up; each goes to the trainer as soon as its groups are scored.", check=AT_LEAST_1)
-    sample_request: Literal["auto", "group", "completion"] = setting("auto", FIXED, LOOP,
-        "One sampling request per group, or one per completion, which is then scored the moment it is sampled. "
-        "auto: completion when max_steps_off_policy is above 0.")
     temperature: float = setting(1.0, FIXED,
         everywhere("other than 1, passes are computed at it too where the back end can; refused where only its samples are scaled by it, said where nothing is"),
         "Sampling temperature in training and in pass@k evaluation.", check=FROM_0)
@@ -183,13 +173,9 @@ class Config:
         "System message before the problem, in place of the wording's own; empty: none. None: as the wording has it.")
     reward: str = setting("correctness", FIXED, LOOP,
         f"What a program earns: {described(REWARDS)}; or package.module:function of your own.")
-    reward_threshold: float | None = setting(None, FIXED, LOOP, "With reward=threshold: the share of tests that must pass.",
-        check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"))
     environment: str = setting("single", FIXED, LOOP,
         f"What a problem is to the policy: {described(ENVIRONMENTS)}; or package.module:Class of your own.")
     max_turns: int | None = setting(None, FIXED, LOOP, "With environment=repair: answers of one attempt at most (None: 3).", check=AT_LEAST_1)
-    turn_discount: float = setting(1.0, FIXED, LOOP,
-        "What the reward for the program is multiplied by for each turn after the first.", check=must(lambda x: 0 < x <= 1, "above 0 and at most 1"))
     format_coef: float = setting(0.1, FIXED, LOOP, "Weight of the format score (-1 without a fenced block, else 0).", check=FROM_0)
     reward_timeout: float = setting(6.0, FIXED, LOOP, "CPU seconds per test at most; a problem's own lower limit wins.", check=ABOVE_0)
     max_steps: int = setting(-1, FREE, LOOP,
@@ -240,21 +226,13 @@ class Config:
                     f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has no such bound; "
                     f"choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
                 )
-        fields = chz.chz_fields(Config)
-        for name in ("sampler_dir", "sampler_gap"):
-            if self.sampler is None and getattr(self, name) != fields[name]._default:
-                raise ConfigError(f"{name}={getattr(self, name)} has no effect without sampler=")
-        for name in ("overlong_buffer", "overlong_penalty"):
-            if getattr(self, name) is not None and self.overlong != "penalty":
-                raise ConfigError(f"{name}={getattr(self, name)} has no effect without overlong=penalty")
+        for name, without in (("sampler_dir", self.sampler is None), ("overlong_buffer", self.overlong != "penalty")):
+            if getattr(self, name) is not None and without:
+                needed = "sampler=" if name == "sampler_dir" else "overlong=penalty"
+                raise ConfigError(f"{name}={getattr(self, name)} has no effect without {needed}")
         if self.overlong == "penalty" and self.overlong_buffer is None:
             raise ConfigError("overlong=penalty needs overlong_buffer=TOKENS, over which the reward sinks")
         stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
-        if self.schedule_window is not None and all(stage.at_step is not None for stage in stages):
-            raise ConfigError(
-                f"schedule_window={self.schedule_window} has no effect: max_tokens_schedule has no stage that begins at "
-                "truncated>SHARE or plateau"
-            )
         if stages:
             refuse_buffer(self, [stage.max_tokens for stage in stages], "a limit of max_tokens_schedule")
         else:

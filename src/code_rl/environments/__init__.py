@@ -28,7 +28,6 @@ ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "rep
 def get_environment(
     name: str,
     max_turns: int | None = None,
-    turn_discount: float = 1.0,
     prompt: str | None = None,
     system_prompt: str | None = None,
 ) -> Environment:
@@ -38,9 +37,8 @@ def get_environment(
     """
     make = find("environment", name, ENVIRONMENTS)
     turns = {} if max_turns is None else {"max_turns": max_turns}
-    for setting, value, unset in (("max_turns", max_turns, None), ("turn_discount", turn_discount, 1.0)):
-        if make is Single and value != unset:
-            raise ConfigError(f"{setting}={value} has no effect with environment=single; choose environment=repair")
+    if make is Single and max_turns is not None:
+        raise ConfigError(f"max_turns={max_turns} has no effect with environment=single; choose environment=repair")
     if name in ENVIRONMENTS:
         return make(prompt=get_wording(prompt, system_prompt), **turns)
     for setting, text in (("prompt", prompt), ("system_prompt", system_prompt)):

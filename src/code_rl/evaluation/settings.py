@@ -219,7 +219,7 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
     if config.answered_by == "weights":
         own = config.environment not in ENVIRONMENTS  # else each benchmark's words, or these, come first
         words = (config.prompt, config.system_prompt) if own else (None, None)
-        get_environment(config.environment, config.max_turns, 1.0, *words)
+        get_environment(config.environment, config.max_turns, *words)
     get_wording(config.prompt)
     if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")

@@ -198,13 +198,11 @@ def prompt_length(problem: Problem, environment: Environment, renderer: Renderer
     return len(renderer.prompt_tokens(environment.begin(problem.view())))
 
 
-def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str, room: int = 0) -> None:
-    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths) leave no more than `room` tokens for an
-    answer in the model's context."""
-    overlong = [(name, length) for name, length in lengths if length >= context - room]
+def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
+    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths) leave no room for an answer in the model's context."""
+    overlong = [(name, length) for name, length in lengths if length >= context]
     if overlong:
-        beside = f", {room} of them for overlong_buffer" if room else ""
         raise DataError(
             f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit into the model's context of {context} "
-            f"tokens{beside}; the first is {overlong[0][0]!r} with {overlong[0][1]}"
+            f"tokens; the first is {overlong[0][0]!r} with {overlong[0][1]}"
         )
