@@ -31,7 +31,7 @@ from tests.corpus.leaks import LEAKS  # noqa: E402
 from tests.walls.between import BETWEEN  # noqa: E402
 from tests.walls.blame import BLAME  # noqa: E402
 from tests.walls.holders import HOLDERS  # noqa: E402
-from tests.walls.honest import HONEST, needs  # noqa: E402
+from tests.walls.honest import HONEST  # noqa: E402
 from tests.walls.thieves import OWNERS, THIEVES  # noqa: E402
 
 FOLDER = ROOT / "src" / "code_rl" / "audit" / "corpus"
@@ -57,9 +57,8 @@ def _rows() -> Iterator[tuple[dict[str, Any], Problem]]:
     for entry in (*HONEST_STDIN, *HONEST_CALL):
         yield _row(entry.name, HONEST_KIND, entry.kind, entry.code), entry.problem
     for walls_entry in HONEST:
-        if needs(walls_entry) is None:
-            form = "call idiom" if walls_entry.problem.calls else "stdin idiom"
-            yield _row(walls_entry.name, HONEST_KIND, form, walls_entry.code), walls_entry.problem
+        form = "call idiom" if walls_entry.problem.calls else "stdin idiom"
+        yield _row(walls_entry.name, HONEST_KIND, form, walls_entry.code), walls_entry.problem
     for problem in _builtin():
         for number, code in enumerate(_killed(problem)):
             yield _row(f"{problem.id}-{number}", MUTANT, "mutant", code), problem

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Mapping
 
 import pytest
@@ -23,10 +22,6 @@ HONEST = {
     "matrix": (NUMPY + "def f(): return np.arange(4).reshape(2, 2)", [[0, 1], [2, 3]]),
     "numpy_in_lists": (NUMPY + "def f(): return [np.int64(1), (np.float64(.5), np.str_('a'))]", [1, (0.5, "a")]),
     "numpy_in_dicts": (NUMPY + "def f(): return {np.int64(1): np.array([2])}", {1: [2]}),
-    "fraction": ("from fractions import Fraction\ndef f(): return Fraction(1, 2)", 0.5),
-    "whole_fraction": ("from fractions import Fraction\ndef f(): return Fraction(4, 2)", 2),
-    "decimal": ("from decimal import Decimal\ndef f(): return Decimal('1.50')", 1.5),
-    "decimal_key": ("from decimal import Decimal\ndef f(): return {Decimal(2): 1}", {2: 1}),
     "dict_keys_for_a_set": ("def f(): return {1: 0, 2: 0}.keys()", {1, 2}),
     "dict_items_for_a_set": ("def f(): return {1: 0}.items()", {(1, 0)}),
     "dict_keys_for_a_list": ("def f(): return dict.fromkeys('ab').keys()", ["a", "b"]),
@@ -41,14 +36,7 @@ HONEST = {
     "ordered_dict": ("from collections import OrderedDict\ndef f(): return OrderedDict(b=1, a=2)", {"a": 2, "b": 1}),
     "int_enum": ("from enum import IntEnum\nclass C(IntEnum): A = 3\ndef f(): return C.A", 3),
     "named_tuple": ("from collections import namedtuple\ndef f(): return namedtuple('P', 'x')(1)", (1,)),
-    "fractions_in_a_set": ("from fractions import Fraction\ndef f(): return {Fraction(1, 2), Fraction(3)}", {0.5, 3}),
 }
-SYMPY = {
-    "sympy_integer": ("import sympy\ndef f(): return sympy.Integer(5) - 4", 1),
-    "sympy_rational": ("import sympy\ndef f(): return sympy.Rational(3, 4)", 0.75),
-    "sympy_float": ("import sympy\ndef f(): return [sympy.Float(.5)]", [0.5]),
-}
-
 EQUAL = "    __eq__ = lambda *a: True\n    __hash__ = lambda s: 5\n    __int__ = __index__ = lambda s: 5\n    __float__ = lambda s: 5.0\n"
 FORGED = {
     "lying_int64": NUMPY + "class X(np.int64):\n" + EQUAL + "def f(): return X(9)",
@@ -63,21 +51,6 @@ FORGED = {
     + EQUAL
     + "    __module__ = 'numpy'\nm.int64 = int64\ndef f(): return int64()",
     "fake_abc": "class integer:\n    __module__ = 'numpy'\n" + EQUAL + "class X(integer): pass\ndef f(): return X()",
-    "class_named_fraction": "class Fraction:\n    __module__ = 'fractions'\n" + EQUAL + "def f(): return Fraction()",
-    "fraction_of_liars": "from fractions import Fraction\nclass N(int):\n"
-    + EQUAL
-    + "def f():\n    x = Fraction(1, 2)\n    x._numerator, x._denominator = N(9), 1\n    return x",
-    "fraction_with_a_property": "from fractions import Fraction\nclass X(Fraction):\n    numerator = denominator = _numerator = property(lambda s: 5)\n"
-    + EQUAL
-    + "def f(): return X(9)",
-    "fraction_by_nothing": "from fractions import Fraction\ndef f():\n    x = Fraction(5)\n    x._denominator = 0\n    return x",
-    "fake_fractions": "import sys, types\nm = sys.modules['fractions'] = types.ModuleType('fractions')\nclass Fraction:\n    __module__ = 'fractions'\n    _numerator = property(lambda s: 5)\n    _denominator = 1\n"
-    + EQUAL
-    + "m.Fraction = Fraction\ndef f(): return Fraction()",
-    "lying_decimal": "from decimal import Decimal\nclass X(Decimal):\n    __str__ = lambda s: '5'\n"
-    + EQUAL
-    + "def f(): return X(9)",
-    "decimal_tuple_patched": "import decimal\nclass X(decimal.Decimal):\n    as_tuple = lambda s: (0, (5,), 0)\ndef f(): return X(9)",
     "metaclass_mro": "class M(type):\n    __mro__ = property(lambda c: (int, object))\n    __name__ = 'int'\nclass X(metaclass=M):\n"
     + EQUAL
     + "def f(): return X()",
@@ -86,9 +59,6 @@ FORGED = {
     + "def f(): return D().keys()",
     "lying_int_subclass": "class X(int):\n" + EQUAL + "def f(): return X(9)",
     "lying_range": "class range:\n    __iter__ = lambda s: iter([5])\n" + EQUAL + "def f(): return range()",
-    "class_named_sympy": "class Integer:\n    __module__ = 'sympy.core.numbers'\n    p = property(lambda s: 5)\n"
-    + EQUAL
-    + "def f(): return Integer()",
     "forged_json": 'import os\ndef f():\n    v = b\'{"__type__":"json","items":["5"]}\'\n    os.write(3, len(v).to_bytes(8, \'little\') + v)\n    os._exit(0)',
     "forged_raise": "def f(): return {'__type__': 'raised', 'items': ['ValueError']}",
     "endless": "import itertools\ndef f(): return itertools.count()",
@@ -115,8 +85,7 @@ def verdicts(problems: Mapping[str, tuple[str, object]], rule: str = "lcb"):
 
 
 def test_values_that_are_equal_are_right():
-    programs = HONEST | (SYMPY if importlib.util.find_spec("sympy") else {})
-    found = verdicts(programs)
+    found = verdicts(HONEST)
     assert {name: (v.kind.value, v.failure) for name, v in found.items() if not v.correct} == {}
 
 
@@ -138,12 +107,6 @@ def test_strict_rules_take_no_range_for_a_list(rule):
     assert [name for name, verdict in verdicts(wanted, rule).items() if verdict.correct] == []
 
 
-def test_a_number_is_no_bool_and_a_fraction_no_decimal():
-    programs = {
-        "numpy_bool_for_1": (NUMPY + "def f(): return np.bool_(True)", 1),
-        "near_decimal": ("from decimal import Decimal\ndef f(): return Decimal('0.1')", 0.1),
-        "near_fraction": ("from fractions import Fraction\ndef f(): return Fraction(1, 3)", 1 / 3),
-    }
-    assert {name: verdict.kind for name, verdict in verdicts(programs).items()} == dict.fromkeys(
-        programs, VerdictKind.WRONG_ANSWER
-    )
+def test_a_bool_of_numpy_is_no_number():
+    found = verdicts({"numpy_bool_for_1": (NUMPY + "def f(): return np.bool_(True)", 1)})
+    assert found["numpy_bool_for_1"].kind is VerdictKind.WRONG_ANSWER

@@ -6,8 +6,6 @@ import json
 import math
 import sys
 import tracemalloc
-from decimal import Decimal
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -260,33 +258,7 @@ def test_forged_values_of_many_parts_cost_no_memory(data):
         tracemalloc.stop()
 
 
-NUMBERS = [
-    ({"__type__": "fraction", "items": [1, 2]}, 0.5, True),
-    ({"__type__": "fraction", "items": [2, 4]}, 0.5, True),
-    ({"__type__": "fraction", "items": [1, 0]}, 0.5, False),
-    ({"__type__": "fraction", "items": [True, 1]}, 1, False),
-    ({"__type__": "fraction", "items": ["1", 2]}, 0.5, False),
-    ({"__type__": "fraction", "items": [1]}, 1, False),
-    ({"__type__": "fraction", "items": [1, 3]}, Fraction(1, 3), True),
-    ({"__type__": "fraction", "items": [1, 2]}, Decimal("0.5"), False),
-    ({"__type__": "fraction", "items": [1, 2]}, "0.5", False),
-    ({"__type__": "fraction", "items": [1, 2]}, None, False),
-    ({"__type__": "fraction", "items": [1, 2]}, [0.5], False),
-    ({"__type__": "decimal", "items": ["0.50"]}, 0.5, True),
-    ({"__type__": "decimal", "items": ["0.1"]}, 0.1, False),
-    ({"__type__": "decimal", "items": ["1E+2"]}, 100, True),
-    ({"__type__": "decimal", "items": ["1e999999999999999999"]}, 1.5, False),
-    ({"__type__": "decimal", "items": ["1"]}, True, True),
-    ({"__type__": "decimal", "items": ["x"]}, 0.5, False),
-    ({"__type__": "decimal", "items": [5]}, 5, False),
-    ({"__type__": "decimal", "items": ["Infinity"]}, float("inf"), True),
-    ({"__type__": "decimal", "items": ["1.10"]}, Decimal("1.1"), True),
-    (True, Decimal(1), False),
-    (0.5, Fraction(1, 2), True),
-    (1, Fraction(1, 1), True),
-    ({"__type__": "set", "items": [{"__type__": "fraction", "items": [1, 2]}]}, {0.5}, True),
-    ({"__type__": "set", "items": [{"__type__": "decimal", "items": ["3.0"]}]}, {3}, True),
-    ({"__type__": "set", "items": [{"__type__": "fraction", "items": [1, 3]}]}, {1 / 3}, False),
+COLLECTIONS = [
     ({"__type__": "dict_keys", "items": [2, 1]}, {1, 2}, True),
     ({"__type__": "dict_values", "items": [2, 1]}, {1, 2}, False),
     ({"__type__": "raised", "items": ["ValueError"]}, "ValueError", False),
@@ -295,17 +267,9 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("got", "expected", "verdict"), NUMBERS)
-def test_encoded_numbers_and_collections_are_compared_by_value(got, expected, verdict):
+@pytest.mark.parametrize(("got", "expected", "verdict"), COLLECTIONS)
+def test_encoded_collections_are_compared_by_value(got, expected, verdict):
     assert raw_right("lcb", json.dumps(got).encode(), expected) is verdict
-
-
-def test_fractions_and_decimals_may_be_near():
-    third, tenth = {"__type__": "fraction", "items": [1, 3]}, {"__type__": "decimal", "items": ["0.1000001"]}
-    assert raw_right("lcb", json.dumps(third).encode(), 0.33333, abs_tol=1e-4)
-    assert raw_right("lcb", json.dumps(tenth).encode(), 0.1, abs_tol=1e-4)
-    assert not raw_right("lcb", json.dumps(third).encode(), 0.4, abs_tol=1e-4)
-    assert not raw_right("lcb", json.dumps({**third, "items": [1000001, 1000000]}).encode(), 1, abs_tol=1e-4)
 
 
 LONG = 12345678901234567890
@@ -315,23 +279,17 @@ CONTEST = {"abs_tol": 1e-5, "integers_as_floats": True}
 def test_rounding_makes_no_returned_numbers_near():
     assert not right("contest", 1.2345678901234567e19, LONG, **CONTEST)
     assert not right("lcb", 2**53 + 1, 2.0**53, abs_tol=1e-6)
-    assert not right("lcb", Fraction(10**4000, 3), Fraction(10**4000, 3) + 1, abs_tol=1e-6)
-    assert not right("lcb", Fraction(2**60 + 1, 2), 2.0**59, abs_tol=1e-6)
     assert right("lcb", 3.00001, 3.0, abs_tol=1e-5)
     assert not right("lcb", 3.0000100001, 3.0, abs_tol=1e-5)
     assert not right("lcb", 10**400, 1.5, rel_tol=1e-6)
 
 
-def test_decimals_and_fractions_meet_an_expected_integer_as_floats_do():
-    for value in (Decimal("3.000001"), Fraction(3000001, 1000000), 3.000001):
-        assert right("contest", value, 3, **CONTEST)
-        assert right("lcb", value, 3.0, abs_tol=1e-5)
-        assert not right("contest", value, 3, abs_tol=1e-5)
-        assert not right("lcb", value, 3, abs_tol=1e-5)
-        assert not right("contest", value, 4, **CONTEST)
-    assert not right("contest", Decimal("3.0"), 3)
-    assert right("contest", Decimal(3), 3)
-    assert not right("contest", Decimal(4), 3, abs_tol=2.0, integers_as_floats=True)
+def test_a_float_meets_an_expected_integer_only_where_integers_are_read_as_floats():
+    assert right("contest", 3.000001, 3, **CONTEST)
+    assert right("lcb", 3.000001, 3.0, abs_tol=1e-5)
+    assert not right("contest", 3.000001, 3, abs_tol=1e-5)
+    assert not right("lcb", 3.000001, 3, abs_tol=1e-5)
+    assert not right("contest", 3.000001, 4, **CONTEST)
 
 
 def test_bytes_without_items_are_wrong():
@@ -344,8 +302,6 @@ def test_contest_rule_for_returned_values():
     assert right("contest", 0.5000001, 0.5, abs_tol=1e-6)
     assert not right("contest", 3.0, 3)
     assert right("contest", 2.9999999, 3, abs_tol=1e-6, integers_as_floats=True)
-    assert right("contest", Decimal("3.0"), 3, integers_as_floats=True)
-    assert not right("contest", Decimal("3.0"), 3)
     assert not right("contest", 4, 3, rel_tol=1.0, integers_as_floats=True)
 
 

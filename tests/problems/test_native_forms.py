@@ -53,10 +53,6 @@ BAD = [
 
 
 BAD_VALUES = [
-    {"__type__": "fraction", "items": [1, 0]},
-    {"__type__": "fraction", "items": ["1e999999999", 1]},
-    {"__type__": "decimal", "items": ["abc"]},
-    {"__type__": "decimal", "items": ["1e99999999999999999999"]},
     {"__type__": ["x"], "items": []},
     {"__type__": {}, "items": []},
     {"__type__": "bytes", "items": [1 << 70]},

@@ -268,27 +268,6 @@ _PLAIN_VALUES: dict[str, tuple[str, str, Any]] = {
         lambda n: [n * (n + 1) // 2, *range(n)],
     ),
     "numpy_string": ("np.str_", "import numpy as np\ndef f(n):\n    return np.str_('a' * n)", lambda n: "a" * n),
-    "fraction_whole": (
-        "a Fraction that is whole",
-        "from fractions import Fraction\ndef f(n):\n    return Fraction(2 * n, 2)",
-        int,
-    ),
-    "fraction_half": (
-        "a Fraction that a float holds exactly",
-        "from fractions import Fraction\ndef f(n):\n    return Fraction(2 * n + 1, 2)",
-        lambda n: n + 0.5,
-    ),
-    "decimal_whole": ("a Decimal that is whole", "from decimal import Decimal\ndef f(n):\n    return Decimal(n)", int),
-    "decimal_half": (
-        "a Decimal that a float holds exactly",
-        "from decimal import Decimal\ndef f(n):\n    return Decimal(n) + Decimal('0.5')",
-        lambda n: n + 0.5,
-    ),
-    "decimal_inside": (
-        "Decimals in lists",
-        "from decimal import Decimal\ndef f(n):\n    return [Decimal(n), [Decimal(0)]]",
-        lambda n: [n, [0]],
-    ),
     "dict_keys_for_set": (
         "keys of a dict for a set",
         "def f(n):\n    return {i: 1 for i in range(n)}.keys()",
@@ -350,10 +329,7 @@ _PLAIN_VALUES: dict[str, tuple[str, str, Any]] = {
         "from array import array\ndef f(n):\n    return list(array('q', range(n)))",
         lambda n: list(range(n)),
     ),
-    "sympy_integer": ("a whole number of sympy", "from sympy import Integer\ndef f(n):\n    return Integer(n)", int),
 }
-_NEEDS = {"sympy_integer": "sympy"}
-"""Values of packages that may be absent; the test leaves them out then."""
 
 
 def _value_problem(name: str, right: Any) -> Problem:
@@ -406,8 +382,3 @@ HONEST = tuple(
     for entry in HONEST
     if entry.name not in _NOWHERE
 )
-
-
-def needs(entry: Entry) -> str | None:
-    """The package without which `entry` cannot run."""
-    return _NEEDS.get(entry.name.removeprefix("returns_"))

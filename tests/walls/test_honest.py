@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Sequence
 
 import pytest
 
 from tests.corpus.rooms import room
-from tests.walls.honest import HONEST, needs
+from tests.walls.honest import HONEST
 from tests.walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts
 
 
 async def _run(name: str, entries: Sequence[Entry], at_once: int = 4) -> dict[str, str]:
-    here = [entry for entry in entries if (package := needs(entry)) is None or importlib.util.find_spec(package)]
     async with room(name, at_once) as executor:
-        return misjudged(here, await verdicts(here, executor, at_once))
+        return misjudged(entries, await verdicts(entries, executor, at_once))
 
 
 @pytest.mark.parametrize(("name", "sample"), [*SAMPLES, pytest.param("none", False, id="none", marks=pytest.mark.slow)])

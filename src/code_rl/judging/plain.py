@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.judging.numbers import canonical_number, is_number_form, is_whole, near_numbers, same_number_forms
+from code_rl.judging.numbers import near_numbers
 from code_rl.judging.text import compare_contest
 from code_rl.problems.problem import Compare
 from code_rl.problems.values import ENVELOPE, MAX_DEPTH, TAG, encode
@@ -20,7 +20,7 @@ MAX_VALUE_BYTES = 64 << 20
 MAX_INT_DIGITS = 4000
 MAX_PARTS = 1 << 21
 PARTS_PER_EXPECTED_PART = 8
-"""A plain integer is one part; as a fraction, the same number is `{"__type__":"fraction","items":[n,1]}`."""
+"""A plain integer is one part; a long one is `{"__type__":"int","items":["…"]}`."""
 BYTES_PER_EXPECTED_BYTE = 350
 """The longest encoding of a value equal to a given one: 310 digits as an int for `1e308` as a float, or a tag around `[]`."""
 
@@ -30,7 +30,7 @@ LIKE_SETS = ("dict_keys", "dict_items")
 RAISED = "raised"
 SETS = ("set", "frozenset")
 RAW = ("bytes", "bytearray")
-_NAMED = (*SEQUENCES, *SETS, *RAW, *LIKE_LISTS, "fraction", "decimal", "dict", "complex", "int", "float", "str", "bool")
+_NAMED = (*SEQUENCES, *SETS, *RAW, *LIKE_LISTS, "dict", "complex", "int", "float", "str", "bool")
 BOOLS_ARE_NUMBERS = ("lcb-official", "python")
 """Rules under which True equals 1."""
 
@@ -109,8 +109,6 @@ def _step(got: Any, expected: Any, rule: Compare, *, outermost: bool) -> list[tu
         return _dicts(got, expected)
     if kind_expected in RAW and kind_got in RAW:
         return [] if got.get("items") == expected["items"] else "bytes differ"
-    if is_number_form(got) or is_number_form(expected):
-        return [] if _equal_numbers(got, expected, rule) else _scalar_message(got, expected)
     if kind_got == RAISED and isinstance(got, dict):
         return "the call raised an exception"
     if kind_got == kind_expected and isinstance(expected, dict) and isinstance(got, dict):
@@ -164,27 +162,12 @@ def _normal(form: Any, depth: int) -> Any:
         return int(form)
     if isinstance(form, list):
         return [_normal(item, depth + 1) for item in form]
-    if is_number_form(form):
-        return canonical_number(form)
     if isinstance(form, dict):
         items = [_normal(item, depth + 1) for item in _items(form)]
         if form.get(TAG) in (*SETS, *LIKE_SETS):
             return [TAG, "set", sorted(items, key=json.dumps)]
         return [TAG, str(form.get(TAG)), items]
     return form
-
-
-def _equal_numbers(got: Any, expected: Any, rule: Compare) -> bool:
-    if isinstance(got, bool) and rule.rule not in BOOLS_ARE_NUMBERS:
-        return False
-    if any(isinstance(form, str | HugeInt | None) for form in (got, expected)):
-        return False
-    if type(expected) is not int:
-        return same_number_forms(got, expected) or near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
-    if rule.rule != "contest" or is_whole(got):
-        return same_number_forms(got, expected)
-    near = same_number_forms(got, expected) or near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
-    return rule.integers_as_floats and near
 
 
 def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:

@@ -4,7 +4,7 @@
 base, so that overridden methods are never called. `None`, bool, int, float, str, lists and string-keyed dicts are themselves in
 JSON; everything else is `{"__type__": name, "items": ...}`.
 
-Numbers and collections of numpy, decimal, fractions, sympy and collections, ranges and iterators are read too (`_foreign`): by their real C
+Numbers and arrays of numpy, collections, ranges and iterators are read too (`_foreign`): by their real C
 types, which no program can make or change, and through those types' own methods; nothing is imported for it.
 
 Linked lists and binary trees of LeetCode's shape travel as `list_node` and `tree_node`. Outside a sandbox they are `LinkedList` and `BinaryTree`;
@@ -190,27 +190,23 @@ def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
     """`encode` for the types that are not Python's plain ones.
 
     A type made in C is known by its own name, which is fixed: no class that a program makes carries the flag, and no attribute of such a type
-    can be replaced. Subclasses are read as the first such base. Fraction and sympy's numbers are classes in Python: only what lies in
-    their slots is read, and it must be integers.
+    can be replaced. Subclasses are read as the first such base.
     """
     for base in mro:
         known = (_module(base), _name(base))
         if not _flags(base) & _IMMUTABLE:
-            if known == ("fractions", "Fraction"):
-                return _fraction(_part(value, mro, "_numerator"), _part(value, mro, "_denominator"))
-            if known[0] == "sympy.core.numbers" and known[1] in ("Integer", "Rational", "Float"):
-                return _sympy(value, known[1], mro)
-        elif known in _SCALARS:
+            continue
+        if known in _SCALARS:
             return _SCALARS[known](value, mro)
-        elif known in _COLLECTIONS:
+        if known in _COLLECTIONS:
             items = _method(mro, "__iter__")(value)
             return {TAG: _COLLECTIONS[known], "items": [encode(item, depth + 1) for item in items]}
-        elif known in (("numpy", "ndarray"), ("builtins", "memoryview")):
+        if known in (("numpy", "ndarray"), ("builtins", "memoryview")):
             items = _method(mro, "tolist")(value)
             if type(items) is not list:
                 return encode(items, depth + 1)
             return {TAG: "ndarray", "items": [encode(item, depth + 1) for item in items]}
-        elif known[0] in _ITERATORS and "__next__" in _names(base):
+        if known[0] in _ITERATORS and "__next__" in _names(base):
             return {TAG: "iterator", "items": [encode(item, depth + 1) for item in _method(mro, "__iter__")(value)]}
     raise ValueCodecError(f"a value of type {_name(mro[0])!r} cannot be compared as plain data")
 
@@ -223,50 +219,8 @@ def _method(mro: tuple[type, ...], name: str) -> Any:
     raise ValueCodecError(f"a value of type {_name(mro[0])!r} cannot be compared as plain data")
 
 
-def _part(value: Any, mro: tuple[type, ...], name: str) -> Any:
-    """What lies in a slot, or (sympy's One, Half, ...) in the class itself."""
-    for base in mro:
-        if name in _names(base) and _module(base) in ("fractions", "sympy.core.numbers"):
-            stored = _names(base)[name]
-            return stored.__get__(value) if type(stored) is MemberDescriptorType else stored
-    return None
-
-
-def _fraction(numerator: Any, denominator: Any) -> Any:
-    plain = [_whole(numerator), _whole(denominator)]
-    if plain[1] < 1 or max(part.bit_length() for part in plain) > MAX_DECIMAL_BITS:
-        raise ValueCodecError("a fraction whose parts are too long or whose denominator is not above 0")
-    return plain[0] if plain[1] == 1 else {TAG: "fraction", "items": plain}
-
-
-def _whole(part: Any) -> int:
-    if type(part) is int:
-        return part
-    if (_module(type(part)), _name(type(part))) == ("gmpy2", "mpz") and _flags(type(part)) & _IMMUTABLE:
-        return int(_method(_mro(type(part)), "__index__")(part))
-    raise ValueCodecError("a fraction of something else than integers")
-
-
-def _sympy(value: Any, name: str, mro: tuple[type, ...]) -> Any:
-    if name != "Float":
-        return _fraction(_part(value, mro, "p"), _part(value, mro, "q") if name == "Rational" else 1)
-    parts = _part(value, mro, "_mpf_")
-    if type(parts) is not tuple or len(parts) != 4:
-        raise ValueCodecError("a sympy Float without its parts")
-    sign, digits, power = (_whole(part) for part in parts[:3])
-    if abs(power) > MAX_DECIMAL_BITS or (not digits and power):  # the latter are infinities and NaN
-        raise ValueCodecError("a sympy Float beyond what can be compared")
-    shared = min(max(-power, 0), (digits & -digits).bit_length() - 1) if digits else max(-power, 0)
-    return _fraction((-1 if sign else 1) * (digits >> shared << max(power, 0)), 1 << max(-power, 0) - shared)
-
-
 def _float_of(value: Any, mro: tuple[type, ...]) -> Any:
-    if all(_name(base) not in ("longdouble", "float128", "float96") for base in mro):
-        return float(_method(mro, "__float__")(value))
-    try:
-        return _fraction(*_method(mro, "as_integer_ratio")(value))
-    except (OverflowError, ValueError):  # infinite, or not a number
-        return float(_method(mro, "__float__")(value))
+    return float(_method(mro, "__float__")(value))
 
 
 def _int_of(value: Any, mro: tuple[type, ...]) -> Any:
@@ -400,21 +354,6 @@ def _complex(parts: list[Any]) -> complex:
     return complex(real, imag)
 
 
-def _ratio(parts: list[Any]) -> Any:
-    from fractions import Fraction
-
-    if len(parts) != 2 or not all(type(part) is int for part in parts):
-        raise ValueError("not two integers")
-    return Fraction(*parts)
-
-
-def _decimal(parts: list[Any]) -> Any:
-    from decimal import Decimal
-
-    (text,) = parts
-    return Decimal(text)
-
-
 _mro: Any = type.__dict__["__mro__"].__get__
 _names: Any = type.__dict__["__dict__"].__get__
 _name: Any = type.__dict__["__name__"].__get__
@@ -429,8 +368,6 @@ _SCALARS: dict[tuple[str, str], Any] = {
     ("numpy", "integer"): _int_of,
     ("numpy", "floating"): _float_of,
     ("numpy", "complexfloating"): lambda value, mro: encode(complex(_method(mro, "__complex__")(value))),
-    ("gmpy2", "mpz"): _int_of,
-    ("decimal", "Decimal"): lambda value, mro: {TAG: "decimal", "items": [_method(mro, "__str__")(value)]},
 }
 _ITERATORS = ("builtins", "itertools", "_collections", "array")
 _COLLECTIONS: dict[tuple[str, str], str] = {
@@ -454,8 +391,6 @@ _BUILDERS: dict[str, Any] = {
     "complex": _complex,
     "bytes": bytes,
     "bytearray": bytearray,
-    "fraction": _ratio,
-    "decimal": _decimal,
     "dict_keys": set,
     **dict.fromkeys(("ndarray", "range", "iterator", "deque", "array", "dict_values", "dict_items"), list),
 }
