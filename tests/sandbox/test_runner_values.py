@@ -111,11 +111,6 @@ def test_other_objects_are_refused_by_the_name_of_their_type():
         values.dumps(pathlib.PurePosixPath("x"))
 
 
-@given(st.fractions() | st.decimals(allow_nan=False))
-def test_fractions_and_decimals_keep_their_value(number):
-    assert values.loads(values.dumps(number)) == number
-
-
 @given(st.lists(st.integers() | st.text()))
 def test_an_encoded_value_arrives_as_the_value(items):
     assert values.loads(values.dumps([values.Encoded(values.dumps(items))])) == [items]
