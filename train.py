@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from code_rl.algorithm.advantages import compute_advantages, should_skip
-from code_rl.algorithm.datums import make_datum, train_step
-from code_rl.cli import run_verb
+from code_rl.cli.main import run_verb
+from code_rl.training.algorithm.advantages import compute_advantages, should_skip
+from code_rl.training.algorithm.datums import make_datum, train_step
 
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train_step"]
 

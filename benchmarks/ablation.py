@@ -19,10 +19,10 @@ import chz
 from rich.console import Console
 from rich.table import Table
 
-from code_rl.backends.embedded import share_cores
-from code_rl.cli import run_script
-from code_rl.commands.train import train_command
-from code_rl.runs.recorder import read_metrics
+from code_rl.cli.main import run_script
+from code_rl.cli.train import train_command
+from code_rl.engine.local import share_cores
+from code_rl.training.runs.recorder import read_metrics
 
 VARIANTS: dict[str, dict[str, str]] = {
     "default": {},

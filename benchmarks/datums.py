@@ -17,8 +17,8 @@ from typing import Any
 import chz
 from tinker import types
 
-from code_rl.algorithm.datums import make_datum
-from code_rl.cli import run_script
+from code_rl.cli.main import run_script
+from code_rl.training.algorithm.datums import make_datum
 
 Rollout = tuple[list[int], list[float], int]
 

@@ -39,10 +39,10 @@ import torch
 from tinker import types
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from code_rl.algorithm.advantages import compute_advantages
-from code_rl.algorithm.datums import make_datum
-from code_rl.backends.embedded import EmbeddedService
-from code_rl.backends.embedded.models import wrap_model
+from code_rl.engine.local import EmbeddedService
+from code_rl.engine.local.models import wrap_model
+from code_rl.training.algorithm.advantages import compute_advantages
+from code_rl.training.algorithm.datums import make_datum
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"vocab_size": 644, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 3}

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import chz
 
-from code_rl.cli import run_script
-from code_rl.problems.builtin import BuiltinTrainSet
-from code_rl.problems.native import write_problems
+from code_rl.cli.main import run_script
+from code_rl.data.builtin import BuiltinTrainSet
+from code_rl.grading.native import write_problems
 
 
 @chz.chz

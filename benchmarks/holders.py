@@ -25,10 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import VerdictKind
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Job, Limits, Status, StdinInput
+from code_rl.grading.judge import judge
+from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.verdict import VerdictKind
 from tests.walls.between import BETWEEN
 from tests.walls.blame import BLAME, BLAMED_CHECKERS
 from tests.walls.holders import HOLDERS, PATIENT

@@ -18,9 +18,9 @@ from typing import Any
 
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
-from code_rl.backends.connect import Backend
-from code_rl.rollouts.sample import derive_seed
-from code_rl.sandbox.executor import Execution, Executor, Job
+from code_rl.engine.connect import Backend
+from code_rl.grading.sandbox.executor import Execution, Executor, Job
+from code_rl.policy.sample import derive_seed
 
 
 @dataclass(frozen=True, slots=True)

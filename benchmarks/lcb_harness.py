@@ -25,14 +25,14 @@ from types import ModuleType
 
 import chz
 
-from code_rl.cli import run_script
-from code_rl.errors import ConfigError
+from code_rl.cli.main import run_script
+from code_rl.data.builtin import SPLITS, test_split
+from code_rl.data.sources.livecodebench import LCB_PRELUDE
 from code_rl.evaluation.runner import judge_official
-from code_rl.judging.judge import judge
-from code_rl.problems.builtin import SPLITS, test_split
-from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.sources.livecodebench import LCB_PRELUDE
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.util.errors import ConfigError
 
 TIMEOUT_S = 2
 STDIN_MOCK = "it gives programs a mock of stdin that cannot do this; here they are programs on a real stdin"

@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from code_rl.cli import HELP
-from code_rl.runs.recorder import read_metrics
-from code_rl.settings import read_arguments
+from code_rl.cli.main import HELP
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.settings import read_arguments
 
 ROOT = Path(__file__).parent.parent
 DEFAULTS = {"recipe": "tiny", "backend": "embedded", "executor": "embedded", "eval_limit": "-1", "save_every": "0"}

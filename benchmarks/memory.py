@@ -34,16 +34,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
-from code_rl.backends.embedded import learner
-from code_rl.backends.embedded.decode import Draw, cell_bytes, decode
-from code_rl.backends.embedded.forward import Prompt, decoder_layer
-from code_rl.backends.embedded.lora import Lora, LoraSettings
-from code_rl.backends.embedded.packing import plan
-from code_rl.backends.embedded.passes import Example, read_pass
-from code_rl.backends.embedded.picking import Choice
-from code_rl.backends.embedded.weights import Architecture, LoadedModel, Weights, fuse, read_architecture
-from code_rl.cli import run_script
-from code_rl.errors import ConfigError
+from code_rl.cli.main import run_script
+from code_rl.engine.local import learner
+from code_rl.engine.local.decode import Draw, cell_bytes, decode
+from code_rl.engine.local.forward import Prompt, decoder_layer
+from code_rl.engine.local.lora import Lora, LoraSettings
+from code_rl.engine.local.packing import plan
+from code_rl.engine.local.passes import Example, read_pass
+from code_rl.engine.local.picking import Choice
+from code_rl.engine.local.weights import Architecture, LoadedModel, Weights, fuse, read_architecture
+from code_rl.util.errors import ConfigError
 
 SHAPES: dict[str, dict[str, Any]] = {
     "small": {"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}

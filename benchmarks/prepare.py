@@ -22,10 +22,10 @@ from pathlib import Path
 import chz
 import numpy as np
 
-from code_rl.cli import run_script
-from code_rl.preparation.verification.trials import mutants
-from code_rl.problems.native import write_problems
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.cli.main import run_script
+from code_rl.data.preparation.verification.trials import mutants
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import Problem, StdinTest
 
 FAMILIES = (
     ("the sum of all values", "print(sum(v))", lambda v: sum(v)),

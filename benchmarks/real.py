@@ -32,8 +32,8 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.cli import run_script
-from code_rl.errors import ConfigError
+from code_rl.cli.main import run_script
+from code_rl.util.errors import ConfigError
 
 PEERS = Path(__file__).parent / "real_peers.py"
 MODEL = "smollm2"
@@ -127,9 +127,9 @@ def read_prompts(model: str, count: int) -> list[list[int]]:
     """Token ids of the first problems' prompts."""
     from transformers import AutoTokenizer
 
-    from code_rl.environments.wording import get_wording
-    from code_rl.library import load_problems
-    from code_rl.renderers import get_renderer
+    from code_rl.policy.environments.wording import get_wording
+    from code_rl.policy.renderers import get_renderer
+    from code_rl.training.library import load_problems
 
     renderer, worded = get_renderer("auto", AutoTokenizer.from_pretrained(model)), get_wording()
     return [renderer.prompt_tokens(worded(problem.view())) for problem in load_problems("functions", count)]
@@ -213,7 +213,7 @@ def compete(options: Options, title: str, entrants: list[tuple[str, str]], job: 
 
 
 def main(options: Options) -> int:
-    from code_rl.backends.names import source_of
+    from code_rl.engine.names import source_of
 
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)

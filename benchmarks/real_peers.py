@@ -25,7 +25,7 @@ def reward_of(tokens: list[int]) -> float:
 
 
 def our_service(job: dict[str, Any]) -> Any:
-    from code_rl.backends.embedded import EmbeddedService
+    from code_rl.engine.local import EmbeddedService
 
     return EmbeddedService(device="cpu", dtype=job["dtype"], threads=job["threads"])
 
@@ -46,8 +46,8 @@ def ours(job: dict[str, Any]) -> Turn:
 def our_step(job: dict[str, Any]) -> Turn:
     from tinker import types
 
-    from code_rl.algorithm.advantages import compute_advantages
-    from code_rl.algorithm.datums import make_datum
+    from code_rl.training.algorithm.advantages import compute_advantages
+    from code_rl.training.algorithm.datums import make_datum
 
     service = our_service(job)
     trainer = service.create_lora_training_client(job["model"], rank=RANK, seed=0, train_unembed=False).result()

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from code_rl.cli import HELP
-from code_rl.runs.recorder import read_metrics
-from code_rl.settings import read_arguments
+from code_rl.cli.main import HELP
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.settings import read_arguments
 
 ROOT = Path(__file__).parent.parent
 SPLITS = ("constants", "compositions", "primitives")

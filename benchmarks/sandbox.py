@@ -27,9 +27,9 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from code_rl.sandbox.connect import check_executor, connect_executor
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Executor, Job, StdinInput
+from code_rl.grading.sandbox.connect import check_executor, connect_executor
+from code_rl.grading.sandbox.executor import Executor, Job, StdinInput
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
 SLEEPER = "import time\ntime.sleep(2)\nprint(input())\n"
 PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"

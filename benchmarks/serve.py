@@ -27,7 +27,7 @@ from typing import Any
 
 import chz
 
-from code_rl.cli import run_script
+from code_rl.cli.main import run_script
 
 os.environ["TINKER_TELEMETRY"] = "0"
 KEY = "tml-dummy"

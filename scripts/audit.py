@@ -15,8 +15,8 @@ from pathlib import Path
 
 import chz
 
-from code_rl.cli import run_script
-from code_rl.errors import CodeRLError, ConfigError
+from code_rl.cli.main import run_script
+from code_rl.util.errors import CodeRLError, ConfigError
 
 ROOT = Path(__file__).parent.parent
 PINNED = "pip-audit==2.10.1"

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from code_rl.loading.dataset import PREPARED
-from code_rl.problems.builtin.primitives import FILTERS, MAPS, REDUCES, Primitive
-from code_rl.problems.builtin.specs import held_out_constant
-from code_rl.problems.native import write_problems
-from code_rl.problems.problem import CallTest, Problem
+from code_rl.data.builtin.primitives import FILTERS, MAPS, REDUCES, Primitive
+from code_rl.data.builtin.specs import held_out_constant
+from code_rl.data.dataset import PREPARED
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import CallTest, Problem
 
 FOLDER = Path(__file__).parents[1] / "src" / "code_rl" / "loading" / "functions"
 TRAIN, TEST = "train", "test"

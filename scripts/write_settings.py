@@ -9,15 +9,15 @@ from pathlib import Path
 
 import chz
 
-from code_rl.algorithm.advantages import ESTIMATORS
-from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES
-from code_rl.algorithm.metrics import METRICS
-from code_rl.cli import VERBS
-from code_rl.config import FACTS, RECIPES
-from code_rl.config.recipes import PUBLISHED
-from code_rl.places import BackendKind
-from code_rl.registry import about
-from code_rl.rewards import REWARDS, get_reward
+from code_rl.cli.main import VERBS
+from code_rl.engine.losses import HIGH, LOW, POLICY_LOSSES
+from code_rl.engine.places import BackendKind
+from code_rl.policy.rewards import REWARDS, get_reward
+from code_rl.training.algorithm.advantages import ESTIMATORS
+from code_rl.training.algorithm.metrics import METRICS
+from code_rl.training.config import FACTS, RECIPES
+from code_rl.training.config.recipes import PUBLISHED
+from code_rl.util.registry import about
 
 DOCS = Path(__file__).parent.parent / "docs"
 REACHING = {name: facts.reach for name, facts in FACTS.items() if facts.reach.note}

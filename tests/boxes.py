@@ -14,7 +14,7 @@ from functools import cache
 
 from aiohttp import web
 
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
 _servers: list[subprocess.Popen[str]] = []
 

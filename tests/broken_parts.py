@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from code_rl.algorithm.losses import Loss
-from code_rl.environments import Reply, Single
+from code_rl.engine.losses import Loss
+from code_rl.policy.environments import Reply, Single
 
 
 def raises(_):

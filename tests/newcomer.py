@@ -11,13 +11,13 @@ from typing import Any
 import chz
 
 from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
-from code_rl.config.setting import option
-from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
-from code_rl.problems.sources.records import Origin, Row
-from code_rl.problems.sources.shapes import Shape
-from code_rl.renderers import Message
-from code_rl.settings import make_settings
+from code_rl.data.preparation.bench import Bench, Survivor
+from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.sources.records import Origin, Row
+from code_rl.data.sources.shapes import Shape
+from code_rl.policy.renderers import Message
+from code_rl.util.setting import option
+from code_rl.util.settings import make_settings
 
 
 def median(rewards_G: list[float]) -> list[float]:

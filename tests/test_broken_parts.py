@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from code_rl.commands.train import train_command
-from code_rl.errors import ConfigError
+from code_rl.cli.train import train_command
+from code_rl.util.errors import ConfigError
 from tests.pipeline_support import rollouts, small
 
 

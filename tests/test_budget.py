@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from code_rl import load_problems
-from code_rl.backends.names import source_of
-from code_rl.budget import Budget, Prices, Tokens, read_prices
-from code_rl.cli import main
-from code_rl.commands.train import train_command
-from code_rl.config import RECIPES, make_config
-from code_rl.environments import Single
-from code_rl.errors import ConfigError, DataError
-from code_rl.forecast import assumptions, forecast
-from code_rl.renderers import get_renderer
-from code_rl.runs.recorder import read_metrics
+from code_rl.cli.main import main
+from code_rl.cli.train import train_command
+from code_rl.engine.names import source_of
+from code_rl.policy.environments import Single
+from code_rl.policy.renderers import get_renderer
+from code_rl.training.budget import Budget, Prices, Tokens, read_prices
+from code_rl.training.config import RECIPES, make_config
+from code_rl.training.forecast import assumptions, forecast
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import ConfigError, DataError
 from tests.pipeline_support import rollouts, small, untimed
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"

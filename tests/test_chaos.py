@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from code_rl.assembly import assemble
-from code_rl.commands.train import prepare
-from code_rl.concurrency import cancelled_by_service
-from code_rl.console import Console
-from code_rl.errors import BackendError, CodeRLError, SandboxError
-from code_rl.files import read_lines
+from code_rl.cli.train import prepare
+from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.loop import train
-from code_rl.run import Run
-from code_rl.runs.inflight import INFLIGHT, step_file, steps_in
-from code_rl.runs.recorder import read_metrics
-from code_rl.sandbox.executor import Execution, Executor, Job
+from code_rl.policy.inflight import INFLIGHT, step_file, steps_in
+from code_rl.training.assembly import assemble
+from code_rl.training.console import Console
+from code_rl.training.run import Run
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.concurrency import cancelled_by_service
+from code_rl.util.errors import BackendError, CodeRLError, SandboxError
+from code_rl.util.files import read_lines
 from tests.pipeline_support import rollouts, small
 
 TIMEOUT_S = 240

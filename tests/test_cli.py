@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from code_rl import __version__
-from code_rl.cli import main
-from code_rl.errors import DISTRIBUTION, install_command
+from code_rl.cli.main import main
+from code_rl.util.errors import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -120,7 +120,7 @@ def test_every_verb_explains_itself(verb):
 def test_help_loads_neither_torch_nor_tinker(module):
     words = ["--help"] if module == "train" else ["train", "--help"]
     script = (
-        f"import sys; sys.argv = ['x', *{words!r}]; from code_rl.cli import main, run_verb; "
+        f"import sys; sys.argv = ['x', *{words!r}]; from code_rl.cli.main import main, run_verb; "
         + ("run_verb('train', ['--help'], 'x')" if module == "train" else "main()")
         + "; print(sorted({'torch', 'tinker', 'transformers', 'datasets'} & set(sys.modules)))"
     )
@@ -129,7 +129,8 @@ def test_help_loads_neither_torch_nor_tinker(module):
 
 
 @pytest.mark.parametrize(
-    "words", [["train.py", "--help"], ["-m", "code_rl.cli", "--help"], ["-m", "code_rl.cli", "eval", "--help"]]
+    "words",
+    [["train.py", "--help"], ["-m", "code_rl.cli", "--help"], ["-m", "code_rl.cli", "eval", "--help"]],
 )
 def test_help_for_a_reader_who_has_seen_enough_is_no_traceback(words):
     reading, writing = os.pipe()
@@ -152,7 +153,7 @@ def test_version(words, module):
 
 def test_the_hubs_retries_are_one_line():
     script = (
-        "import logging; from code_rl.cli import _HubRetries\n"
+        "import logging; from code_rl.cli.main import _HubRetries\n"
         "logger = logging.getLogger('huggingface_hub.utils._http'); logger.addFilter(_HubRetries())\n"
         "from huggingface_hub import constants; from huggingface_hub.utils import http_backoff\n"
         "try: http_backoff('GET', 'http://127.0.0.1:9/', base_wait_time=0.01, max_wait_time=0.01)\n"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.cli import main
-from code_rl.config import BatchShape, Config, batch_shape, loss_config, make_config, refuse_idle
-from code_rl.config.setting import facts_of
-from code_rl.errors import ConfigError
-from code_rl.settings import describe, make_settings, read_arguments
+from code_rl.cli.main import main
+from code_rl.training.config import BatchShape, Config, batch_shape, loss_config, make_config, refuse_idle
+from code_rl.util.errors import ConfigError
+from code_rl.util.setting import facts_of
+from code_rl.util.settings import describe, make_settings, read_arguments
 
 
 @pytest.mark.parametrize("words", [["max_steps=20"], ["--max_steps=20"], ["--max_steps", "20"], ["--max-steps", "20"]])

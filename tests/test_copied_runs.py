@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from code_rl.commands.train import train_command
-from code_rl.errors import CheckpointError
+from code_rl.cli.train import train_command
+from code_rl.engine.checkpoints import get_last_checkpoint
 from code_rl.evaluation.completers import checkpoint_record
-from code_rl.runs.checkpoints import get_last_checkpoint
+from code_rl.util.errors import CheckpointError
 from tests.pipeline_support import rollouts, small, untimed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from code_rl.problems.files import data_folder, file_sha256
+from code_rl.util.data_files import data_folder, file_sha256
 from tests.corpus.public import public_files
 from tests.corpus.rooms import data_file
 

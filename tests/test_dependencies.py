@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = {"dotenv": "python-dotenv", "google": "protobuf", "yaml": "pyyaml"}
 """Distributions that are not called as the module that they bring."""
 FRAMEWORKS = ("nemo-gym", "openenv", "verifiers")
-ROOMS = {"backends/embedded": "embedded", "backends/server": "serve"} | {
+ROOMS = {"engine/local": "embedded", "engine/serve": "serve"} | {
     f"integrations/{name.replace('-', '_')}": name for name in FRAMEWORKS
 }
 """Places that nobody enters without the packages of an extra."""

@@ -20,14 +20,14 @@ import pytest
 from aiohttp import web
 
 import code_rl
-from code_rl.algorithm.losses import LOSSES
-from code_rl.algorithm.metrics import METRICS
-from code_rl.backends.server.application import API, Application
-from code_rl.cli import VERBS, main, run_verb
-from code_rl.commands.serve import ServeConfig
-from code_rl.commands.train import train_command
-from code_rl.runs.recorder import read_metrics
-from code_rl.settings import read_arguments
+from code_rl.cli.main import VERBS, main, run_verb
+from code_rl.cli.serve import ServeConfig
+from code_rl.cli.train import train_command
+from code_rl.engine.losses import LOSSES
+from code_rl.engine.serve.application import API, Application
+from code_rl.training.algorithm.metrics import METRICS
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.settings import read_arguments
 from tests.pipeline_support import small
 
 ROOT = Path(__file__).parent.parent
@@ -208,13 +208,13 @@ def test_the_verbs_that_take_an_executor_are_those_that_the_page_names():
 
 NEW_PARTS = """
 import dataclasses, runpy, sys
-from code_rl.algorithm import advantages, losses
+from code_rl.training.algorithm import advantages, losses
 from code_rl import environments, registry, rewards
-from code_rl.environments import wording
+from code_rl.policy.environments import wording
 losses.POLICY_LOSSES["new_loss"] = dataclasses.replace(losses.POLICY_LOSSES["ppo"], name="new_loss")
 for ours in (advantages.ESTIMATORS, rewards.REWARDS, environments.ENVIRONMENTS, wording.PROMPTS):
     ours["new_part"] = next(iter(ours.values()))
-from code_rl.cli import main
+from code_rl.cli.main import main
 main(["train", "--help"]), main(["eval", "--help"]), main(["train", "clip_low=0.1"])
 print(*runpy.run_path("scripts/write_settings.py")["pages"]().values())
 """

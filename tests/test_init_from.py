@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.backends.embedded.state import read_state
-from code_rl.cli import main
-from code_rl.commands.train import train_command
-from code_rl.runs.checkpoints import read_checkpoints
+from code_rl.cli.main import main
+from code_rl.cli.train import train_command
+from code_rl.engine.checkpoints import read_checkpoints
+from code_rl.engine.local.state import read_state
 from tests.pipeline_support import rollouts, small, untimed
 
 

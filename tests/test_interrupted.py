@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-import code_rl.assembly
-from code_rl.commands.train import prepare, train_command
-from code_rl.errors import ConfigError
-from code_rl.runs.directory import LOCK, read_config
+import code_rl.training.assembly
+from code_rl.cli.train import prepare, train_command
+from code_rl.training.runs.directory import LOCK, read_config
+from code_rl.util.errors import ConfigError
 from tests.pipeline_support import small, untimed
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +104,7 @@ def test_ctrl_c_in_code_rl_eval_keeps_what_was_done_and_says_with_which_out_to_g
 
 
 def test_a_sandbox_whose_host_has_gone_ends_without_a_word():
-    script = "import asyncio, os; from code_rl.sandbox.embedded.pool import EmbeddedSandbox as E; from code_rl.sandbox.executor import *\n"
+    script = "import asyncio, os; from code_rl.grading.sandbox.local.pool import EmbeddedSandbox as E; from code_rl.grading.sandbox.executor import *\n"
     script += "async def f():\n    e = E(1)\n    asyncio.get_running_loop().call_later({after}, os._exit, 7)\n    async for _ in e.run(Job('pass', (StdinInput(b''),))): pass\n    os._exit(7)\nasyncio.run(f())"
     for after in (0.01, 0.05, 0.1, 0.2, 0.3):
         done = subprocess.run(
@@ -124,7 +124,7 @@ def test_a_run_cut_while_it_started_goes_on_as_it_was_begun_by_the_same_words_or
 
     given = small(tmp_path / "run", max_steps=1, seed=7, learning_rate=1e-3)
     with monkeypatch.context() as patch:
-        patch.setattr(code_rl.assembly, "connect", killed)
+        patch.setattr(code_rl.training.assembly, "connect", killed)
         with pytest.raises(Killed):
             train_command(given)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock", "begun.json"}

@@ -16,8 +16,8 @@ import pytest
 
 import code_rl
 from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest
-from code_rl.concurrency import wait_for
-from code_rl.runs.recorder import read_metrics
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.concurrency import wait_for
 from tests.pipeline_support import SMALL
 
 PACKAGE = Path(code_rl.__file__).parent
@@ -186,7 +186,7 @@ def test_a_mistake_in_the_settings_is_said_before_anything_is_written(tmp_path, 
 
 def test_a_part_that_a_notebook_defines_is_found_by_name():
     part = "def median(rewards): return [each - 1.0 for each in rewards]"
-    used = "from code_rl.algorithm.advantages import get_estimator; print(get_estimator('__main__:median')([2.0]))"
+    used = "from code_rl.training.algorithm.advantages import get_estimator; print(get_estimator('__main__:median')([2.0]))"
     assert in_a_fresh_interpreter(f"{part}\n{used}").strip() == "[1.0]"
 
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-import code_rl.judging
-import code_rl.reports
-from code_rl.judging.compare import compare_printed
-from code_rl.judging.extract import extract_code
-from code_rl.problems.problem import Compare, StdinTest
-from code_rl.renderers.base import Renderer
-from code_rl.reports.suspicion import flags
-from code_rl.rewards import think_answer
-from code_rl.sandbox.ending import exception_line
-from code_rl.trajectory import Trajectory, Turn
+import code_rl.grading
+import code_rl.training.report
+from code_rl.grading.compare import compare_printed
+from code_rl.grading.extract import extract_code
+from code_rl.grading.problem import Compare, StdinTest
+from code_rl.grading.sandbox.ending import exception_line
+from code_rl.policy.renderers.base import Renderer
+from code_rl.policy.rewards import think_answer
+from code_rl.policy.trajectory import Trajectory, Turn
+from code_rl.training.report.suspicion import flags
 
 LENGTH, TIMES = 1 << 12, 4
 MOST = 10.0
@@ -31,11 +31,11 @@ MOST = 10.0
 NOISE_S = 0.02
 
 READERS = (
-    "code_rl.renderers.base",
-    "code_rl.rewards",
-    "code_rl.trajectory",
-    "code_rl.rollouts.sample",
-    "code_rl.sandbox.ending",
+    "code_rl.policy.renderers.base",
+    "code_rl.policy.rewards",
+    "code_rl.policy.trajectory",
+    "code_rl.policy.sample",
+    "code_rl.grading.sandbox.ending",
 )
 PIECES = (
     " ", "\t", "\n", " \n", "a", "1", "1.", "e1", "+", "_", "(", "[", "==[", '=="', "== 1", "in [", "case '", "print(", "print ( ",
@@ -80,7 +80,7 @@ def patterns() -> dict[str, Callable[[str], object]]:
     """All compiled patterns of the modules that read text of a policy, each in the ways in which its module uses it."""
     rooms = [
         f"{room.__name__}.{each.name}"
-        for room in (code_rl.judging, code_rl.reports)
+        for room in (code_rl.grading, code_rl.training.report)
         for each in pkgutil.iter_modules(room.__path__)
     ]
     found: dict[str, Callable[[str], object]] = {}

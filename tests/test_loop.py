@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from code_rl.commands.train import prepare, train_command
-from code_rl.errors import ConfigError, SandboxError
-from code_rl.runs.recorder import read_metrics
-from code_rl.sandbox.executor import Execution, Executor, Job
+from code_rl.cli.train import prepare, train_command
+from code_rl.grading.sandbox.executor import Execution, Executor, Job
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import ConfigError, SandboxError
 
 ROOT = Path(__file__).parent.parent
 SMALL = {
@@ -139,11 +139,13 @@ class FailingSometimes:
 
 
 def test_completions_that_the_sandbox_lost_are_masked_counted_and_no_part_of_a_baseline(tmp_path, monkeypatch):
-    import code_rl.assembly
+    import code_rl.training.assembly
 
-    connect = vars(code_rl.assembly)["connect_executor"]
+    connect = vars(code_rl.training.assembly)["connect_executor"]
     monkeypatch.setattr(
-        code_rl.assembly, "connect_executor", lambda *args, **kwargs: FailingSometimes(connect(*args, **kwargs))
+        code_rl.training.assembly,
+        "connect_executor",
+        lambda *args, **kwargs: FailingSometimes(connect(*args, **kwargs)),
     )
     assert train_command(small(tmp_path, max_steps="2", eval_every="-1")) == 0
     lost = [record["verdicts/sandbox_error"] for record in read_metrics(tmp_path) if "verdicts/sandbox_error" in record]

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from code_rl.backends.preflight import load_tokenizer
-from code_rl.cli import VERBS, Verb, main
-from code_rl.commands.train import train_command
-from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.loading.dataset import open_dataset
-from code_rl.preparation import bench, pipeline, settings
-from code_rl.preparation.settings import STAGES, Stage
-from code_rl.problems.problem import Problem
-from code_rl.problems.sources import shapes
-from code_rl.problems.sources.records import Skipped
-from code_rl.runs import inflight
+from code_rl.cli.main import VERBS, Verb, main
+from code_rl.cli.train import train_command
+from code_rl.data.dataset import open_dataset
+from code_rl.data.preparation import bench, pipeline, settings
+from code_rl.data.preparation.settings import STAGES, Stage
+from code_rl.data.sources import shapes
+from code_rl.data.sources.records import Skipped
+from code_rl.engine.preflight import load_tokenizer
+from code_rl.grading.problem import Problem
+from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.policy import inflight
 from tests import newcomer
 from tests.kinds import each_is
 from tests.pipeline_support import rollouts, small, untimed

@@ -7,9 +7,9 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.loading.load import RunData, find_data, load_test_splits, load_train_problems
-from code_rl.problems.order import ProblemOrder, subsample
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.data.load import RunData, find_data, load_test_splits, load_train_problems
+from code_rl.data.order import ProblemOrder, subsample
+from code_rl.grading.problem import Problem, StdinTest
 
 
 def problems(count: int) -> list[Problem]:

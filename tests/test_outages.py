@@ -17,11 +17,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from code_rl.backends.remote import Link, RemoteFuture
-from code_rl.errors import BackendError, OutageError, SandboxError
-from code_rl.places import BackendKind, Place
-from code_rl.sandbox.executor import Execution, Job, Status, StdinInput
-from code_rl.sandbox.retries import LOSSES, OUTAGES, LostError, RefusedError, Retries
+from code_rl.engine.places import BackendKind, Place
+from code_rl.engine.remote import Link, RemoteFuture
+from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
+from code_rl.grading.sandbox.retries import LOSSES, OUTAGES, LostError, RefusedError, Retries
+from code_rl.util.errors import BackendError, OutageError, SandboxError
 from tests.fusion.fusion_support import ServerProcess
 from tests.pipeline_support import reached, rollouts, small, untimed
 

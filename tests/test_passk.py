@@ -19,7 +19,7 @@ from code_rl.evaluation.figures import (
     pass_at_k,
     wilson,
 )
-from code_rl.judging.verdict import VerdictKind
+from code_rl.grading.verdict import VerdictKind
 
 PUBLISHED = [
     (6, 3, 1, 0.4999999999999999),

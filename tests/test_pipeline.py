@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.commands.train import train_command
-from code_rl.concurrency import SideWork
-from code_rl.errors import BackendError, CheckpointError
+from code_rl.cli.train import train_command
+from code_rl.util.concurrency import SideWork
+from code_rl.util.errors import BackendError, CheckpointError
 from tests.pipeline_support import SMALL, reached, rollouts, sequential_reference, small, untimed
 
 ROOT = Path(__file__).parent.parent
@@ -134,8 +134,8 @@ def test_minibatches_and_substeps_train_on_the_same_completions(tmp_path):
 
 
 def test_settings_of_the_schedule_cannot_change_on_resume(one_behind):
-    from code_rl.commands.train import prepare
-    from code_rl.errors import ConfigError
+    from code_rl.cli.train import prepare
+    from code_rl.util.errors import ConfigError
 
     with pytest.raises(ConfigError, match="max_steps_off_policy=0 differs"):
         prepare({"log_path": str(one_behind), "max_steps_off_policy": "0"})

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.backends.embedded import EmbeddedService
-from code_rl.commands.train import train_command
-from code_rl.errors import ConfigError, DataError
-from code_rl.files import JsonLines, KeyedLog, read_lines, write_atomically
-from code_rl.runs.checkpoints import get_last_checkpoint, save_checkpoint
-from code_rl.runs.directory import check_log_dir, read_config
-from code_rl.runs.logs import setup_logging
-from code_rl.runs.trackers import TRACKERS
+from code_rl.cli.train import train_command
+from code_rl.engine.checkpoints import get_last_checkpoint, save_checkpoint
+from code_rl.engine.local import EmbeddedService
+from code_rl.training.runs.directory import check_log_dir, read_config
+from code_rl.training.runs.logs import setup_logging
+from code_rl.training.runs.trackers import TRACKERS
+from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.files import JsonLines, KeyedLog, read_lines, write_atomically
 from tests.pipeline_support import rollouts, small
 from tinker_utils.log import setup_logging as course_logging
 

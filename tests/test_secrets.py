@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.cli import main
-from code_rl.commands.report import report_command
-from code_rl.redaction import HIDDEN, holds_key, redacted
-from code_rl.runs.logs import setup_logging
+from code_rl.cli.main import main
+from code_rl.cli.report import report_command
+from code_rl.training.runs.logs import setup_logging
+from code_rl.util.redaction import HIDDEN, holds_key, redacted
 from tests.pipeline_support import small
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +74,7 @@ WITH_KEYS = (
 )  # fmt: skip
 EACH = """
 import contextlib, io, json, sys
-from code_rl.cli import run_verb
+from code_rl.cli.main import run_verb
 for number, word in enumerate(sys.argv[2:]):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         code = run_verb("train", [word, f"log_path={sys.argv[1]}/{number}"], "python train.py")
@@ -139,7 +139,7 @@ UNCAUGHT = {
 
 @pytest.mark.parametrize("where", UNCAUGHT)
 def test_what_python_prints_of_an_exception_holds_no_key(where):
-    code = f"import os; from code_rl.redaction import install_hooks; install_hooks(); KEY = os.environ['TINKER_API_KEY']\n{UNCAUGHT[where]}"
+    code = f"import os; from code_rl.util.redaction import install_hooks; install_hooks(); KEY = os.environ['TINKER_API_KEY']\n{UNCAUGHT[where]}"
     done = command("-c", code)
     assert HIDDEN in done.stderr
     assert_no_secret(done.stderr)
@@ -221,7 +221,7 @@ def test_the_audit_fails_on_what_is_not_listed_and_says_when_it_is_offline(
 
 
 def test_an_audit_that_breaks_is_no_pass(tmp_path, capsys):
-    from code_rl.errors import CodeRLError
+    from code_rl.util.errors import CodeRLError
 
     with pytest.raises(CodeRLError, match="broken"):
         audited(tmp_path, fake_tool(tmp_path, "", 2, "broken"), "", capsys)

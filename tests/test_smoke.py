@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from code_rl.commands.train import train_command
-from code_rl.reports.overview import overview
-from code_rl.reports.run import open_run
-from code_rl.reports.text import summary
-from code_rl.runs.smoke import FAIL, OPEN, PASS, smoke_lines, smoke_test
+from code_rl.cli.train import train_command
+from code_rl.training.report.overview import overview
+from code_rl.training.report.run import open_run
+from code_rl.training.report.text import summary
+from code_rl.training.runs.smoke import FAIL, OPEN, PASS, smoke_lines, smoke_test
 from tests.pipeline_support import small
 
 

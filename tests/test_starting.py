@@ -17,20 +17,20 @@ import pytest
 from rich.console import Console as RichConsole
 
 import code_rl.loop
-from code_rl.assembly import assemble
-from code_rl.commands.train import _hints, _why_embedded, prepare, train_command
-from code_rl.config import make_config
-from code_rl.console import Console
-from code_rl.environments import Single
-from code_rl.errors import BackendError, ConfigError, DataError, SandboxError
-from code_rl.files import read_lines
-from code_rl.loading.load import prompt_length, refuse_prompts
-from code_rl.problems.order import ProblemOrder
-from code_rl.problems.problem import Problem, StdinTest
-from code_rl.reports.overview import overview
-from code_rl.reports.run import open_run
-from code_rl.runs.checkpoints import read_checkpoints
-from code_rl.runs.recorder import read_metrics
+from code_rl.cli.train import _hints, _why_embedded, prepare, train_command
+from code_rl.data.load import prompt_length, refuse_prompts
+from code_rl.data.order import ProblemOrder
+from code_rl.engine.checkpoints import read_checkpoints
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.policy.environments import Single
+from code_rl.training.assembly import assemble
+from code_rl.training.config import make_config
+from code_rl.training.console import Console
+from code_rl.training.report.overview import overview
+from code_rl.training.report.run import open_run
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import BackendError, ConfigError, DataError, SandboxError
+from code_rl.util.files import read_lines
 from tests.pipeline_support import rollouts, small
 
 HOSTILE = "a[/x][bold]:smile:"
@@ -130,7 +130,7 @@ def test_console_and_report_count_the_same_wall_time_of_a_resumed_run(finished, 
     shutil.rmtree(run / "inflight", ignore_errors=True)
     counted = overview(open_run(run))["totals"]["seconds"]
     console = Console(2, rich_console=RichConsole(file=(text := io.StringIO()), width=200))
-    from code_rl.reports.overview import wall_seconds
+    from code_rl.training.report.overview import wall_seconds
 
     console.farewell(read_metrics(run), wall_seconds(read_metrics(run)), run, [])
     assert counted > 1000

@@ -12,16 +12,16 @@ from typing import Literal
 ROOT = Path(__file__).parent.parent
 When = Literal["import", "call", "types"]
 """When an import is carried out: with its module, when a function is called, never (it is for type checkers alone)."""
-ALGORITHM, USED_BY_IT = "code_rl.algorithm", {"code_rl.errors", "code_rl.registry"}
+ALGORITHM, USED_BY_IT = "code_rl.training.algorithm", {"code_rl.util.errors", "code_rl.util.registry"}
 UPWARD = {
-    ("code_rl.algorithm.datums", "code_rl.trajectory"),
-    ("code_rl.algorithm.metrics", "code_rl.objective"),
-    ("code_rl.algorithm.metrics", "code_rl.pipeline"),
-    ("code_rl.algorithm.shaping", "code_rl.trajectory"),
-    ("code_rl.runs.recorder", "code_rl.rollouts.choice"),
+    ("code_rl.training.algorithm.datums", "code_rl.policy.trajectory"),
+    ("code_rl.training.algorithm.metrics", "code_rl.training.objective"),
+    ("code_rl.training.algorithm.metrics", "code_rl.training.pipeline"),
+    ("code_rl.training.algorithm.shaping", "code_rl.policy.trajectory"),
+    ("code_rl.training.runs.recorder", "code_rl.training.choice"),
 }
 """Who names, for type checkers alone, records of a part above its own: the algorithm those it is a function of, the recorder what a batch is told by."""
-ABOVE_THE_PAGE = ("code_rl.commands.train",)
+ABOVE_THE_PAGE = ("code_rl.cli.train",)
 
 
 @cache
@@ -134,7 +134,7 @@ def test_a_room_names_what_others_import_of_it():
     unnamed = set()
     for room in (name for name, (_, folder) in modules().items() if folder and name != "code_rl"):
         named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", ast.get_docstring(modules()[room][0]) or ""))))
-        for importer in modules().keys() - {"code_rl", "code_rl.cli"}:
+        for importer in modules().keys() - {"code_rl", "code_rl.cli.main"}:
             if not f"{importer}.".startswith(f"{room}."):
                 taken = {other for other, _ in imports(importer) if other.startswith(f"{room}.")}
                 inside = {other.removeprefix(f"{room}.").partition(".")[0] for other in taken}

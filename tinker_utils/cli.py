@@ -1,5 +1,5 @@
 """Log directory management."""
 
-from code_rl.runs.directory import check_log_dir
+from code_rl.training.runs.directory import check_log_dir
 
 __all__ = ["check_log_dir"]

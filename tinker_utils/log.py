@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from code_rl.runs import logs
-from code_rl.runs.logs import MultiplexLogger
-from code_rl.runs.trackers import read_log_to
+from code_rl.training.runs import logs
+from code_rl.training.runs.logs import MultiplexLogger
+from code_rl.training.runs.trackers import read_log_to
 
 __all__ = ["MultiplexLogger", "setup_logging"]
 

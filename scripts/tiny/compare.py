@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from code_rl.problems.builtin import SPLITS
+from code_rl.data.builtin import SPLITS
 
 
 def run(model: str, seed: int, out: Path, settings: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from string import ascii_lowercase
 
-from code_rl.problems.builtin import draw_problem
-from code_rl.problems.builtin.primitives import SOURCES, Primitive
-from code_rl.problems.builtin.specs import FN_NAME, FUNCTION, TRAIN, WORD, Spec
-from code_rl.problems.prompts import build_prompt
+from code_rl.data.builtin import draw_problem
+from code_rl.data.builtin.primitives import SOURCES, Primitive
+from code_rl.data.builtin.specs import FN_NAME, FUNCTION, TRAIN, WORD, Spec
+from code_rl.data.prompts import build_prompt
 
 FIRST_PRETRAINING_SEED = 1_000_000
 """Pretraining problems come from streams that are no RL training set and no test split."""

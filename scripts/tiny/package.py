@@ -1,6 +1,6 @@
 """Put a pretrained checkpoint into the package with its record.
 
-    python -m scripts.tiny.package checkpoint=RUN/04500000 out=src/code_rl/backends/embedded/tiny machine="2 vCPU ..."
+    python -m scripts.tiny.package checkpoint=RUN/04500000 out=src/code_rl/engine/local/tiny machine="2 vCPU ..."
 
 `record.json` says how the files were made (settings, tokens, minutes, loss curve, versions) and what they hash to.
 """

@@ -6,14 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from code_rl.algorithm.advantages import compute_advantages, should_skip
-    from code_rl.algorithm.datums import make_datum, train_step
-    from code_rl.algorithm.losses import Loss
-    from code_rl.environments import Environment, Grader, Repair, Reply, Single
-    from code_rl.errors import CodeRLError, ConfigError, DataError
-    from code_rl.judging.extract import extract_code
-    from code_rl.judging.verdict import Verdict
-    from code_rl.library import (
+    from code_rl.engine.losses import Loss
+    from code_rl.grading.extract import extract_code
+    from code_rl.grading.problem import CallTest, Compare, Problem, ProblemView, SequenceTest, StdinTest
+    from code_rl.grading.verdict import Verdict
+    from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
+    from code_rl.policy.sample import Policy, Sampling
+    from code_rl.policy.trajectory import Trajectory
+    from code_rl.training.algorithm.advantages import compute_advantages, should_skip
+    from code_rl.training.algorithm.datums import make_datum, train_step
+    from code_rl.training.library import (
         TrainingResult,
         evaluate,
         evaluate_async,
@@ -23,9 +25,7 @@ if TYPE_CHECKING:
         train,
         train_async,
     )
-    from code_rl.problems.problem import CallTest, Compare, Problem, ProblemView, SequenceTest, StdinTest
-    from code_rl.rollouts.sample import Policy, Sampling
-    from code_rl.trajectory import Trajectory
+    from code_rl.util.errors import CodeRLError, ConfigError, DataError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,16 +35,16 @@ __all__ = [
     "judge_async", "load_problems", "make_datum", "should_skip", "train", "train_async", "train_step",
 ]  # fmt: skip
 _NAMES = {
-    "algorithm.advantages": ("compute_advantages", "should_skip"),
-    "algorithm.datums": ("make_datum", "train_step"),
-    "algorithm.losses": ("Loss",),
-    "environments": ("Environment", "Grader", "Repair", "Reply", "Single"),
-    "errors": ("CodeRLError", "ConfigError", "DataError"),
-    "problems.problem": ("CallTest", "Compare", "Problem", "ProblemView", "SequenceTest", "StdinTest"),
-    "judging.extract": ("extract_code",),
-    "judging.verdict": ("Verdict",),
-    "rollouts.sample": ("Policy", "Sampling"),
-    "trajectory": ("Trajectory",),
+    "engine.losses": ("Loss",),
+    "grading.extract": ("extract_code",),
+    "grading.problem": ("CallTest", "Compare", "Problem", "ProblemView", "SequenceTest", "StdinTest"),
+    "grading.verdict": ("Verdict",),
+    "policy.environments": ("Environment", "Grader", "Repair", "Reply", "Single"),
+    "policy.sample": ("Policy", "Sampling"),
+    "policy.trajectory": ("Trajectory",),
+    "training.algorithm.advantages": ("compute_advantages", "should_skip"),
+    "training.algorithm.datums": ("make_datum", "train_step"),
+    "util.errors": ("CodeRLError", "ConfigError", "DataError"),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -54,7 +54,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{__name__}.{_WHERE.get(name, 'library')}")
+        module = importlib.import_module(f"{__name__}.{_WHERE.get(name, 'training.library')}")
         value = globals()[name] = getattr(module, name)
         return value
 

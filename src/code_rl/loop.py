@@ -16,17 +16,17 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
-from code_rl.algorithm.advantages import compute_advantages, should_skip
-from code_rl.algorithm.datums import Example, forward_backward, make_datum, segments, train_step
-from code_rl.algorithm.kl import penalise_kl
-from code_rl.backends.connect import logprobs_of
-from code_rl.concurrency import together
-from code_rl.errors import BackendError
+from code_rl.engine.connect import logprobs_of
 from code_rl.evaluation.evaluate import evaluate_run
-from code_rl.objective import Objective, ScoredGroup
-from code_rl.pipeline import Batch, Batches, TrainedBatch
-from code_rl.run import Run
-from code_rl.trajectory import Group
+from code_rl.policy.trajectory import Group
+from code_rl.training.algorithm.advantages import compute_advantages, should_skip
+from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments, train_step
+from code_rl.training.algorithm.kl import penalise_kl
+from code_rl.training.objective import Objective, ScoredGroup
+from code_rl.training.pipeline import Batch, Batches, TrainedBatch
+from code_rl.training.run import Run
+from code_rl.util.concurrency import together
+from code_rl.util.errors import BackendError
 
 
 async def train(run: Run) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.algorithm.learning_rate import LearningRateSchedule, learning_rate
+from code_rl.training.algorithm.learning_rate import LearningRateSchedule, learning_rate
 
 BASE = 2e-3
 schedules = st.sampled_from(["constant", "linear", "cosine"])

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.algorithm.lengths import ContextSchedule, Metrics, parse_schedule
-from code_rl.config import make_config
-from code_rl.errors import ConfigError
-from code_rl.loading.load import with_tests, within_difficulty
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.data.load import with_tests, within_difficulty
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.training.algorithm.lengths import ContextSchedule, Metrics, parse_schedule
+from code_rl.training.config import make_config
+from code_rl.util.errors import ConfigError
 from tests.kinds import each_is
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from code_rl.errors import ConfigError, SandboxError
-from code_rl.judging.extract import extract_code
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.problems.problem import Problem, StdinTest
-from code_rl.renderers import Renderer
-from code_rl.rewards import Reward, get_reward
-from code_rl.rollouts.sample import Policy, Sampling
-from code_rl.trajectory import Trajectory, Turn
+from code_rl.grading.extract import extract_code
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.policy.renderers import Renderer
+from code_rl.policy.rewards import Reward, get_reward
+from code_rl.policy.sample import Policy, Sampling
+from code_rl.policy.trajectory import Trajectory, Turn
+from code_rl.util.errors import ConfigError, SandboxError
 from tests.judging.fakes import ScriptedExecutor, printed
 from tests.rollout_support import trajectory
 

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from code_rl.algorithm.advantages import compute_advantages, get_estimator, should_skip
-from code_rl.algorithm.datums import Example, Segment, forward_backward, make_datum
-from code_rl.algorithm.kl import penalise_kl
-from code_rl.algorithm.losses import Loss, get_loss
-from code_rl.algorithm.metrics import loss_metrics
-from code_rl.algorithm.shaping import Shaping
-from code_rl.errors import BackendError
+from code_rl.engine.losses import Loss, get_loss
 from code_rl.loop import examples_of, log_p_ref, score_group
-from code_rl.objective import Objective
+from code_rl.training.algorithm.advantages import compute_advantages, get_estimator, should_skip
+from code_rl.training.algorithm.datums import Example, Segment, forward_backward, make_datum
+from code_rl.training.algorithm.kl import penalise_kl
+from code_rl.training.algorithm.metrics import loss_metrics
+from code_rl.training.algorithm.shaping import Shaping
+from code_rl.training.objective import Objective
+from code_rl.util.errors import BackendError
 from tests.rollout_support import REWARD, group_of, objective, trajectory
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)

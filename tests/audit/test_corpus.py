@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from code_rl.audit.programs import CHEAT, HONEST, MUTANT, OWNER, STEALING, load_corpus
+from code_rl.grading.audit.programs import CHEAT, HONEST, MUTANT, OWNER, STEALING, load_corpus
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from code_rl.audit.graders.base import Grader, Outcome
-from code_rl.audit.page import render
-from code_rl.audit.programs import Corpus, load_corpus
-from code_rl.audit.scorecard import Row, Scorecard, audit_grader
-from code_rl.cli import main
-from code_rl.commands.audit import SHARES, AuditConfig, open_grader
-from code_rl.concurrency import wait_for
-from code_rl.errors import ConfigError
-from code_rl.problems.problem import Problem
-from code_rl.settings import make_settings
+from code_rl.cli.audit import SHARES, AuditConfig, open_grader
+from code_rl.cli.main import main
+from code_rl.grading.audit.graders.base import Grader, Outcome
+from code_rl.grading.audit.page import render
+from code_rl.grading.audit.programs import Corpus, load_corpus
+from code_rl.grading.audit.scorecard import Row, Scorecard, audit_grader
+from code_rl.grading.problem import Problem
+from code_rl.util.concurrency import wait_for
+from code_rl.util.errors import ConfigError
+from code_rl.util.settings import make_settings
 
 PLANTED = Path(__file__).with_name("planted.py")
 CLASSES = ("early exit", "reads the expected output", "stdin idiom", "mutant", "to be stolen from")

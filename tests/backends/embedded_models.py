@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from tinker import types  # noqa: E402
 
-from code_rl.backends.embedded import EmbeddedService  # noqa: E402
-from code_rl.backends.embedded.models import wrap_model  # noqa: E402
+from code_rl.engine.local import EmbeddedService  # noqa: E402
+from code_rl.engine.local.models import wrap_model  # noqa: E402
 
 VOCAB = 97
 SHAPE: dict[str, Any] = {

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.errors import ConfigError
-from code_rl.places import BackendKind, Capabilities
+from code_rl.engine.places import BackendKind, Capabilities
+from code_rl.util.errors import ConfigError
 
 LIMITED = Capabilities(BackendKind.SERVER, {"ppo": frozenset({"clip_low_threshold"})}, scaled_logprobs=True)
 

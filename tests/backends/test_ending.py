@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 BUSY = """
 import os, signal, sys, time
 from tinker import types
-from code_rl.backends.embedded import EmbeddedService
+from code_rl.engine.local import EmbeddedService
 
 what, end = sys.argv[1:]
 service = EmbeddedService(device="cpu", threads=1)
@@ -52,7 +52,15 @@ def test_a_busy_engine_does_not_abort_the_process(what, end, code):
 def test_a_busy_server_that_is_not_waited_for_does_not_abort(tmp_path):
     import tinker
 
-    command = [sys.executable, "-m", "code_rl.cli", "serve", "port=0", "shutdown_grace_s=0", f"state_dir={tmp_path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "code_rl.cli.main",
+        "serve",
+        "port=0",
+        "shutdown_grace_s=0",
+        f"state_dir={tmp_path}",
+    ]
     server = subprocess.Popen(
         [*command, "device=cpu", "preload=tiny", "status=false"],
         stdout=subprocess.PIPE,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tinker import types
 from tinker.lib.public_interfaces.api_future import APIFuture
 
-from code_rl.backends.embedded import EmbeddedService
-from code_rl.backends.embedded.state import read_state
-from code_rl.backends.embedded.worker import Worker
-from code_rl.errors import BackendError, CheckpointError, ConfigError, DataError
+from code_rl.engine.local import EmbeddedService
+from code_rl.engine.local.state import read_state
+from code_rl.engine.local.worker import Worker
+from code_rl.util.errors import BackendError, CheckpointError, ConfigError, DataError
 from tests.backends.embedded_models import (
     FAMILIES,
     policy_datum,

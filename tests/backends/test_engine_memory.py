@@ -8,11 +8,11 @@ import pytest
 from tinker import types
 
 from benchmarks.memory import SHAPES, Allocations, architecture, make_weights, measure_sampling, trace
-from code_rl.backends.embedded import decode, forward, packing, sampling
-from code_rl.backends.embedded.decode import Draw
-from code_rl.backends.embedded.forward import Prompt
-from code_rl.backends.embedded.passes import read_datums, read_pass
-from code_rl.backends.embedded.picking import Choice
+from code_rl.engine.local import decode, forward, packing, sampling
+from code_rl.engine.local.decode import Draw
+from code_rl.engine.local.forward import Prompt
+from code_rl.engine.local.passes import read_datums, read_pass
+from code_rl.engine.local.picking import Choice
 from tests.backends.embedded_models import policy_datum, reference, service, text, tokens, torch, trained
 
 MIDDLE = {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
@@ -54,7 +54,7 @@ def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, family,
     found = []
     for width in (1024, 16):
         monkeypatch.setattr(packing, "PLAIN_ATTENTION_WIDTH", width)
-        monkeypatch.setattr("code_rl.backends.embedded.forward.SCORE_CHUNK", 2000)
+        monkeypatch.setattr("code_rl.engine.local.forward.SCORE_CHUNK", 2000)
         client = trained(service(reference(family)).create_lora_training_client("m", rank=4, seed=0).result())
         client._learner.recompute, client._learner.budget = width == 16, budget
         output = client.forward_backward(data, "importance_sampling").result()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tinker import types
 
-from code_rl.backends.embedded.learner import Learner
+from code_rl.engine.local.learner import Learner
 from tests.backends.embedded_models import (
     FAMILIES,
     policy_datum,
@@ -117,7 +117,7 @@ def test_gradients_equal_autograd_through_peft(family, apart):
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_gradient_at_a_temperature_equals_autograd_on_scaled_logits(chunked, monkeypatch):
-    monkeypatch.setattr("code_rl.backends.embedded.forward.LOGIT_CHUNK", 7 * 97 if chunked else 1 << 24)
+    monkeypatch.setattr("code_rl.engine.local.forward.LOGIT_CHUNK", 7 * 97 if chunked else 1 << 24)
     model = reference("qwen3")
     client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
     rows = groups()
@@ -301,7 +301,7 @@ def test_long_sequences_use_the_fused_attention_with_equal_results(monkeypatch):
     alone = [policy_datum(*groups()[0]), policy_datum(*groups()[5])]
     client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
     plain = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
-    monkeypatch.setattr("code_rl.backends.embedded.packing.PLAIN_ATTENTION_WIDTH", 4)
+    monkeypatch.setattr("code_rl.engine.local.packing.PLAIN_ATTENTION_WIDTH", 4)
     fused = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
     np.testing.assert_allclose(plain, fused, rtol=1e-5)
 
@@ -310,7 +310,7 @@ def test_large_vocabularies_are_chunked_with_equal_results(monkeypatch):
     rows = [policy_datum(*row) for row in groups()]
     found = []
     for chunk in (1 << 24, 97 * 7):
-        monkeypatch.setattr("code_rl.backends.embedded.forward.LOGIT_CHUNK", chunk)
+        monkeypatch.setattr("code_rl.engine.local.forward.LOGIT_CHUNK", chunk)
         client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
         client.forward_backward(rows, "ppo").result()
         found.append(client._learner.gradient)
@@ -336,7 +336,7 @@ def test_bf16_trains_with_fp32_adapter_and_agrees_with_fp32():
 
 
 def test_big_models_keep_the_adapter_apart(monkeypatch):
-    monkeypatch.setattr("code_rl.backends.embedded.learner.MERGE_LIMIT", 10)
+    monkeypatch.setattr("code_rl.engine.local.learner.MERGE_LIMIT", 10)
     client = service(reference("qwen3")).create_lora_training_client("m", rank=2, seed=0).result()
     assert isinstance(client._learner, Learner)
     assert not client._learner.merging

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from tinker import types
 
-from code_rl.backends.embedded import EmbeddedService, picking
-from code_rl.backends.embedded.models import source_of
-from code_rl.backends.embedded.picking import Choice, Picker
-from code_rl.errors import BackendError, ConfigError, DataError
+from code_rl.engine.local import EmbeddedService, picking
+from code_rl.engine.local.models import source_of
+from code_rl.engine.local.picking import Choice, Picker
+from code_rl.util.errors import BackendError, ConfigError, DataError
 from tests.backends.embedded_models import (
     FAMILIES,
     policy_datum,
@@ -149,14 +149,14 @@ def test_a_long_prompt_does_not_feel_the_length_of_its_neighbours(tiny):
 def test_large_requests_are_cut_into_batches_without_a_trace(tiny, monkeypatch):
     request = (tokens(1, 50, 644), 40, params(max_tokens=20))
     whole = results(tiny, [request])
-    monkeypatch.setattr("code_rl.backends.embedded.decode.MAX_ROWS", 7)
+    monkeypatch.setattr("code_rl.engine.local.decode.MAX_ROWS", 7)
     assert results(tiny, [request]) == whole
 
 
 def test_prefill_in_parts_leaves_no_trace(tiny, monkeypatch):
     requests = [(tokens(s, 20 + 7 * s, 644), 2, params(max_tokens=20)) for s in range(5)]
     whole = results(tiny, requests)
-    monkeypatch.setattr("code_rl.backends.embedded.forward.PREFILL_TOKENS", 60)
+    monkeypatch.setattr("code_rl.engine.local.forward.PREFILL_TOKENS", 60)
     assert results(tiny, requests) == whole
 
 
@@ -356,11 +356,11 @@ def test_snapshots_do_not_change_with_training():
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_text_of_plain_ones(family, monkeypatch):
-    monkeypatch.setattr("code_rl.backends.embedded.learner.MERGE_LIMIT", 10)
+    monkeypatch.setattr("code_rl.engine.local.learner.MERGE_LIMIT", 10)
     trainer = trained(service(reference(family)).create_lora_training_client("m", rank=4, seed=0).result())
     prompt, greedy = tokens(1, 20), types.SamplingParams(max_tokens=12, temperature=0.0, stop=[])
     plain = trainer.save_weights_and_get_sampling_client().result()
-    monkeypatch.setattr("code_rl.backends.embedded.weights.SMALL_HIDDEN", 0)
+    monkeypatch.setattr("code_rl.engine.local.weights.SMALL_HIDDEN", 0)
     trainer._learner.weights_changed()
     client = trainer.save_weights_and_get_sampling_client().result()
     kinds = [
@@ -381,7 +381,7 @@ def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_t
 @pytest.mark.parametrize("packed", [False, True])
 def test_bf16_sampler_agrees_with_its_trainer(packed, monkeypatch):
     if packed:
-        monkeypatch.setattr("code_rl.backends.embedded.weights.SMALL_HIDDEN", 0)
+        monkeypatch.setattr("code_rl.engine.local.weights.SMALL_HIDDEN", 0)
     trainer = trained(
         service(reference("qwen3"), dtype="bfloat16").create_lora_training_client("m", rank=4, seed=0).result()
     )

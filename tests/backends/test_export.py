@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 from tinker import types  # noqa: E402
 
-from code_rl.backends.adapters import read_folder  # noqa: E402
-from code_rl.backends.embedded import EmbeddedService  # noqa: E402
-from code_rl.commands.export import export_command  # noqa: E402
-from code_rl.errors import CheckpointError, ConfigError  # noqa: E402
+from code_rl.cli.export import export_command  # noqa: E402
+from code_rl.engine.adapters import read_folder  # noqa: E402
+from code_rl.engine.local import EmbeddedService  # noqa: E402
 from code_rl.evaluation.completers import checkpoint_record  # noqa: E402
+from code_rl.util.errors import CheckpointError, ConfigError  # noqa: E402
 from tests.backends.embedded_models import text, trained  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(4, 700, (3, 40)).tolist()

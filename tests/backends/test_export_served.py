@@ -20,9 +20,9 @@ for needed in ("fastapi", "uvicorn", "openai", "requests", "multipart"):
         pytest.skip(f"transformers serve needs {needed}", allow_module_level=True)
 from tinker import types  # noqa: E402
 
-from code_rl.backends.embedded import EmbeddedService  # noqa: E402
-from code_rl.commands.export import export_command  # noqa: E402
-from code_rl.renderers import Message, get_renderer  # noqa: E402
+from code_rl.cli.export import export_command  # noqa: E402
+from code_rl.engine.local import EmbeddedService  # noqa: E402
+from code_rl.policy.renderers import Message, get_renderer  # noqa: E402
 from tests.backends.embedded_models import text, trained  # noqa: E402
 
 pytestmark = pytest.mark.slow

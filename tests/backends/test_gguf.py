@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from code_rl.backends import names as reading
-from code_rl.backends.names import BUILT_IN_FOLDER, source_of
-from code_rl.errors import ConfigError
-from code_rl.problems.files import cache_folder
+from code_rl.engine import names as reading
+from code_rl.engine.names import BUILT_IN_FOLDER, source_of
+from code_rl.util.data_files import cache_folder
+from code_rl.util.errors import ConfigError
 
 gguf = pytest.importorskip("gguf")
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -86,7 +86,7 @@ def write(model, path: Path) -> dict[str, torch.Tensor]:
 def test_it_is_the_model_that_its_values_say_and_is_converted_once(model, tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from code_rl.backends.embedded.models import load_model
+    from code_rl.engine.local.models import load_model
 
     values = write(model, tmp_path / "m.GGUF")
     name = str(tmp_path / "m.GGUF")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from code_rl.config import loss_config, make_config
+from code_rl.training.config import loss_config, make_config
 from tests.backends.embedded_models import policy_datum, reference, service, tokens, torch, trained
 
 CHOICES = [

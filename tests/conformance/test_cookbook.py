@@ -15,12 +15,12 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-import code_rl.backends.embedded
+import code_rl.engine.local
 from tests.serve.serve_support import Raw, ServeProcess
 
 PROGRAMS = Path(__file__).parent / "cookbook_programs.py"
 VARIABLE = "CODE_RL_COOKBOOK_PYTHON"
-TINY = Path(code_rl.backends.embedded.__file__).parent / "tiny"
+TINY = Path(code_rl.engine.local.__file__).parent / "tiny"
 MODEL = "Qwen/Qwen3-8B"
 RL = "groups_per_batch=4 group_size=4 max_tokens=24 eval_every=0"
 SL = "batch_size=4 max_length=256"

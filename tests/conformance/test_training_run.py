@@ -30,7 +30,16 @@ TIMES = ("time/",)
 
 def start(log: Path, backend: str, *words: str) -> subprocess.Popen[str]:
     """A training run as a process."""
-    command = [sys.executable, "-m", "code_rl.cli", "train", f"log_path={log}", f"backend={backend}", *SMALL, *words]
+    command = [
+        sys.executable,
+        "-m",
+        "code_rl.cli.main",
+        "train",
+        f"log_path={log}",
+        f"backend={backend}",
+        *SMALL,
+        *words,
+    ]
     environment = {**os.environ, "TINKER_TELEMETRY": "0"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.problem import CallTest, Problem, StdinTest
+from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading.verdict import VerdictKind
 
 PASSED = frozenset({VerdictKind.PASSED})
 FAILED = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from code_rl.problems.problem import CallTest, Compare, Problem
+from code_rl.grading.problem import CallTest, Compare, Problem
 from tests.corpus.entries import PASSED, Entry, total_problem
 
 TOTAL = total_problem()

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from code_rl.judging.judge import judge
-from code_rl.loading.resolve import with_expected
-from code_rl.preparation.verification.trials import mutants
-from code_rl.problems.problem import Problem
-from code_rl.problems.sources.mbpp import FOUND_VIEWS, SET_VIEWS
-from code_rl.problems.sources.records import Draft
-from code_rl.sandbox.executor import Executor
+from code_rl.data.preparation.verification.trials import mutants
+from code_rl.data.resolve import with_expected
+from code_rl.data.sources.mbpp import FOUND_VIEWS, SET_VIEWS
+from code_rl.data.sources.records import Draft
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.executor import Executor
 from tests.corpus.oracle import KILLED, SURVIVED, Question, fates
 from tests.corpus.references import SOURCES, read_source
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from textwrap import dedent
 
-from code_rl.problems.problem import CallTest, Problem, StdinTest
+from code_rl.grading.problem import CallTest, Problem, StdinTest
 from tests.corpus.entries import FAILED, Entry
 
 _TOKEN = "TOK-" + hashlib.sha256(b"what no program can know").hexdigest()[:24]

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from code_rl.loading.fetch import Pinned, fetch
+from code_rl.data.fetch import Pinned, fetch
 
 RAW = "https://raw.githubusercontent.com"
 

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from code_rl.problems.files import read_lines, stream_rows
-from code_rl.problems.native import parse_problem
-from code_rl.problems.problem import Problem
-from code_rl.problems.sources import humaneval, leetcode, livecodebench, mbpp
-from code_rl.problems.sources.livecodebench import Window
-from code_rl.problems.sources.records import Item, Origin, Row, Skipped
-from code_rl.problems.sources.shapes import ReadRow, read_as
+from code_rl.data.sources import humaneval, leetcode, livecodebench, mbpp
+from code_rl.data.sources.livecodebench import Window
+from code_rl.data.sources.records import Item, Origin, Row, Skipped
+from code_rl.data.sources.shapes import ReadRow, read_as
+from code_rl.grading.native import parse_problem
+from code_rl.grading.problem import Problem
+from code_rl.util.data_files import read_lines, stream_rows
 
 ReadRows = Callable[[Iterable[Row]], Iterator[Any]]
 

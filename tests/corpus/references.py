@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.loading.resolve import with_expected
-from code_rl.problems.problem import Problem
-from code_rl.problems.sources.records import Draft, Row, Skipped
-from code_rl.sandbox.executor import Executor
+from code_rl.data.resolve import with_expected
+from code_rl.data.sources.records import Draft, Row, Skipped
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.verdict import Verdict, VerdictKind
 from tests.corpus.reading import (
     read_humaneval,
     read_humaneval_plus,

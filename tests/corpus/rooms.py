@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.errors import IsolationError
-from code_rl.problems.files import data_folder
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Executor
-from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.util.data_files import data_folder
+from code_rl.util.errors import IsolationError
 from tests.boxes import end_server, shared_box, shared_server, start_server
 
 LEVELS = ("full", "landlock", "none")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.sandbox.executor import Executor, Job, StdinInput
+from code_rl.grading.sandbox.executor import Executor, Job, StdinInput
 from tests.corpus.canary import guarded
 from tests.corpus.cheats_call import CHEATS_CALL
 from tests.corpus.cheats_stdin import CHEATS_STDIN

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.sandbox.executor import Execution, Executor, Job, Limits, StdinInput
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, StdinInput
 from tests.corpus.canary import Guarded, guarded, processes_named
 from tests.corpus.probes import FIND, PLANT, PROBES, Canary, probe_source
 from tests.corpus.rooms import CONFINED, FUSION, room

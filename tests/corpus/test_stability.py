@@ -8,8 +8,8 @@ from itertools import cycle, islice
 
 import pytest
 
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import VerdictKind
+from code_rl.grading.judge import judge
+from code_rl.grading.verdict import VerdictKind
 from tests.corpus.cheats_call import CHEATS_CALL
 from tests.corpus.cheats_stdin import CHEATS_STDIN
 from tests.corpus.entries import Entry, stdin_problem

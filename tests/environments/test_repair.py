@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.algorithm.datums import Example, make_datum, segments
-from code_rl.environments import Repair, get_environment
-from code_rl.errors import ConfigError
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.problem import Problem, StdinTest
-from code_rl.rewards import get_reward
-from code_rl.rollouts.sample import Sampling
-from code_rl.runs.inflight import InFlight
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading.verdict import VerdictKind
+from code_rl.policy.environments import Repair, get_environment
+from code_rl.policy.inflight import InFlight
+from code_rl.policy.rewards import get_reward
+from code_rl.policy.sample import Sampling
+from code_rl.training.algorithm.datums import Example, make_datum, segments
+from code_rl.util.errors import ConfigError
 
 from .conversation_support import Characters, Scripted, policy, problem, program
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.files import read_lines
+from code_rl.util.files import read_lines
 from tests.pipeline_support import rollouts, small, untimed
 
 pytestmark = pytest.mark.slow

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from code_rl.backends.preflight import load_tokenizer
-from code_rl.commands.train import train_command
-from code_rl.config import make_config
-from code_rl.environments import get_environment
-from code_rl.environments.wording import PROMPTS, get_wording
-from code_rl.errors import ConfigError
-from code_rl.objective import environment_of
-from code_rl.problems.problem import ProblemView
-from code_rl.problems.prompts import build_prompt
+from code_rl.cli.train import train_command
+from code_rl.data.prompts import build_prompt
+from code_rl.engine.preflight import load_tokenizer
+from code_rl.grading.problem import ProblemView
+from code_rl.policy.environments import get_environment
+from code_rl.policy.environments.wording import PROMPTS, get_wording
+from code_rl.training.config import make_config
+from code_rl.training.objective import environment_of
+from code_rl.util.errors import ConfigError
 from tests.pipeline_support import rollouts, small
 
 VIEW = ProblemView("p", "Print 1.", None, None, ())

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from code_rl.errors import ConfigError, DataError, SandboxError
+from code_rl.data.fetch import Pinned, fetch
+from code_rl.data.resolve import AT_ONCE
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
 from code_rl.evaluation.completers import read_samples_file
 from code_rl.evaluation.runner import judge_official
 from code_rl.evaluation.settings import Choice
-from code_rl.loading.fetch import Pinned, fetch
-from code_rl.loading.resolve import AT_ONCE
-from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.util.errors import ConfigError, DataError, SandboxError
 from tests.boxes import shared_box
 from tests.corpus.rooms import data_file
 from tests.problems.test_livecodebench import row as livecodebench_row
@@ -283,8 +283,8 @@ def test_a_file_of_another_day_is_another_native_file(tmp_path):
 
 
 def test_the_builtin_splits_are_limited_as_the_loop_limits_them():
-    from code_rl.problems.builtin import test_split
-    from code_rl.problems.order import subsample
+    from code_rl.data.builtin import test_split
+    from code_rl.data.order import subsample
 
     benchmark = load("builtin", None, limit=3)
     wanted = [

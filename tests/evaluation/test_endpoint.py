@@ -11,13 +11,13 @@ from email.utils import formatdate
 import pytest
 from aiohttp import web
 
-from code_rl.errors import BackendError, ConfigError
 from code_rl.evaluation import endpoint as module
 from code_rl.evaluation.completers import CompletionError, Request
 from code_rl.evaluation.endpoint import Endpoint, chat_url
 from code_rl.evaluation.settings import EvalConfig
-from code_rl.problems.problem import Problem, StdinTest
-from code_rl.rollouts.sample import derive_seed
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.policy.sample import derive_seed
+from code_rl.util.errors import BackendError, ConfigError
 from tests.evaluation.chat_server import RIGHT, chat_server
 
 PROBLEM = Problem(id="sum", statement="Add.", tests=(StdinTest("1 2\n", "3\n"),))

@@ -12,10 +12,10 @@ import threading
 
 import pytest
 
-from code_rl.cli import main
-from code_rl.commands.evaluate import data_of
-from code_rl.errors import ConfigError
+from code_rl.cli.evaluate import data_of
+from code_rl.cli.main import main
 from code_rl.evaluation import endpoint as endpoint_module
+from code_rl.util.errors import ConfigError
 from tests.evaluation.chat_server import RIGHT, ChatServer
 
 WRONG = "```python\nprint(0)\n```"

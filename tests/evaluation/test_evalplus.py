@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.cli import main
-from code_rl.preparation.verification.trials import mutants
+from code_rl.cli.main import main
+from code_rl.data.preparation.verification.trials import mutants
 from tests.corpus.rooms import data_file
 
 PYTHON = os.environ.get("CODE_RL_EVALPLUS")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from code_rl.evaluation.evaluate import IN_FLIGHT, evaluate
-from code_rl.problems.problem import Problem
-from code_rl.rollouts.sample import Sampling
-from code_rl.trajectory import Group
+from code_rl.grading.problem import Problem
+from code_rl.policy.sample import Sampling
+from code_rl.policy.trajectory import Group
 from tests.rollout_support import PROBLEM, group_of, trajectory
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.environments import Repair, Reply, Single
 from code_rl.evaluation.completers import Entry, Weights
 from code_rl.evaluation.evaluate import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
-from code_rl.rollouts.sample import Sampling
+from code_rl.policy.environments import Repair, Reply, Single
+from code_rl.policy.sample import Sampling
 from tests.environments.conversation_support import Echo, Scripted, policy, problem, program
 
 WRONG, RIGHT = program("1"), program("7")

@@ -8,7 +8,6 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from code_rl.errors import DataError
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
@@ -19,7 +18,8 @@ from code_rl.evaluation.rating import (
     read_standings,
 )
 from code_rl.evaluation.results import _rating
-from code_rl.judging.verdict import VerdictKind
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import DataError
 from tests.corpus.rooms import data_file
 
 RATED = '{"contest_id": 1, "name": "", "problems": [{"index": "%s"}, {"index": "B"}], "rows": [{"points": 1, "penalty": 0, "rating": %s}]}'

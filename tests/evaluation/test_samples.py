@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.errors import DataError
 from code_rl.evaluation.samples import Sample, read_stored, sample_from_json
+from code_rl.util.errors import DataError
 
 KNOWN = {"HumanEval/0": "def f(x):\n", "abc365_b": None, "sum": None}
 

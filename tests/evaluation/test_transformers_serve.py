@@ -18,7 +18,7 @@ import urllib.request
 
 import pytest
 
-from code_rl.cli import main
+from code_rl.cli.main import main
 
 PYTHON = os.environ.get("CODE_RL_TRANSFORMERS_SERVE")
 SAMPLES = 4
@@ -35,7 +35,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The built-in model as a merged Hugging Face folder."""
-    from code_rl.backends.embedded import EmbeddedService
+    from code_rl.engine.local import EmbeddedService
 
     scratch = tmp_path_factory.mktemp("exported")
     service = EmbeddedService(device="cpu", dtype="float32", state_dir=scratch / "checkpoints")

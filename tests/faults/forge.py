@@ -87,22 +87,22 @@ def import_everything() -> None:
     import torch  # noqa: F401
     import transformers.models.auto.tokenization_auto  # noqa: F401
 
-    import code_rl.backends.connect
-    import code_rl.backends.embedded
-    import code_rl.backends.embedded.sampling
-    import code_rl.backends.embedded.training
-    import code_rl.cli
-    import code_rl.commands.train
-    import code_rl.loading.load
+    import code_rl.cli.main
+    import code_rl.cli.train
+    import code_rl.data.builtin
+    import code_rl.data.load
+    import code_rl.engine.connect
+    import code_rl.engine.local
+    import code_rl.engine.local.sampling
+    import code_rl.engine.local.training
+    import code_rl.grading.sandbox.local.pool
+    import code_rl.grading.sandbox.retries
     import code_rl.loop
-    import code_rl.problems.builtin
-    import code_rl.renderers.qwen3
-    import code_rl.reports.page
-    import code_rl.reports.run
-    import code_rl.sandbox.embedded.pool
-    import code_rl.sandbox.retries
+    import code_rl.policy.renderers.qwen3
+    import code_rl.training.report.page
+    import code_rl.training.report.run
 
-    code_rl.commands.train._report = lambda console, log_path: None  # the page costs more than the run
+    code_rl.cli.train._report = lambda console, log_path: None  # the page costs more than the run
 
 
 def forked(case: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def child(case: dict[str, Any], out: int, err: int) -> None:
             from tests.faults import strikes
 
             strikes.arm(case["fault"], case["stage"], case["more"])
-        from code_rl.cli import main
+        from code_rl.cli.main import main
 
         code = main(case["words"])
     except SystemExit as leaving:

@@ -66,8 +66,8 @@ class Workshop:
 
     def dataset(self, name: str) -> Path:
         """A file with problems of the built-in family, for one run alone."""
-        from code_rl.problems.builtin import BuiltinTrainSet
-        from code_rl.problems.native import write_problems
+        from code_rl.data.builtin import BuiltinTrainSet
+        from code_rl.grading.native import write_problems
 
         path = self.folder / name / "problems.jsonl"
         if not path.exists() and not path.with_name(path.name + ".moved").exists():

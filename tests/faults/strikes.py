@@ -44,7 +44,7 @@ class Armed:
                 Path(self.more["marker"]).touch()
             self.strike(self)
         if "backend" in self.down and stage in ("sampling", "training", "saving", "evaluating"):
-            from code_rl.errors import BackendError
+            from code_rl.util.errors import BackendError
 
             raise BackendError("the server said that it has lost the session")
 
@@ -192,10 +192,10 @@ def _descendants(pid: int) -> list[int]:
 def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     """Make `fault` strike when `stage` of the second step begins."""
     import code_rl.evaluation.evaluate as evaluation
-    from code_rl.backends.embedded.sampling import EmbeddedSamplingClient
-    from code_rl.backends.embedded.training import EmbeddedTrainingClient
-    from code_rl.runs.recorder import Recorder
-    from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+    from code_rl.engine.local.sampling import EmbeddedSamplingClient
+    from code_rl.engine.local.training import EmbeddedTrainingClient
+    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+    from code_rl.training.runs.recorder import Recorder
 
     armed = Armed(fault, stage, more)
     begins, scored, log_step = Recorder.begins, Recorder.scored, Recorder.log_step
@@ -221,7 +221,7 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         log_step(self, *args, **kwargs)
 
     async def attempted(self: Any, job: Any, alone: bool) -> AsyncIterator[Any]:
-        from code_rl.errors import SandboxError
+        from code_rl.util.errors import SandboxError
 
         if not _evaluating.get():
             armed.at("scoring")
@@ -255,8 +255,8 @@ def _never() -> Any:
     """A request of a real remote client, whose server is well and does not answer it."""
     import httpx
 
-    from code_rl.backends.remote import Link, RemoteFuture
-    from code_rl.places import BackendKind, Place
+    from code_rl.engine.places import BackendKind, Place
+    from code_rl.engine.remote import Link, RemoteFuture
 
     httpx.get = lambda *_, **__: httpx.Response(200)
     return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.2, 0.5), lambda value: value)

@@ -20,19 +20,19 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import code_rl.cli
-import code_rl.commands.train
-from code_rl.backends.embedded.state import read_state, write_state
-from code_rl.cli import Verb
-from code_rl.config import Config
-from code_rl.errors import DataError
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.problems.builtin import BuiltinTrainSet
-from code_rl.problems.native import format_problem, problem_to_json
-from code_rl.runs.checkpoints import append_checkpoint, read_checkpoints
-from code_rl.runs.inflight import Drawn, GroupLog, Request, SampledAnswer, open_kept
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+import code_rl.cli.main
+import code_rl.cli.train
+from code_rl.cli.main import Verb
+from code_rl.data.builtin import BuiltinTrainSet
+from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
+from code_rl.engine.local.state import read_state, write_state
+from code_rl.grading.judge import judge
+from code_rl.grading.native import format_problem, problem_to_json
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.policy.inflight import Drawn, GroupLog, Request, SampledAnswer, open_kept
+from code_rl.training.config import Config
+from code_rl.util.errors import DataError
 
 LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-2, 3), st.floats(), st.text(max_size=12),
@@ -59,7 +59,7 @@ class Exit:
 
     def of(self, words: list[str]) -> int:
         """Run the command line; hold it to its promise."""
-        code = code_rl.cli.main(words)
+        code = code_rl.cli.main.main(words)
         err = self._capsys.readouterr().err
         assert code in (0, 1, 2), (code, words)
         assert "Traceback" not in err
@@ -144,7 +144,7 @@ def fuzz_settings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, 
     async def no_run(*_: object, **__: object) -> int:
         return 0
 
-    monkeypatch.setattr(code_rl.commands.train, "train_run", no_run)
+    monkeypatch.setattr(code_rl.cli.train, "train_run", no_run)
     monkeypatch.chdir(folder)
     not_here = ("dry_run", "log_path")
 
@@ -155,15 +155,17 @@ def fuzz_settings(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def fuzz_other_verbs(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
-    from code_rl.settings import make_settings
+    from code_rl.util.settings import make_settings
 
     monkeypatch.chdir(folder)
     verbs = ["eval", "judge", "export", "report", "prepare", "sandbox", "serve"]
     monkeypatch.setattr(
-        code_rl.cli, "VERBS", {name: Verb(code_rl.cli.VERBS[name].settings, "test:command", "") for name in verbs}
+        code_rl.cli.main,
+        "VERBS",
+        {name: Verb(code_rl.cli.main.VERBS[name].settings, "test:command", "") for name in verbs},
     )
     monkeypatch.setattr(Verb, "run", lambda self, given: make_settings(self.settings_class(), given) and 0)
-    fields = {name: sorted(chz.chz_fields(code_rl.cli.VERBS[name].settings_class())) for name in verbs}
+    fields = {name: sorted(chz.chz_fields(code_rl.cli.main.VERBS[name].settings_class())) for name in verbs}
     words = st.sampled_from(verbs).flatmap(
         lambda verb: st.tuples(st.just(verb), st.lists(st.builds(lambda n, v: f"{n}={v}", st.sampled_from(fields[verb]), LEAVES | VALUES), max_size=4))
     )  # fmt: skip
@@ -266,7 +268,7 @@ def fuzz_settings_of_a_run(leaving: Exit, folder: Path, monkeypatch: pytest.Monk
     async def no_run(*_: object, **__: object) -> int:
         return 0
 
-    monkeypatch.setattr(code_rl.commands.train, "train_run", no_run)
+    monkeypatch.setattr(code_rl.cli.train, "train_run", no_run)
     kept = json.loads(json.dumps({**chz.asdict(Config(backend="embedded", executor="embedded")), "resolved": {"prompts": 8, "data": {"builtin": ["x"]}}}))  # fmt: skip
 
     def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.backends.embedded.state import read_state, write_state
-from code_rl.cli import main
-from code_rl.errors import CheckpointError, ResourceError, in_words, lacks_memory, stopped
-from code_rl.files import JsonLines, read_lines, write_atomically
+from code_rl.cli.main import main
+from code_rl.engine.local.state import read_state, write_state
+from code_rl.util.errors import CheckpointError, ResourceError, in_words, lacks_memory, stopped
+from code_rl.util.files import JsonLines, read_lines, write_atomically
 from tests.pipeline_support import small
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ def test_what_the_machine_lacks_becomes_one_line_with_what_to_do(error, said):
 
 
 def train(*words: str, limit: str = "pass") -> subprocess.CompletedProcess[str]:
-    code = f"import resource, sys; {limit}; from code_rl.cli import main; sys.exit(main(['train', *sys.argv[1:]]))"
+    code = f"import resource, sys; {limit}; from code_rl.cli.main import main; sys.exit(main(['train', *sys.argv[1:]]))"
     return subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
 
 

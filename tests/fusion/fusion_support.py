@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from code_rl.errors import OutageError, SandboxError
-from code_rl.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
-from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
 
 QUICK: dict[str, Any] = {"patience_s": 2.0, "grace_s": 20.0}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from code_rl.sandbox.executor import Execution, Status
-from code_rl.sandbox.fusion.protocol import FAILED, RunRequest
-from code_rl.sandbox.serving.runs import RunLimits, run_request
+from code_rl.grading.sandbox.executor import Execution, Status
+from code_rl.grading.sandbox.fusion.protocol import FAILED, RunRequest
+from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 
 
 class Ends:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from code_rl.problems import values
-from code_rl.sandbox.executor import Status
-from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.grading import values
+from code_rl.grading.sandbox.executor import Status
+from code_rl.grading.sandbox.fusion.client import FusionClient
 from tests.fusion.fusion_support import QUICK, ServerProcess, call_job, collect, fake_server, run_all, stdin_job
 
 

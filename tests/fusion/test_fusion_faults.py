@@ -10,9 +10,9 @@ import signal
 import pytest
 from aiohttp import web
 
-from code_rl.errors import ConfigError, OutageError, SandboxError
-from code_rl.sandbox.executor import Status, retries_of
-from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.executor import Status, retries_of
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.util.errors import ConfigError, OutageError, SandboxError
 from tests.fusion.fusion_support import QUICK, STUBBORN, ServerProcess, collect, fake_server, outcome, stdin_job
 
 RESULT = "results.bin"
@@ -104,7 +104,9 @@ by_name = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__nam
 
 @by_name
 def test_a_fault_that_passes_is_survived(server: ServerProcess, fault, monkeypatch):
-    monkeypatch.setattr("code_rl.sandbox.servers.PROBE_INTERVAL_S", 0.05)  # how long it is out is no question here
+    monkeypatch.setattr(
+        "code_rl.grading.sandbox.servers.PROBE_INTERVAL_S", 0.05
+    )  # how long it is out is no question here
 
     async def handler(number, body, forward):
         return await fault(body, forward) if number in (1, 2, 4) else web.json_response(await forward(body))

@@ -15,15 +15,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.errors import ConfigError, SandboxError
-from code_rl.sandbox.connect import connect_executor
-from code_rl.sandbox.executor import CallInput, Job, Limits, Status
-from code_rl.sandbox.fusion.client import FusionClient
-from code_rl.sandbox.fusion.harness import RESULT_FILE
-from code_rl.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
-from code_rl.sandbox.fusion.protocol import run_urls
-from code_rl.sandbox.fusion.records import read_records
-from code_rl.sandbox.servers import Server, ServerPool
+from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox.executor import CallInput, Job, Limits, Status
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
+from code_rl.grading.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
+from code_rl.grading.sandbox.fusion.protocol import run_urls
+from code_rl.grading.sandbox.fusion.records import read_records
+from code_rl.grading.sandbox.servers import Server, ServerPool
+from code_rl.util.errors import ConfigError, SandboxError
 from tests.fusion.fusion_support import stdin_job
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from code_rl.sandbox.fusion.protocol import LANGUAGES
+from code_rl.grading.sandbox.fusion.protocol import LANGUAGES
 from tests.fusion.fusion_support import ServerProcess
 
 

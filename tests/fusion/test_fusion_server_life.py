@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from code_rl.cli import main
-from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.cli.main import main
+from code_rl.grading.sandbox.fusion.client import FusionClient
 from tests.fusion.fusion_support import ServerProcess, collect, stdin_job
 
 SLEEP = {"code": "import time; time.sleep(1); print('done')", "language": "python"}

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from code_rl.errors import IsolationError
-from code_rl.sandbox.embedded import pool
-from code_rl.sandbox.executor import Job, Status, StdinInput
-from code_rl.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.executor import Job, Status, StdinInput
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.local import pool
+from code_rl.util.errors import IsolationError
 from tests.fusion.fusion_support import QUICK, ServerProcess, collect, fake_server, run_all, stdin_job
 
 MARKS = {

@@ -13,9 +13,9 @@ from nemo_gym.base_resources_server import BaseResourcesServerConfig
 from nemo_gym.server_utils import ServerClient
 from responses_api_agents.simple_agent.app import SimpleAgentVerifyResponse
 
+from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.integrations import rows
 from code_rl.integrations.nemo_gym import FAILED, CodeServer, to_row
-from code_rl.judging.verdict import Verdict, VerdictKind
 
 from .test_rows import RIGHT, SUM, WRONG
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from code_rl import DataError, Problem, StdinTest, Verdict
-from code_rl.errors import SandboxError
+from code_rl.grading.verdict import Failure, VerdictKind
 from code_rl.integrations import rows, trl, verl
-from code_rl.judging.verdict import Failure, VerdictKind
+from code_rl.util.errors import SandboxError
 
 SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n", public=True), StdinTest("5 6\n", "11\n")))
 RIGHT = "So:\n```python\nprint(sum(map(int, input().split())))\n```\n"

@@ -21,9 +21,9 @@ from verifiers.v1.errors import TaskError
 
 import code_rl
 from code_rl import load_problems
+from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.integrations import rows
 from code_rl.integrations.verifiers import CodeConfig, CodeTaskset
-from code_rl.judging.verdict import Verdict, VerdictKind
 
 
 def tasks():

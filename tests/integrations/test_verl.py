@@ -15,11 +15,11 @@ from transformers import AutoTokenizer  # noqa: E402
 from verl import DataProto  # noqa: E402
 from verl.trainer.ppo.reward import load_reward_manager  # noqa: E402
 
-from code_rl.backends.names import source_of  # noqa: E402
-from code_rl.errors import SandboxError  # noqa: E402
+from code_rl.engine.names import source_of  # noqa: E402
+from code_rl.grading.verdict import Verdict, VerdictKind  # noqa: E402
 from code_rl.integrations import rows  # noqa: E402
 from code_rl.integrations.verl import to_row  # noqa: E402
-from code_rl.judging.verdict import Verdict, VerdictKind  # noqa: E402
+from code_rl.util.errors import SandboxError  # noqa: E402
 
 from .test_rows import RIGHT, SUM, WRONG  # noqa: E402
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from code_rl.commands.judge import Judged, check_programs, judge_programs, open_problems
-from code_rl.errors import SandboxError
-from code_rl.sandbox.executor import Execution, Executor, Job, Status
+from code_rl.cli.judge import Judged, check_programs, judge_programs, open_problems
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, Status
+from code_rl.util.errors import SandboxError
 
 Answer = Execution | SandboxError
 Script = Callable[[Job], Sequence[Answer]]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from code_rl.errors import DataError
-from code_rl.judging.judge import judge
-from code_rl.judging.submission import limits_of
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.problem import CallTest, Problem, SequenceTest
-from code_rl.problems.values import BinaryTree, LinkedList
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Problem, SequenceTest
+from code_rl.grading.submission import limits_of
+from code_rl.grading.values import BinaryTree, LinkedList
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import DataError
 from tests.boxes import shared_box
 
 CALLS = (("LRU", (2,)), ("put", (1, 1)), ("get", (1,)), ("keys", ()), ("put", (2, 2)), ("keys", ()))

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.judging.checker import read_answer
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems import values
-from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.sandbox.executor import Execution, Status, case_bytes
+from code_rl.grading import values
+from code_rl.grading.checker import read_answer
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
+from code_rl.grading.sandbox.executor import Execution, Status, case_bytes
+from code_rl.grading.verdict import VerdictKind
 from tests.boxes import shared_box
 
 from .fakes import ScriptedExecutor, printed, returned

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 import tinker
 
-from code_rl.errors import DataError, SandboxError
-from code_rl.judging import env as env_module
-from code_rl.judging.env import text_of
-from code_rl.judging.shared import SharedExecutor
+from code_rl.grading import env as env_module
+from code_rl.grading.env import text_of
+from code_rl.grading.shared import SharedExecutor
+from code_rl.util.errors import DataError, SandboxError
 from tinker_utils.env import CodeEnv, StepResult, sandbox_check_correctness
 
 from .fakes import ScriptedExecutor, printed, returned

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.problem import CallTest, Compare, Problem
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Compare, Problem
+from code_rl.grading.verdict import VerdictKind
 from tests.boxes import shared_box
 
 NUMPY = "import numpy as np\n"

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.errors import DataError, OutageError, SandboxError
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.sandbox.executor import CallInput, Execution, Job, Status, StdinInput
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Status, StdinInput
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import DataError, OutageError, SandboxError
 from tests.kinds import each_is
 
 from .fakes import ScriptedExecutor, printed, returned

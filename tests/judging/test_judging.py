@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli import main
-from code_rl.commands.verdict_files import open_verdicts
-from code_rl.errors import DataError, SandboxError
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.native import write_problems
-from code_rl.problems.problem import Compare, Problem, StdinTest
+from code_rl.cli.main import main
+from code_rl.cli.verdict_files import open_verdicts
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import Compare, Problem, StdinTest
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import DataError, SandboxError
 
 from .fakes import ScriptedExecutor, judge_files, printed
 
@@ -318,7 +318,7 @@ def test_help_and_dry_run_run_nothing(files, capsys):
 
 
 def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
-    monkeypatch.setattr("code_rl.sandbox.connect.connect_executor", lambda *_, **__: EchoExecutor())
+    monkeypatch.setattr("code_rl.grading.sandbox.connect.connect_executor", lambda *_, **__: EchoExecutor())
     paths = files(program(1, "1"), program(1, "2"))
     argv = [f"{key}={value}" for key, value in zip(("problems", "programs", "out"), paths, strict=True)]
     assert main(["judge", *argv]) == 0
@@ -331,7 +331,7 @@ def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
 
 
 def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("code_rl.sandbox.connect.connect_executor", lambda *_, **__: EchoExecutor())
+    monkeypatch.setattr("code_rl.grading.sandbox.connect.connect_executor", lambda *_, **__: EchoExecutor())
     problem = Problem(
         "1", "", (StdinTest("", "1"),), compare=Compare("checker", checker="print('neither')"), solutions=("1",)
     )

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.judging.compare import compare_returned
-from code_rl.problems.problem import CallTest, Compare
-from code_rl.problems.values import dumps
+from code_rl.grading.compare import compare_returned
+from code_rl.grading.problem import CallTest, Compare
+from code_rl.grading.values import dumps
 
 MANY = 2_000_000
 

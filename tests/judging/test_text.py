@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.errors import DataError
-from code_rl.judging.compare import compare_printed
-from code_rl.judging.text import near, numeral
-from code_rl.problems.problem import RULES, Compare, StdinTest, check_compare
+from code_rl.grading.compare import compare_printed
+from code_rl.grading.problem import RULES, Compare, StdinTest, check_compare
+from code_rl.grading.text import near, numeral
+from code_rl.util.errors import DataError
 
 
 def right(rule: str, got: str | bytes, expected: str, **tolerance: Any) -> bool:

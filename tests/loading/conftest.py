@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from code_rl.judging.judge import judge
-from code_rl.loading.resolve import resolve
-from code_rl.problems.problem import Problem
+from code_rl.data.resolve import resolve
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem
 from tests.boxes import shared_box
 
 

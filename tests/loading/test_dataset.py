@@ -13,19 +13,19 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from code_rl.errors import ConfigError, DataError
-from code_rl.loading import dataset as datasets
-from code_rl.loading.catalogue import CATALOGUE, MIXTURES
-from code_rl.loading.dataset import open_dataset, own_test_setting
-from code_rl.loading.fetch import select_files
-from code_rl.loading.load import find_data, load_problems, load_test_splits
-from code_rl.loading.on_disk import READERS
-from code_rl.preparation.settings import STAGES, PrepareConfig
-from code_rl.problems.files import sources_digest, stream_rows
-from code_rl.problems.native import format_problem, write_problems
-from code_rl.problems.problem import Problem, StdinTest
-from code_rl.problems.prompts import build_prompt, build_question
-from code_rl.problems.sources.records import Skipped, item_id
+from code_rl.data import dataset as datasets
+from code_rl.data.catalogue import CATALOGUE, MIXTURES
+from code_rl.data.dataset import open_dataset, own_test_setting
+from code_rl.data.fetch import select_files
+from code_rl.data.load import find_data, load_problems, load_test_splits
+from code_rl.data.on_disk import READERS
+from code_rl.data.preparation.settings import STAGES, PrepareConfig
+from code_rl.data.prompts import build_prompt, build_question
+from code_rl.data.sources.records import Skipped, item_id
+from code_rl.grading.native import format_problem, write_problems
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.util.data_files import sources_digest, stream_rows
+from code_rl.util.errors import ConfigError, DataError
 from tests.loading.raw_rows import SAMPLES, SUM, taco
 
 
@@ -76,17 +76,17 @@ def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
     package = tmp_path / "code_rl"
-    for name in ("problems/files.py", "problems/sources/reader.py", "loading/resolve.py", "judging/compare.py"):
+    for name in ("util/data_files.py", "data/sources/reader.py", "data/resolve.py", "grading/compare.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("one = 1\n")
-    monkeypatch.setattr("code_rl.problems.files.__file__", str(package / "problems" / "files.py"))
+    monkeypatch.setattr("code_rl.util.data_files.__file__", str(package / "util" / "data_files.py"))
 
     def digest():
         sources_digest.cache_clear()
         return sources_digest(*READERS)
 
     seen = {digest()}
-    for name in ("problems/sources/reader.py", "loading/resolve.py", "judging/compare.py"):
+    for name in ("data/sources/reader.py", "data/resolve.py", "grading/compare.py"):
         (package / name).write_text("one = 2\n")
         seen.add(digest())
     sources_digest.cache_clear()
@@ -321,7 +321,7 @@ def test_the_course_s_prompt_of_rows_whose_prompt_is_code():
 
 
 def _items(raw):
-    from code_rl.problems.sources.records import Origin
-    from code_rl.problems.sources.shapes import read_row
+    from code_rl.data.sources.records import Origin
+    from code_rl.data.sources.shapes import read_row
 
     return [read_row(raw, Origin("set", "set", 0))]

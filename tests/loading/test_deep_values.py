@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
-from code_rl.loading.dataset import open_dataset
-from code_rl.loading.load import load_problems
-from code_rl.preparation.bench import measure
-from code_rl.problems.problem import CallTest
-from code_rl.problems.values import MAX_DEPTH
+from code_rl.data.dataset import open_dataset
+from code_rl.data.load import load_problems
+from code_rl.data.preparation.bench import measure
+from code_rl.grading.problem import CallTest
+from code_rl.grading.values import MAX_DEPTH
 from tests.boxes import shared_box
 
 

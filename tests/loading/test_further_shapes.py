@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from code_rl.problems.problem import StdinTest
-from code_rl.problems.sources.records import Ambiguous, Origin, Skipped, item_id
-from code_rl.problems.sources.shapes import read_row
+from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
+from code_rl.data.sources.shapes import read_row
+from code_rl.grading.problem import StdinTest
 
 VERL: dict[str, Any] = {
     "data_source": "taco",

@@ -33,8 +33,8 @@ configs:
 """
 SCRIPT = """
 import json, sys
-from code_rl.errors import CodeRLError
-from code_rl.loading.dataset import open_dataset
+from code_rl.util.errors import CodeRLError
+from code_rl.data.dataset import open_dataset
 out = []
 for setting in sys.argv[1:]:
     try:

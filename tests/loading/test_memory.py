@@ -16,9 +16,9 @@ SCRIPT = """
 import asyncio, json, sys
 from pathlib import Path
 import pyarrow.parquet
-from code_rl.loading.load import load_problems
-from code_rl.loading.dataset import open_dataset
-from code_rl.problems.order import ProblemOrder
+from code_rl.data.load import load_problems
+from code_rl.data.dataset import open_dataset
+from code_rl.data.order import ProblemOrder
 
 def peak():
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from code_rl.environments.wording import get_wording
-from code_rl.problems.prompts import build_prompt
-from code_rl.problems.sources.records import Ambiguous, Origin, Skipped, item_id
-from code_rl.problems.sources.shapes import read_row, shape_of
+from code_rl.data.prompts import build_prompt
+from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
+from code_rl.data.sources.shapes import read_row, shape_of
+from code_rl.policy.environments.wording import get_wording
 from tests.loading.raw_rows import (
     CALLS,
     METHOD,

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from code_rl.problems.sources.shapes import shape_of
+from code_rl.data.sources.shapes import shape_of
 from tests.loading.raw_rows import SAMPLES
 
 ROOT = Path(__file__).parents[2]

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli import main
-from code_rl.loading.dataset import open_dataset
-from code_rl.preparation.bench import Entry
-from code_rl.preparation.ledger import Decision
-from code_rl.preparation.report import Dropped, Report, StageReport, render_page
-from code_rl.preparation.verification.verify import Verifier
-from code_rl.problems.native import write_problems
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.cli.main import main
+from code_rl.data.dataset import open_dataset
+from code_rl.data.preparation.bench import Entry
+from code_rl.data.preparation.ledger import Decision
+from code_rl.data.preparation.report import Dropped, Report, StageReport, render_page
+from code_rl.data.preparation.verification.verify import Verifier
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import Problem, StdinTest
 from tests.corpus.reading import read_problems
 from tests.corpus.rooms import data_file
 from tests.kinds import each_is
@@ -172,7 +172,7 @@ def test_a_row_that_is_no_problem_is_counted_with_its_reason(small: Path, tmp_pa
 
 
 def test_the_tiny_model_rates_builtin_problems_and_the_extremes_go(tmp_path: Path) -> None:
-    from code_rl.problems.builtin import BuiltinTrainSet
+    from code_rl.data.builtin import BuiltinTrainSet
 
     chosen = BuiltinTrainSet()
     write_problems(tmp_path / "builtin.jsonl", [chosen[index] for index in range(0, 48, 4)])

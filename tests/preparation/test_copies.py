@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.errors import DataError
-from code_rl.preparation.bench import Entry, make_entry
-from code_rl.preparation.decontaminate import MOST_SHARERS, Decontaminator, Pair
-from code_rl.preparation.deduplicate import Deduplicator
-from code_rl.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
-from code_rl.preparation.ngrams import Numbers, ngrams, words
-from code_rl.preparation.normalise import open_source
-from code_rl.problems.problem import Problem, StdinTest
-from code_rl.problems.sources.records import Skipped
+from code_rl.data.preparation.bench import Entry, make_entry
+from code_rl.data.preparation.decontaminate import MOST_SHARERS, Decontaminator, Pair
+from code_rl.data.preparation.deduplicate import Deduplicator
+from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
+from code_rl.data.preparation.ngrams import Numbers, ngrams, words
+from code_rl.data.preparation.normalise import open_source
+from code_rl.data.sources.records import Skipped
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.util.errors import DataError
 from tests.corpus.rooms import data_file
 
 FIELD = (

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from code_rl.preparation.bench import Bench, Survivor, make_entry
-from code_rl.preparation.normalise import open_source
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.write import _write_parquet
-from code_rl.problems.native import format_problem, write_problems
-from code_rl.problems.problem import CallTest, Problem, StdinTest
+from code_rl.data.preparation.bench import Bench, Survivor, make_entry
+from code_rl.data.preparation.normalise import open_source
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.write import _write_parquet
+from code_rl.grading.native import format_problem, write_problems
+from code_rl.grading.problem import CallTest, Problem, StdinTest
 
 NASTY = st.text() | st.sampled_from(['],"time_limit_s":9,"meta":{', '"tests":[]', "\\", "\ud800", "}\n{", '"meta"'])
 VALUES = st.recursive(

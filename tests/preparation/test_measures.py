@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.data.preparation.bench import Entry, Survivor, make_entry
+from code_rl.data.preparation.cap import cap_entry, spread
+from code_rl.data.preparation.difficulty import judge_rate
+from code_rl.data.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.verification.trials import trivial_pass
+from code_rl.data.preparation.verification.verify import calibrated_limit, rung
 from code_rl.evaluation.figures import wilson
-from code_rl.files import KeyedLog, digest
-from code_rl.preparation.bench import Entry, Survivor, make_entry
-from code_rl.preparation.cap import cap_entry, spread
-from code_rl.preparation.difficulty import judge_rate
-from code_rl.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.verification.trials import trivial_pass
-from code_rl.preparation.verification.verify import calibrated_limit, rung
-from code_rl.problems.problem import CallTest, Problem, StdinTest
+from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.util.files import KeyedLog, digest
 
 
 def stdin_problem(*cases: tuple[str, str], public: int = 0) -> Problem:

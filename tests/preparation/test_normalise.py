@@ -4,9 +4,9 @@ import asyncio
 import json
 from pathlib import Path
 
-from code_rl.preparation.bench import Bench, Survivor
-from code_rl.preparation.normalise import normalise, open_source, store_key
-from code_rl.preparation.settings import PrepareConfig
+from code_rl.data.preparation.bench import Bench, Survivor
+from code_rl.data.preparation.normalise import normalise, open_source, store_key
+from code_rl.data.preparation.settings import PrepareConfig
 
 SLOW = "    s = 0\n    for k in range(6_000_000 if n == 3 else 1):\n        s += k & n\n    return s\n"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.cli import main
-from code_rl.problems.native import write_problems
+from code_rl.cli.main import main
+from code_rl.grading.native import write_problems
 from tests.corpus.reading import read_problems
 from tests.preparation.planted import Planted, planted_set
 

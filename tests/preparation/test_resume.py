@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.problems.native import write_problems
+from code_rl.grading.native import write_problems
 from tests.preparation.planted import planted_set
 
 RESULTS = ("train.jsonl", "test.jsonl", "manifest.json", "dropped.jsonl")

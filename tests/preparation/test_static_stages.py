@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from code_rl.preparation.bench import Entry, entry_from_json, make_entry
-from code_rl.preparation.filter import filter_entry
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.data.preparation.bench import Entry, entry_from_json, make_entry
+from code_rl.data.preparation.filter import filter_entry
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.grading.problem import Problem, StdinTest
 
 CONFIG = PrepareConfig(dataset="builtin", out="nowhere")
 TASK = (

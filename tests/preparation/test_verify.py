@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import Verdict
-from code_rl.preparation.bench import Bench, make_entry
-from code_rl.preparation.ledger import Decision
-from code_rl.preparation.normalise import normalise, open_source
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.preparation.verification.trials import mutants
-from code_rl.preparation.verification.verify import Verifier, run_verify
-from code_rl.problems.native import write_problems
-from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.sandbox.executor import Execution, Executor, Job, OnDemand, Status
+from code_rl.data.preparation.bench import Bench, make_entry
+from code_rl.data.preparation.ledger import Decision
+from code_rl.data.preparation.normalise import normalise, open_source
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.verification.trials import mutants
+from code_rl.data.preparation.verification.verify import Verifier, run_verify
+from code_rl.grading.judge import judge
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand, Status
+from code_rl.grading.verdict import Verdict
 from tests.corpus.rooms import room
 
 RIGHT = "a, b = map(int, input().split())\nif a > 0:\n    print(a + b)\nelse:\n    print(b)\n"

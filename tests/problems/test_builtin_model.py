@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from code_rl.problems.builtin import SPLITS, test_split
-from code_rl.problems.prompts import CLOSING, OPENING, STARTER_FORMAT, STDIN_FORMAT, build_prompt
+from code_rl.data.builtin import SPLITS, test_split
+from code_rl.data.prompts import CLOSING, OPENING, STARTER_FORMAT, STDIN_FORMAT, build_prompt
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-FOLDER = Path(__file__).parents[2] / "src/code_rl/backends/embedded/tiny"
+FOLDER = Path(__file__).parents[2] / "src/code_rl/engine/local/tiny"
 PHRASES = (OPENING, STARTER_FORMAT, STDIN_FORMAT, CLOSING)
 
 

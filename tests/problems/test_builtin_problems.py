@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from code_rl.errors import ConfigError
-from code_rl.problems.builtin import SPLITS, BuiltinTrainSet, draw_problem
-from code_rl.problems.builtin.cases import CASES, PROBE, PUBLIC
-from code_rl.problems.builtin.primitives import FILTERS, MAPS, REDUCES, WORD_FILTERS, WORD_MAPS, WORD_REDUCES
-from code_rl.problems.builtin.specs import TRAIN, WORD, apply
-from code_rl.problems.problem import CallTest
+from code_rl.data.builtin import SPLITS, BuiltinTrainSet, draw_problem
+from code_rl.data.builtin.cases import CASES, PROBE, PUBLIC
+from code_rl.data.builtin.primitives import FILTERS, MAPS, REDUCES, WORD_FILTERS, WORD_MAPS, WORD_REDUCES
+from code_rl.data.builtin.specs import TRAIN, WORD, apply
+from code_rl.grading.problem import CallTest
+from code_rl.util.errors import ConfigError
 
 ALL_SPLITS = (TRAIN, *SPLITS)
 
@@ -197,8 +197,8 @@ def test_bad_sizes_and_splits_are_config_errors():
 
 
 def test_reference_solutions_pass_and_unguarded_ones_fail_in_the_real_sandbox():
-    sandbox = pytest.importorskip("code_rl.sandbox.embedded.pool").EmbeddedSandbox
-    judge = pytest.importorskip("code_rl.judging.judge").judge
+    sandbox = pytest.importorskip("code_rl.grading.sandbox.local.pool").EmbeddedSandbox
+    judge = pytest.importorskip("code_rl.grading.judge").judge
     chosen = [(spec, problem) for spec, problem in sample() if spec.reduce == "max"][:6] + sample()[::60]
 
     async def verdicts():

@@ -7,8 +7,7 @@ from functools import cache
 
 import pytest
 
-from code_rl.errors import ConfigError
-from code_rl.problems.builtin import (
+from code_rl.data.builtin import (
     SPLITS,
     TEST_SIZE,
     TRAIN_SIZE,
@@ -17,8 +16,9 @@ from code_rl.problems.builtin import (
     test_specs,
     test_split,
 )
-from code_rl.problems.builtin.specs import TRAIN, held_out_composition, held_out_constant, split_of
-from code_rl.problems.problem import CallTest
+from code_rl.data.builtin.specs import TRAIN, held_out_composition, held_out_constant, split_of
+from code_rl.grading.problem import CallTest
+from code_rl.util.errors import ConfigError
 
 PINNED = {
     "constants": "f7e425870ecac6c6b8b02ae484baaa81011b255fcaaf2734ad85bcbd409dd4a5",

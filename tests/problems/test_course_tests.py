@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.errors import DataError
-from code_rl.problems.problem import CallTest, StdinTest
-from code_rl.problems.prompts import build_question
-from code_rl.problems.sources.testcases import normalize_tests, read_tests
+from code_rl.data.prompts import build_question
+from code_rl.data.sources.testcases import normalize_tests, read_tests
+from code_rl.grading.problem import CallTest, StdinTest
+from code_rl.util.errors import DataError
 
 LCB_STDIN = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
 LCB_CALL = [{"input": '[1, 2]\n"x"', "output": "[3]", "testtype": "functional", "metadata": {"func_name": "f"}}]

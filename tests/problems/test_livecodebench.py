@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.errors import ConfigError
-from code_rl.problems.problem import CallTest, Problem, StdinTest
-from code_rl.problems.prompts import build_prompt
-from code_rl.problems.sources import livecodebench
-from code_rl.problems.sources.livecodebench import (
+from code_rl.data.prompts import build_prompt
+from code_rl.data.sources import livecodebench
+from code_rl.data.sources.livecodebench import (
     SHARDS,
     decode_private_tests,
     parse_window,
     release_shards,
     shard_paths,
 )
-from code_rl.problems.sources.records import RowError, Skipped
+from code_rl.data.sources.records import RowError, Skipped
+from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.util.errors import ConfigError
 from tests.corpus.reading import read_livecodebench, read_rows
 from tests.corpus.rooms import data_file
 from tests.kinds import each_is

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.errors import DataError
-from code_rl.loading.load import with_tests
-from code_rl.loading.on_disk import Store
-from code_rl.problems.native import problem_from_json, problem_to_json, write_problems
-from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.problems.sources.records import Skipped
-from code_rl.sandbox.executor import Limits
+from code_rl.data.load import with_tests
+from code_rl.data.on_disk import Store
+from code_rl.data.sources.records import Skipped
+from code_rl.grading.native import problem_from_json, problem_to_json, write_problems
+from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading.sandbox.executor import Limits
+from code_rl.util.errors import DataError
 from tests.corpus.reading import read_problems
 
 STDIN = {"kind": "stdin", "input": "1\n", "expected": "2\n", "public": True}

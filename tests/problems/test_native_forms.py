@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from code_rl.errors import DataError
-from code_rl.problems.native import format_problem, parse_problem, problem_from_json
-from code_rl.problems.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, check_compare
+from code_rl.grading.native import format_problem, parse_problem, problem_from_json
+from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, check_compare
+from code_rl.util.errors import DataError
 
 SEQUENCE = {"kind": "sequence", "class": "C", "calls": [["C", [2]], ["get", [1]]], "expected": [None, 1]}
 CALL = {"kind": "call", "args": [1], "raises": "ValueError", "fn_name": "g"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from code_rl.loading.on_disk import Store
-from code_rl.problems.order import Selected, trained_on
-from code_rl.problems.problem import Problem, StdinTest
+from code_rl.data.on_disk import Store
+from code_rl.data.order import Selected, trained_on
+from code_rl.grading.problem import Problem, StdinTest
 
 
 def problem(name, statement):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.problems.sources import asserts
-from code_rl.problems.sources.asserts import (
+from code_rl.data.sources import asserts
+from code_rl.data.sources.asserts import (
     AssertFormError,
     AssertReader,
     check_body,

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.errors import DataError
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import VerdictKind
-from code_rl.loading.resolve import REFERENCE_LIMITS, with_expected
-from code_rl.problems.problem import CallTest, Problem
-from code_rl.problems.sources.leetcode import binary_tree, linked_list
-from code_rl.problems.sources.mbpp import cast_calls
-from code_rl.problems.sources.records import Draft, RowError, Skipped
-from code_rl.problems.values import BinaryTree, LinkedList
+from code_rl.data.resolve import REFERENCE_LIMITS, with_expected
+from code_rl.data.sources.leetcode import binary_tree, linked_list
+from code_rl.data.sources.mbpp import cast_calls
+from code_rl.data.sources.records import Draft, RowError, Skipped
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Problem
+from code_rl.grading.values import BinaryTree, LinkedList
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import DataError
 from tests.boxes import shared_box
 from tests.corpus.reading import (
     count_reasons,

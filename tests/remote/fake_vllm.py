@@ -10,8 +10,8 @@ from typing import Any
 from aiohttp import web
 from tinker import types
 
-from code_rl.backends.adapters import read_folder
-from code_rl.backends.embedded import EmbeddedService
+from code_rl.engine.adapters import read_folder
+from code_rl.engine.local import EmbeddedService
 from tests.remote.remote_support import Loopback
 
 

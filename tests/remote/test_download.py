@@ -10,11 +10,11 @@ import pytest
 import tinker
 import torch
 
-from code_rl.backends.adapters import download_adapter, read_embedded, read_folder
-from code_rl.commands.export import export_command
-from code_rl.commands.train import train_command
-from code_rl.errors import BackendError, ConfigError
-from code_rl.places import KEYLESS, BackendKind, Place
+from code_rl.cli.export import export_command
+from code_rl.cli.train import train_command
+from code_rl.engine.adapters import download_adapter, read_embedded, read_folder
+from code_rl.engine.places import KEYLESS, BackendKind, Place
+from code_rl.util.errors import BackendError, ConfigError
 from tests.remote.remote_support import EscapingProxy, settings
 from tests.serve.serve_support import ServerThread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from code_rl.commands.train import train_command
+from code_rl.cli.train import train_command
 from tests.remote.remote_support import records, settings
 from tests.serve.serve_support import ServerThread
 

@@ -11,14 +11,14 @@ import pytest
 import tinker
 from tinker import types
 
-from code_rl.backends.connect import logprobs_of
-from code_rl.backends.embedded import EmbeddedService
-from code_rl.backends.names import BUILT_IN_FOLDER
-from code_rl.backends.preflight import context_of, load_tokenizer, probe_narrowing, probe_scaling
-from code_rl.backends.remote import Link, RemoteSamplingClient
-from code_rl.commands.train import train_command
-from code_rl.errors import BackendError, ConfigError
-from code_rl.places import KEYLESS, BackendKind, Place
+from code_rl.cli.train import train_command
+from code_rl.engine.connect import logprobs_of
+from code_rl.engine.local import EmbeddedService
+from code_rl.engine.names import BUILT_IN_FOLDER
+from code_rl.engine.places import KEYLESS, BackendKind, Place
+from code_rl.engine.preflight import context_of, load_tokenizer, probe_narrowing, probe_scaling
+from code_rl.engine.remote import Link, RemoteSamplingClient
+from code_rl.util.errors import BackendError, ConfigError
 from tests.remote.remote_support import FaultyProxy, settings
 from tests.serve.serve_support import ServerThread
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.commands.train import train_command
-from code_rl.errors import BackendError
+from code_rl.cli.train import train_command
+from code_rl.util.errors import BackendError
 from tests.pipeline_support import reached
 from tests.remote.remote_support import FaultyProxy, records, sampled, settings
 from tests.serve.serve_support import ServeProcess, ServerThread

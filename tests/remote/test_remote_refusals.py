@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from code_rl.backends.preflight import Survey, _instead, survey
-from code_rl.cli import main
-from code_rl.commands.train import train_command
-from code_rl.places import BackendKind, Place
+from code_rl.cli.main import main
+from code_rl.cli.train import train_command
+from code_rl.engine.places import BackendKind, Place
+from code_rl.engine.preflight import Survey, _instead, survey
 from tests.remote.remote_support import FaultyProxy, OtherServer, settings
 from tests.serve.serve_support import ServerThread
 
@@ -207,7 +207,7 @@ def test_sdk_too_old_for_the_embedded_engine_is_refused_with_what_to_install(tmp
     older = tmp_path / "packages" / "tinker"
     older.mkdir(parents=True)
     (older / "__init__.py").touch()
-    program = "import sys; from code_rl.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from code_rl.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = ["train", "backend=embedded", f"log_path={tmp_path / 'run'}"]
     done = subprocess.run(
         [sys.executable, "-c", program, *words],

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from code_rl.backends.names import BUILT_IN_FOLDER, built_in_context
-from code_rl.backends.preflight import survey
-from code_rl.commands.train import train_command
-from code_rl.errors import ConfigError
-from code_rl.places import KEYLESS, BackendKind, Place
+from code_rl.cli.train import train_command
+from code_rl.engine.names import BUILT_IN_FOLDER, built_in_context
+from code_rl.engine.places import KEYLESS, BackendKind, Place
+from code_rl.engine.preflight import survey
+from code_rl.util.errors import ConfigError
 from tests.remote.remote_support import FaultyProxy, OtherServer, records, sampled, settings
 from tests.serve.serve_support import ServerThread
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from code_rl.backends.embedded.learner import Learner
-from code_rl.backends.embedded.sampling import Request
-from code_rl.backends.embedded.training import EmbeddedTrainingClient
-from code_rl.commands.train import train_command
-from code_rl.errors import ConfigError
-from code_rl.places import BackendKind, kind_of
-from code_rl.rollouts.sample import derive_seed
-from code_rl.runs.recorder import Recorder
+from code_rl.cli.train import train_command
+from code_rl.engine.local.learner import Learner
+from code_rl.engine.local.sampling import Request
+from code_rl.engine.local.training import EmbeddedTrainingClient
+from code_rl.engine.places import BackendKind, kind_of
+from code_rl.policy.sample import derive_seed
+from code_rl.training.runs.recorder import Recorder
+from code_rl.util.errors import ConfigError
 from scripts.write_settings import REACHING
 from tests.remote.remote_support import settings
 from tests.serve.serve_support import ServerThread
@@ -61,7 +61,7 @@ def arrived(request, server, tmp_path_factory):
 def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
     from tinker.lib.public_interfaces.training_client import TrainingClient
 
-    from code_rl.backends.remote import RemoteService
+    from code_rl.engine.remote import RemoteService
 
     learn = EmbeddedTrainingClient.forward_backward
     step, asked, made = Learner.optim_step, Request.__init__, EmbeddedTrainingClient.__init__

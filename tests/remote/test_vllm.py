@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from code_rl.backends.connect import connect
-from code_rl.commands.train import train_command
-from code_rl.config import make_config
-from code_rl.errors import BackendError, ConfigError
-from code_rl.runs.recorder import read_metrics
+from code_rl.cli.train import train_command
+from code_rl.engine.connect import connect
+from code_rl.training.config import make_config
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import BackendError, ConfigError
 from tests.remote.fake_vllm import FakeVllm, error
 from tests.remote.remote_support import FaultyProxy, OtherServer, sampled, settings
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from code_rl.backends.names import PACKAGE, SMOLLM2, source_of
-from code_rl.commands.export import export_command
-from code_rl.commands.train import train_command
-from code_rl.library import load_problems
-from code_rl.renderers import get_renderer
-from code_rl.runs.recorder import read_metrics
+from code_rl.cli.export import export_command
+from code_rl.cli.train import train_command
+from code_rl.engine.names import PACKAGE, SMOLLM2, source_of
+from code_rl.policy.renderers import get_renderer
+from code_rl.training.library import load_problems
+from code_rl.training.runs.recorder import read_metrics
 from tests.remote.test_vllm import given
 
 PYTHON = os.environ.get("CODE_RL_VLLM")
@@ -160,7 +160,7 @@ def exported(request, run, tmp_path):
 def test_exports_of_a_pretrained_models_run_give_the_engines_greedy_text_and_scores(exported, run):
     from tinker import types
 
-    from code_rl.backends.embedded import EmbeddedService
+    from code_rl.engine.local import EmbeddedService
 
     server, name = exported
     service = EmbeddedService(device="cpu", dtype="float32")

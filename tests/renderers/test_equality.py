@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from code_rl.errors import ConfigError, DataError
-from code_rl.renderers import Message, get_renderer
+from code_rl.policy.renderers import Message, get_renderer
+from code_rl.util.errors import ConfigError, DataError
 from tests.renderers.chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 
 NAMES = tuple(TEMPLATES)

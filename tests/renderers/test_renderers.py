@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from code_rl.backends.embedded.models import source_of
-from code_rl.errors import ConfigError
-from code_rl.renderers import Message, get_renderer
+from code_rl.engine.local.models import source_of
+from code_rl.policy.renderers import Message, get_renderer
+from code_rl.util.errors import ConfigError
 
 TOKENIZER: Any = AutoTokenizer.from_pretrained(source_of("tiny"))
 RENDERER = get_renderer("qwen3_instruct", TOKENIZER)

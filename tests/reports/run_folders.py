@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from code_rl.files import line_of, read_lines, write_lines_atomically
+from code_rl.util.files import line_of, read_lines, write_lines_atomically
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "src" / "code_rl" / "backends" / "embedded" / "tiny" / "tokenizer.json"

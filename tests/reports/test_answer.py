@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 
-from code_rl.reports.answer import answer, split_results
-from code_rl.reports.overview import MAX_POINTS, columns, overview
-from code_rl.reports.run import open_run
-from code_rl.reports.text import clean, compare_text, sparkline, summary
+from code_rl.training.report.answer import answer, split_results
+from code_rl.training.report.overview import MAX_POINTS, columns, overview
+from code_rl.training.report.run import open_run
+from code_rl.training.report.text import clean, compare_text, sparkline, summary
 from tests.reports.run_folders import write_run
 
 STEPS = [{"step": step, "n_datums": 8} for step in range(10)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.reports.diagnostics import ALWAYS, TRENDS, diagnose
+from code_rl.training.report.diagnostics import ALWAYS, TRENDS, diagnose
 
 ROOT = Path(__file__).parents[2]
 

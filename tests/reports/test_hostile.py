@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from code_rl.reports.page import write_report
-from code_rl.reports.run import open_run
+from code_rl.training.report.page import write_report
+from code_rl.training.report.run import open_run
 from tests.reports.browsing import DESKTOP, Watched, chromium, watched
 from tests.reports.payloads import payloads
 from tests.reports.run_folders import write_run

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from code_rl.reports.live import is_loopback
-from code_rl.runs.recorder import read_metrics
+from code_rl.training.report.live import is_loopback
+from code_rl.training.runs.recorder import read_metrics
 from tests.reports.browsing import DESKTOP, chromium, expect, watched
 from tests.reports.run_folders import ROOT, rewind, write_run
 

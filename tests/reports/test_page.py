@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from code_rl.preparation.report import Dropped, Report, StageReport, render_page
-from code_rl.reports.page import write_report
-from code_rl.reports.run import open_run
+from code_rl.data.preparation.report import Dropped, Report, StageReport, render_page
+from code_rl.training.report.page import write_report
+from code_rl.training.report.run import open_run
 from tests.reports.browsing import DARK, DESKTOP, PHONE, chromium, expect, open_page, watched
 from tests.reports.run_folders import write_run
 

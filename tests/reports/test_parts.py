@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from code_rl.cli import main
-from code_rl.commands.report import ReportConfig
-from code_rl.errors import ConfigError
-from code_rl.reports.groups import group_record
-from code_rl.reports.page import embed, embedded_rollouts, pack_rollouts
-from code_rl.reports.pieces import Pieces, load_pieces
-from code_rl.reports.run import open_run
-from code_rl.reports.suspicion import BLOCKED, HARD_CODED, TAMPERING, flags
-from code_rl.reports.thinning import ThinnedGroups, pack
-from code_rl.settings import make_settings
+from code_rl.cli.main import main
+from code_rl.cli.report import ReportConfig
+from code_rl.training.report.groups import group_record
+from code_rl.training.report.page import embed, embedded_rollouts, pack_rollouts
+from code_rl.training.report.pieces import Pieces, load_pieces
+from code_rl.training.report.run import open_run
+from code_rl.training.report.suspicion import BLOCKED, HARD_CODED, TAMPERING, flags
+from code_rl.training.report.thinning import ThinnedGroups, pack
+from code_rl.util.errors import ConfigError
+from code_rl.util.settings import make_settings
 from tests.reports.run_folders import PROGRAMS, TOKENIZER, write_run
 
 PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]

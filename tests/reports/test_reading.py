@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from code_rl.errors import DataError
-from code_rl.reports.overview import overview
-from code_rl.reports.page import embedded_rollouts, pack_rollouts, render
-from code_rl.reports.run import RunReader, open_run
-from code_rl.reports.text import summary
+from code_rl.training.report.overview import overview
+from code_rl.training.report.page import embedded_rollouts, pack_rollouts, render
+from code_rl.training.report.run import RunReader, open_run
+from code_rl.training.report.text import summary
+from code_rl.util.errors import DataError
 from tests.reports.run_folders import write_run
 
 

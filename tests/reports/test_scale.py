@@ -19,7 +19,7 @@ STEPS, GROUPS, COMPLETIONS = 5_000, 8, 16
 def test_a_long_run_makes_a_small_page_in_bounded_time_and_memory(tmp_path):
     run = write_large_run(tmp_path / "run", STEPS, GROUPS, COMPLETIONS)
     code = (
-        "import re, sys, time; from code_rl.cli import main; main(['report', 'log_path=' + sys.argv[1]])\n"
+        "import re, sys, time; from code_rl.cli.main import main; main(['report', 'log_path=' + sys.argv[1]])\n"
         "print(time.process_time(), int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) / 1024)"
     )  # ru_maxrss would count what the process of the tests had when it forked
     started = time.perf_counter()

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from typing import Any
 
-from code_rl.errors import IsolationError
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.util.errors import IsolationError
 from tests.boxes import shared_box
 
 

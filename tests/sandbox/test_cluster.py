@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from code_rl.errors import ConfigError, IsolationError, SandboxError
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.sandbox.connect import connect_executor
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Job, Limits, Status, StdinInput
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
 MARKER = "expected-7f3a"
 
@@ -262,7 +262,7 @@ def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
 @needs_ray
 @pytest.mark.slow
 def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
-    from code_rl.sandbox.cluster import RayCluster
+    from code_rl.grading.sandbox.cluster import RayCluster
 
     cluster(1)
     travelled = []
@@ -288,15 +288,15 @@ def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
 @needs_ray
 @pytest.mark.slow
 def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, monkeypatch, caplog):
-    from code_rl.sandbox import cluster as module
-    from code_rl.sandbox.node import Node
+    from code_rl.grading.sandbox import cluster as module
+    from code_rl.grading.sandbox.node import Node
 
     class Weak(Node):
         def __init__(self, concurrency, isolation):
             import ray
 
-            from code_rl.errors import IsolationError
-            from code_rl.sandbox.embedded import pool
+            from code_rl.grading.sandbox.local import pool
+            from code_rl.util.errors import IsolationError
 
             here = ray.get_runtime_context().get_node_id()
             if any(row["NodeID"] == here and "weak" in row["Resources"] for row in ray.nodes()):

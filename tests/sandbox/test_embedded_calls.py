@@ -2,9 +2,9 @@
 
 import pytest
 
-from code_rl.problems import values
-from code_rl.problems.values import BinaryTree, LinkedList
-from code_rl.sandbox.executor import CallInput, Job, Status
+from code_rl.grading import values
+from code_rl.grading.sandbox.executor import CallInput, Job, Status
+from code_rl.grading.values import BinaryTree, LinkedList
 from tests.sandbox.sandbox_boxes import LEVELS, call_job, run, run_jobs
 
 NODES = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from code_rl.sandbox.executor import Status
+from code_rl.grading.sandbox.executor import Status
 from tests.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one, stdin_job
 
 
@@ -13,7 +13,7 @@ def test_cases_run_in_order_each_on_its_own_input():
 
 
 def test_no_cases_no_executions():
-    from code_rl.sandbox.executor import Job
+    from code_rl.grading.sandbox.executor import Job
 
     assert run(Job("print(1)", ())) == []
 

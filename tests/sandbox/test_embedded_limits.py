@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from code_rl.sandbox.executor import Status
+from code_rl.grading.sandbox.executor import Status
 from tests.sandbox.sandbox_boxes import LEVELS, run, run_one, stdin_job
 
 level = pytest.mark.parametrize("level", LEVELS)

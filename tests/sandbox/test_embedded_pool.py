@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from code_rl.errors import ConfigError, IsolationError, SandboxError
-from code_rl.sandbox.connect import connect_executor
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Execution, Status, retries_of
+from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox.executor import Execution, Status, retries_of
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 from tests.sandbox.sandbox_boxes import LEVELS, collect, run, run_one, stdin_job
 
 ECHO = "print(input())"
@@ -192,7 +192,7 @@ def test_bad_arguments_are_named():
 
 
 def test_a_level_that_is_not_there_is_refused_by_name(monkeypatch):
-    from code_rl.sandbox.embedded import launcher
+    from code_rl.grading.sandbox.local import launcher
 
     monkeypatch.setattr(launcher, "_BOOT", REFUSING_BOOT)
     with pytest.raises(IsolationError, match=r"isolation=full.*CLONE_NEWUSER.*landlock"):
@@ -207,12 +207,12 @@ import marshal, socket, sys
 control = socket.socket(fileno=int(sys.argv.pop()))
 config = marshal.loads(control.recv(1 << 16))
 sys.path.insert(0, config["root"])
-from code_rl.sandbox.embedded.guest import kernel
-from code_rl.sandbox.embedded.guest.confinement import confine
+from code_rl.grading.sandbox.local.guest import kernel
+from code_rl.grading.sandbox.local.guest.confinement import confine
 def refuse(*arguments):
     raise kernel.KernelError("unshare(CLONE_NEWUSER)", 1)
 confine._new_user_namespace = refuse
-from code_rl.sandbox.embedded.guest.boot import main
+from code_rl.grading.sandbox.local.guest.boot import main
 main(control, config)
 """
 
@@ -271,14 +271,14 @@ def _below(pid: int) -> list[int]:
 
 def test_it_starts_whatever_descriptors_are_open():
     script = (
-        "import os\nfrom code_rl.sandbox.embedded.pool import EmbeddedSandbox\n"
+        "import os\nfrom code_rl.grading.sandbox.local.pool import EmbeddedSandbox\n"
         "for _ in range(8):\n    EmbeddedSandbox(1).close()\n    os.open('/dev/null', os.O_RDONLY)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def _silence_of_a_second(monkeypatch: pytest.MonkeyPatch, wall_s: float) -> None:
-    monkeypatch.setattr("code_rl.sandbox.embedded.link.SILENCE_S", 1.0 - wall_s)
+    monkeypatch.setattr("code_rl.grading.sandbox.local.link.SILENCE_S", 1.0 - wall_s)
 
 
 def test_a_worker_that_says_nothing_for_too_long_is_given_up(monkeypatch):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from code_rl.sandbox.ending import exception_line
+from code_rl.grading.sandbox.ending import exception_line
 
 
 @pytest.mark.parametrize(

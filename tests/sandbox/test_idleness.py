@@ -2,7 +2,7 @@
 
 import pytest
 
-from code_rl.sandbox.executor import Status
+from code_rl.grading.sandbox.executor import Status
 from tests.sandbox.sandbox_boxes import LEVELS, run_one
 
 needs_full = pytest.mark.skipif("full" not in LEVELS, reason="needs the level full")

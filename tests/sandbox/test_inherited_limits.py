@@ -11,9 +11,9 @@ from tests.sandbox.sandbox_boxes import LEVELS
 PROGRAM = """
 import asyncio, resource
 {before}
-from code_rl.errors import ConfigError
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Job, StdinInput
+from code_rl.util.errors import ConfigError
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.executor import Job, StdinInput
 resource.setrlimit(resource.{kind}, ({limit}, {limit}))
 
 async def go():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.sandbox.executor import Status
+from code_rl.grading.sandbox.executor import Status
 from tests.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one, stdin_job
 
 level = pytest.mark.parametrize("level", LEVELS)
@@ -132,9 +132,9 @@ def test_level_none_protects_nothing_but_still_limits():
 
 ORDINARY = """
 import asyncio, json, sys
-from code_rl.errors import IsolationError
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Job, StdinInput
+from code_rl.util.errors import IsolationError
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.executor import Job, StdinInput
 async def go(level):
     async with EmbeddedSandbox(1, level) as box:
         job = Job("import os\\ntry: print(open('/etc/passwd').read(1))\\nexcept OSError: print('contained')", (StdinInput(b""),) * 2)

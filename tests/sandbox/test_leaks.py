@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
-from code_rl.sandbox.executor import Job
+from code_rl.grading.sandbox.executor import Job
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from tests.sandbox.sandbox_boxes import LEVELS, collect, stdin_job
 
 JOBS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.sandbox.embedded.cgroups import Groups, _writable_parents
+from code_rl.grading.sandbox.local.cgroups import Groups, _writable_parents
 
 PARENTS = _writable_parents()[0]
 

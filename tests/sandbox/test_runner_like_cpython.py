@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-from code_rl.sandbox.embedded.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from tests.sandbox.sandbox_boxes import collect, stdin_job
 
 PROGRAMS = {

@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from code_rl.problems import values
-from code_rl.problems.values import BinaryTree, LinkedList, ValueCodecError
-from code_rl.sandbox.executor import CallInput, case_bytes
-from code_rl.sandbox.runner import VALUE_HEADER, decode_value
+from code_rl.grading import values
+from code_rl.grading.sandbox.executor import CallInput, case_bytes
+from code_rl.grading.sandbox.runner import VALUE_HEADER, decode_value
+from code_rl.grading.values import BinaryTree, LinkedList, ValueCodecError
 
 
 class ListNode:

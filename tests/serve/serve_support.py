@@ -20,12 +20,12 @@ from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_proto_response
 
-from code_rl.backends.server.application import Application
-from code_rl.backends.server.core import Core
-from code_rl.backends.server.engine import EmbeddedHost
-from code_rl.backends.server.promises import Limits
-from code_rl.backends.server.store import Store
-from code_rl.backends.server.wire import PROTOBUF
+from code_rl.engine.serve.application import Application
+from code_rl.engine.serve.core import Core
+from code_rl.engine.serve.engine import EmbeddedHost
+from code_rl.engine.serve.promises import Limits
+from code_rl.engine.serve.store import Store
+from code_rl.engine.serve.wire import PROTOBUF
 
 API = "/api/v1"
 KEY = "tml-dummy"

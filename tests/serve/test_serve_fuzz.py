@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 from tinker.proto import tinker_public_pb2 as pb
 
-from code_rl.backends.server.wire import PROTOBUF
+from code_rl.engine.serve.wire import PROTOBUF
 from tests.serve.serve_support import API, Raw, ServeProcess, datum
 
 CALLS = (

@@ -13,9 +13,9 @@ pytest.importorskip("prometheus_client")
 import torch
 from tinker import types
 
-from code_rl.backends.embedded.lora import LoraSettings
-from code_rl.backends.embedded.sampling import answer
-from code_rl.backends.server.engine import EmbeddedHost
+from code_rl.engine.local.lora import LoraSettings
+from code_rl.engine.local.sampling import answer
+from code_rl.engine.serve.engine import EmbeddedHost
 from tests.serve.serve_support import API, Raw, ServeProcess, ServerThread, datum
 
 TOKENS = list(range(20, 40))
@@ -214,7 +214,7 @@ def test_a_sample_joins_the_batch_of_its_weights_while_nobody_else_waits(tmp_pat
     def answering(requests, more=tuple):
         answer(requests, lambda: next(arrivals, list)() or more())
 
-    monkeypatch.setattr("code_rl.backends.server.engine.answer", answering)
+    monkeypatch.setattr("code_rl.engine.serve.engine.answer", answering)
     sample("long", 40)
     wait_for(lambda: len(ended) >= len(order))
     engine.close()
@@ -322,8 +322,8 @@ def test_after_a_restart_checkpoints_and_samplers_are_there_and_lost_models_say_
 
 
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path):
-    from code_rl.backends.server.store import Store
-    from code_rl.errors import ConfigError
+    from code_rl.engine.serve.store import Store
+    from code_rl.util.errors import ConfigError
 
     with ServerThread(tmp_path), pytest.raises(ConfigError, match="in use"):
         Store(tmp_path)

@@ -14,8 +14,8 @@ pytest.importorskip("prometheus_client")
 import tinker
 from tinker import types
 
-from code_rl.backends.server.seam import Facts, Load
-from code_rl.errors import ConfigError, DataError
+from code_rl.engine.serve.seam import Facts, Load
+from code_rl.util.errors import ConfigError, DataError
 from tests.serve.serve_support import ServerThread
 
 

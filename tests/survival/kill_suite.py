@@ -40,11 +40,11 @@ RUN = {
     "eval_samples": "1",
 }  # fmt: skip
 MODULES = (
-    "code_rl.commands.train",
+    "code_rl.cli.train",
     "code_rl.loop",
-    "code_rl.loading.load",
-    "code_rl.backends.embedded.service",
-    "code_rl.sandbox.embedded.pool",
+    "code_rl.data.load",
+    "code_rl.engine.local.service",
+    "code_rl.grading.sandbox.local.pool",
     "tinker",
 )
 PATIENCE_S = 600.0
@@ -76,9 +76,9 @@ def settings(folder: Path, lag: int) -> dict[str, str]:
 
 
 def facts_of(log_path: Path) -> Facts:
-    from code_rl.backends.embedded.state import read_state
-    from code_rl.runs.checkpoints import read_checkpoints
-    from code_rl.runs.recorder import read_metrics
+    from code_rl.engine.checkpoints import read_checkpoints
+    from code_rl.engine.local.state import read_state
+    from code_rl.training.runs.recorder import read_metrics
 
     records = read_checkpoints(log_path)
     digest = hashlib.sha256()
@@ -100,8 +100,8 @@ def preload(more: Sequence[str] = ()) -> None:
 
     for module in (*MODULES, *more):
         importlib.import_module(module)
-    from code_rl.backends.embedded.models import load_model
-    from code_rl.problems.builtin import SPLITS, test_split
+    from code_rl.data.builtin import SPLITS, test_split
+    from code_rl.engine.local.models import load_model
 
     for split in SPLITS:
         test_split(split)
@@ -134,7 +134,7 @@ def fork(given: dict[str, str], ledger: Path, output: Path, use: Callable[[dict[
 
 def keep_ledger(path: Path) -> None:
     """Note every completion and every verdict once the run has kept it."""
-    from code_rl.runs import inflight
+    from code_rl.policy import inflight
 
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     keep = inflight.GroupLog._put
@@ -148,12 +148,12 @@ def keep_ledger(path: Path) -> None:
 
 
 def train(given: dict[str, str]) -> int:
-    import code_rl.commands.train
-    from code_rl.errors import CodeRLError
+    import code_rl.cli.train
+    from code_rl.util.errors import CodeRLError
 
-    code_rl.commands.train._report = lambda *_: None
+    code_rl.cli.train._report = lambda *_: None
     try:
-        return code_rl.commands.train.train_command(given)
+        return code_rl.cli.train.train_command(given)
     except CodeRLError as error:
         print(f"error: {error}")
         return error.exit_code

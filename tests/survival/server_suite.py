@@ -80,8 +80,8 @@ class Server:
             self.child = None
 
     def _serve(self, given: dict[str, str]) -> int:
-        from code_rl.backends.embedded.learner import Learner
-        from code_rl.commands.serve import serve_command
+        from code_rl.cli.serve import serve_command
+        from code_rl.engine.local.learner import Learner
 
         handle = os.open(self.steps, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         optim_step = Learner.optim_step
@@ -114,10 +114,10 @@ class Outcome:
 
 
 def facts_of(log_path: Path, state: Path) -> Facts:
-    from code_rl.backends.embedded.state import read_state
-    from code_rl.backends.server.store import Store
-    from code_rl.runs.checkpoints import read_checkpoints
-    from code_rl.runs.recorder import read_metrics
+    from code_rl.engine.checkpoints import read_checkpoints
+    from code_rl.engine.local.state import read_state
+    from code_rl.engine.serve.store import Store
+    from code_rl.training.runs.recorder import read_metrics
 
     store = Store.__new__(Store)  # only its paths: the folder's lock is the server's
     store.folder = state
@@ -229,9 +229,7 @@ def main(words: list[str]) -> int:
     cases, lag, first = int(given.get("cases", "2")), int(given.get("lag", "0")), int(given.get("seed", "0"))
     folder = Path(given["folder"]).absolute()
     until = time.monotonic() + float(given.get("seconds", "inf"))
-    preload(
-        ("tinker", "code_rl.backends.remote", "code_rl.backends.server.application", "code_rl.backends.server.engine")
-    )
+    preload(("tinker", "code_rl.engine.remote", "code_rl.engine.serve.application", "code_rl.engine.serve.engine"))
     whole, size = undisturbed(folder / "whole", lag)
     for seed in range(first, first + cases):
         if seed in {each["seed"] for each in read_outcomes(folder)} or time.monotonic() > until:

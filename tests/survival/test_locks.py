@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from code_rl.backends.server.store import Store
-from code_rl.commands.verdict_files import open_verdicts
-from code_rl.errors import InputError
-from code_rl.files import only_writer
-from code_rl.preparation.bench import Bench
-from code_rl.preparation.settings import PrepareConfig
-from code_rl.runs.directory import LOCK
+from code_rl.cli.verdict_files import open_verdicts
+from code_rl.data.preparation.bench import Bench
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.engine.serve.store import Store
+from code_rl.training.runs.directory import LOCK
+from code_rl.util.errors import InputError
+from code_rl.util.files import only_writer
 
 
 def bench(folder: Path) -> AbstractContextManager[Any]:

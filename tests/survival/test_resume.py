@@ -17,19 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.backends.connect import _restored
-from code_rl.commands.train import train_command
-from code_rl.config import make_config
-from code_rl.console import Console
-from code_rl.errors import BackendError, CheckpointError, ConfigError, DataError
-from code_rl.files import JsonLines, only_writer, write_atomically
-from code_rl.judging.verdict import Failure, Verdict, VerdictKind
-from code_rl.runs.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
-from code_rl.runs.directory import CONFIG, LOCK, METRICS, check_log_dir
-from code_rl.runs.inflight import Drawn, InFlight, Request, SampledAnswer
-from code_rl.runs.logs import MultiplexLogger
-from code_rl.runs.recorder import ROLLOUTS, Recorder
-from code_rl.runs.resume import Start, choose_start, go_back
+from code_rl.cli.train import train_command
+from code_rl.engine.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
+from code_rl.engine.connect import _restored
+from code_rl.grading.verdict import Failure, Verdict, VerdictKind
+from code_rl.policy.inflight import Drawn, InFlight, Request, SampledAnswer
+from code_rl.training.config import make_config
+from code_rl.training.console import Console
+from code_rl.training.runs.directory import CONFIG, LOCK, METRICS, check_log_dir
+from code_rl.training.runs.logs import MultiplexLogger
+from code_rl.training.runs.recorder import ROLLOUTS, Recorder
+from code_rl.training.runs.resume import Start, choose_start, go_back
+from code_rl.util.errors import BackendError, CheckpointError, ConfigError, DataError
+from code_rl.util.files import JsonLines, only_writer, write_atomically
 
 REQUEST = Request((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
@@ -263,7 +263,7 @@ def test_completions_of_another_group_do_not(tmp_path):
 
 def test_a_second_process_is_refused_and_the_lock_of_one_that_was_killed_is_free(tmp_path):
     program = (
-        "import os, sys; from pathlib import Path; from code_rl.files import only_writer; "
+        "import os, sys; from pathlib import Path; from code_rl.util.files import only_writer; "
         "held = only_writer(Path(sys.argv[1]), 'log_path=x'); held.__enter__(); os.kill(os.getpid(), 9)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / LOCK)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from code_rl.problems.problem import CallTest, Problem, StdinTest
+from code_rl.grading.problem import CallTest, Problem, StdinTest
 from tests.walls.between_files import FILES
 from tests.walls.programs import UNPAID, Entry, source
 

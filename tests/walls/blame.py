@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from code_rl.problems.problem import Compare, Problem, StdinTest
+from code_rl.grading.problem import Compare, Problem, StdinTest
 from tests.corpus.entries import sum_problem
 from tests.walls.programs import ABOUT, PASSED, UNPAID, Entry, source
 

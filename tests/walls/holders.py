@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.problem import Problem
+from code_rl.grading.problem import Problem
+from code_rl.grading.verdict import VerdictKind
 from tests.corpus.entries import PASSED, sum_problem
 from tests.walls.programs import UNPAID, Entry, source
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from code_rl.problems.problem import CallTest, Compare, Problem
+from code_rl.grading.problem import CallTest, Compare, Problem
 from tests.corpus.entries import sum_problem
 from tests.walls.programs import PASSED, Entry, source
 

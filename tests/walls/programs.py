@@ -9,10 +9,10 @@ from textwrap import dedent
 
 import pytest
 
-from code_rl.judging.judge import judge
-from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.problems.problem import Problem
-from code_rl.sandbox.executor import Executor
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.verdict import Verdict, VerdictKind
 from tests.corpus.entries import FAILED, PASSED
 from tests.corpus.rooms import CONFINED, FUSION
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from code_rl.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
 from tests.walls.programs import source
 from tests.walls.walks import WALKER, WALKS
 

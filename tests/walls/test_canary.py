@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from code_rl.judging.judge import judge
-from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.sandbox.executor import CallInput, Executor, Job, StdinInput
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading.sandbox.executor import CallInput, Executor, Job, StdinInput
 from tests.corpus.rooms import FUSION, LEVELS, room
 from tests.walls.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found, run
 

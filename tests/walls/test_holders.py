@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from code_rl.judging.judge import judge
-from code_rl.sandbox.executor import Limits
+from code_rl.grading.judge import judge
+from code_rl.grading.sandbox.executor import Limits
 from tests.corpus.rooms import room
 from tests.walls.holders import CEILING, HOLDERS, MANY, PATIENT, SHORT, WALL_CAP_S
 from tests.walls.programs import SAMPLES, Entry, chosen, misjudged, verdicts

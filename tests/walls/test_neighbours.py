@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from code_rl.sandbox.executor import Executor, Job, Limits, StdinInput
+from code_rl.grading.sandbox.executor import Executor, Job, Limits, StdinInput
 from tests.corpus.rooms import room
 from tests.walls.neighbours import PAIRS, Pair
 from tests.walls.programs import CONFINING, SAMPLES

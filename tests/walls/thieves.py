@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from code_rl.problems.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from tests.walls.programs import PASSED, UNPAID, Entry, source
 from tests.walls.walks import WALKER, WALKS
 

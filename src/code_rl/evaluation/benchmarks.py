@@ -17,27 +17,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from code_rl import registry
-from code_rl.environments.wording import get_wording, with_system
-from code_rl.errors import ConfigError, DataError
+from code_rl.data.builtin import SPLITS, test_split
+from code_rl.data.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
+from code_rl.data.fetch import Pinned, fetch, fetch_file
+from code_rl.data.load import TAGS, labels, load_problems
+from code_rl.data.on_disk import Store, cached_store
+from code_rl.data.order import subsample
+from code_rl.data.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
+from code_rl.data.resolve import resolve_all
+from code_rl.data.sources import humaneval, livecodebench, mbpp
+from code_rl.data.sources.records import Item, Origin, Row, RowError, Skipped
+from code_rl.data.sources.shapes import ReadRow, read_as
+from code_rl.data.sources.testcases import read_tests
 from code_rl.evaluation.completers import Entry
 from code_rl.evaluation.settings import Choice
-from code_rl.loading.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
-from code_rl.loading.fetch import Pinned, fetch, fetch_file
-from code_rl.loading.load import TAGS, labels, load_problems
-from code_rl.loading.on_disk import Store, cached_store
-from code_rl.loading.resolve import resolve_all
-from code_rl.problems.builtin import SPLITS, test_split
-from code_rl.problems.files import describe_files, file_sha256, is_data_file, stream_rows
-from code_rl.problems.order import subsample
-from code_rl.problems.problem import Problem, ProblemView
-from code_rl.problems.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
-from code_rl.problems.sources import humaneval, livecodebench, mbpp
-from code_rl.problems.sources.records import Item, Origin, Row, RowError, Skipped
-from code_rl.problems.sources.shapes import ReadRow, read_as
-from code_rl.problems.sources.testcases import read_tests
-from code_rl.renderers.base import Message
-from code_rl.sandbox.executor import Executor
+from code_rl.grading.problem import Problem, ProblemView
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.policy.environments.wording import get_wording, with_system
+from code_rl.policy.renderers.base import Message
+from code_rl.util import registry
+from code_rl.util.data_files import describe_files, file_sha256, is_data_file, stream_rows
+from code_rl.util.errors import ConfigError, DataError
 
 PROMPT_TEXT = "prompt_text"
 """The field of `meta` that holds what the benchmark's own prompt shows of a row."""

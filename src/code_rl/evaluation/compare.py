@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from code_rl.config import published_values, recipe_models
-from code_rl.errors import ConfigError
 from code_rl.evaluation.figures import Estimate, Outcome, combined, paired_difference, pass_at_k, rate, verdict_counts
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
-from code_rl.files import read_lines
-from code_rl.judging.verdict import VerdictKind
-from code_rl.problems.files import short
+from code_rl.grading.verdict import VerdictKind
+from code_rl.training.config import published_values, recipe_models
+from code_rl.util.data_files import short
+from code_rl.util.errors import ConfigError
+from code_rl.util.files import read_lines
 
 NEVER_COMPARED = ("benchmark", "files", "rule")
 """What must be the same: figures on other data or under another rule are not comparable."""

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from code_rl.environments.single import Single
-from code_rl.errors import CodeRLError, ConfigError
+from code_rl.engine.checkpoints import read_checkpoints, state_path_of
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig, run_of
-from code_rl.judging.extract import extract_code
-from code_rl.problems.files import file_sha256
-from code_rl.problems.problem import Problem
-from code_rl.renderers.base import Message
-from code_rl.rollouts.sample import GroupGrader, Policy, Sampling
-from code_rl.runs.checkpoints import read_checkpoints, state_path_of
-from code_rl.runs.inflight import GroupLog
-from code_rl.sandbox.executor import Executor
-from code_rl.trajectory import Group
+from code_rl.grading.extract import extract_code
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.policy.environments.single import Single
+from code_rl.policy.inflight import GroupLog
+from code_rl.policy.renderers.base import Message
+from code_rl.policy.sample import GroupGrader, Policy, Sampling
+from code_rl.policy.trajectory import Group
+from code_rl.util.data_files import file_sha256
+from code_rl.util.errors import CodeRLError, ConfigError
 
 
 class CompletionError(CodeRLError):
@@ -158,12 +158,12 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
 
 async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> Weights:
     """The model's weights on their back end, in their environment: a base model, or what a run's checkpoint holds."""
-    from code_rl.backends.connect import connect, preflight
-    from code_rl.backends.embedded import share_cores
-    from code_rl.config import make_config
-    from code_rl.environments import get_environment
-    from code_rl.renderers import get_renderer
-    from code_rl.runs.directory import read_config
+    from code_rl.engine.connect import connect, preflight
+    from code_rl.engine.local import share_cores
+    from code_rl.policy.environments import get_environment
+    from code_rl.policy.renderers import get_renderer
+    from code_rl.training.config import make_config
+    from code_rl.training.runs.directory import read_config
 
     share_cores()
     shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")

@@ -21,11 +21,11 @@ from typing import Any
 
 import aiohttp
 
-from code_rl.errors import BackendError, ConfigError
 from code_rl.evaluation.completers import Completer, CompletionError, Request
 from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
-from code_rl.rollouts.sample import derive_seed
+from code_rl.policy.sample import derive_seed
+from code_rl.util.errors import BackendError, ConfigError
 
 logger = logging.getLogger("code_rl.outages")
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.config import Config
 from code_rl.evaluation.completers import Entry, Weights
 from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
-from code_rl.problems.problem import Problem
-from code_rl.rollouts.sample import Policy, Sampling
-from code_rl.run import Run
-from code_rl.runs.inflight import GroupLog
+from code_rl.grading.problem import Problem
+from code_rl.policy.inflight import GroupLog
+from code_rl.policy.sample import Policy, Sampling
+from code_rl.training.config import Config
+from code_rl.training.run import Run
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.

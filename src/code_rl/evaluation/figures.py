@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from code_rl.errors import SandboxError
-from code_rl.judging.verdict import VerdictKind
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import SandboxError
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from code_rl import __version__
-from code_rl.errors import ConfigError, SandboxError
-from code_rl.files import write_atomically
-from code_rl.problems.files import sources_digest
-from code_rl.sandbox.executor import Executor, Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.executor import Executor, Job, Limits, Status, StdinInput
+from code_rl.util.data_files import sources_digest
+from code_rl.util.errors import ConfigError, SandboxError
+from code_rl.util.files import write_atomically
 
 MANIFEST = "manifest.json"
 

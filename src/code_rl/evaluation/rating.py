@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from code_rl.errors import DataError
-from code_rl.problems.files import read_rows
+from code_rl.util.data_files import read_rows
+from code_rl.util.errors import DataError
 
 PENALTY_POINTS = 50
 PENALTY_MINUTES = 10

@@ -10,7 +10,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from code_rl.errors import ConfigError, SandboxError
 from code_rl.evaluation.benchmarks import Benchmark
 from code_rl.evaluation.completers import Entry
 from code_rl.evaluation.figures import Estimate, Figures, Outcome, figures
@@ -18,6 +17,7 @@ from code_rl.evaluation.rating import MIN_PARTICIPANTS, percentile, rate_contest
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
 from code_rl.evaluation.settings import EvalConfig
+from code_rl.util.errors import ConfigError, SandboxError
 
 CONTEST_PROBLEM = re.compile(r"(\d+)[-_/]?([A-Z]\d*)")
 RESULTS = "results.json"

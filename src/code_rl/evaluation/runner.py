@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from code_rl.concurrency import default_concurrency, together
 from code_rl.evaluation.completers import Completer, CompletionError, Entry, Request
 from code_rl.evaluation.figures import Outcome
 from code_rl.evaluation.samples import (
@@ -22,14 +21,15 @@ from code_rl.evaluation.samples import (
     Sample,
     verdict_row,
 )
-from code_rl.judging.judge import judge
-from code_rl.judging.submission import in_one_process
-from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.problems.problem import Compare, Problem
-from code_rl.renderers.base import Message
-from code_rl.rollouts.sample import GroupGrader, derive_seed
-from code_rl.runs.inflight import GroupLog
-from code_rl.sandbox.executor import Executor
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Compare, Problem
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.submission import in_one_process
+from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.policy.inflight import GroupLog
+from code_rl.policy.renderers.base import Message
+from code_rl.policy.sample import GroupGrader, derive_seed
+from code_rl.util.concurrency import default_concurrency, together
 
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
 """Where a limit cut a program, calls are judged apart: the limits are each call's own."""

@@ -10,12 +10,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from code_rl.errors import DataError
-from code_rl.files import KeyedLog
-from code_rl.judging.extract import extract_code
-from code_rl.judging.verdict import Verdict, VerdictKind
-from code_rl.problems.files import read_rows
-from code_rl.runs.inflight import INFLIGHT, GroupLog, open_kept
+from code_rl.grading.extract import extract_code
+from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.policy.inflight import INFLIGHT, GroupLog, open_kept
+from code_rl.util.data_files import read_rows
+from code_rl.util.errors import DataError
+from code_rl.util.files import KeyedLog
 
 Mode = Literal["sampled", "greedy"]
 SAMPLED: Mode = "sampled"

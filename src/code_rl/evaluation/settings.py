@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.config.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, option
-from code_rl.environments import ENVIRONMENTS, get_environment
-from code_rl.environments.wording import PROMPTS, get_wording
-from code_rl.errors import ConfigError
-from code_rl.sandbox.connect import EXECUTOR_DOC
-from code_rl.settings import make_settings
+from code_rl.grading.sandbox.connect import EXECUTOR_DOC
+from code_rl.policy.environments import ENVIRONMENTS, get_environment
+from code_rl.policy.environments.wording import PROMPTS, get_wording
+from code_rl.util.errors import ConfigError
+from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, option
+from code_rl.util.settings import make_settings
 
 REFERENCE = "reference"
 FROM_RUN = {
@@ -164,7 +164,7 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
     """Settings from the command line, over those of the checkpoint's run. Raises ConfigError for what does not go together."""
     from_run: dict[str, Any] = {}
     if given.get("checkpoint"):
-        from code_rl.runs.directory import read_config
+        from code_rl.training.runs.directory import read_config
 
         run = run_of(str(given["checkpoint"]))[0]
         kept = read_config(run)
@@ -179,7 +179,7 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
 
 def run_of(checkpoint: str) -> tuple[Path, str | None]:
     """The run directory and the checkpoint's name (None: the last). Raises ConfigError when there is no run."""
-    from code_rl.runs.directory import is_run
+    from code_rl.training.runs.directory import is_run
 
     path = Path(checkpoint).expanduser()
     for run, name in ((path, None), (path.parent, path.name), (path.parent.parent, path.name)):

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from code_rl.environments.wording import Wording, livecodebench
-from code_rl.errors import DataError
-from code_rl.judging.extract import extract_code
-from code_rl.judging.verdict import Verdict
-from code_rl.library import judge_async
-from code_rl.problems.native import format_problem, parse_problem
-from code_rl.problems.problem import Problem
+from code_rl.grading.extract import extract_code
+from code_rl.grading.native import format_problem, parse_problem
+from code_rl.grading.problem import Problem
+from code_rl.grading.verdict import Verdict
+from code_rl.policy.environments.wording import Wording, livecodebench
+from code_rl.training.library import judge_async
+from code_rl.util.errors import DataError
 
 _KEPT = 64
 """Problems that stay parsed: the answers of a group come together."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from code_rl.environments.wording import Wording, livecodebench
-from code_rl.errors import SandboxError
+from code_rl.grading.problem import Problem
 from code_rl.integrations import rows
-from code_rl.problems.problem import Problem
+from code_rl.policy.environments.wording import Wording, livecodebench
+from code_rl.util.errors import SandboxError
 
 ATTEMPTS = 3
 

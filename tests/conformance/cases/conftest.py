@@ -50,7 +50,7 @@ def pytest_generate_tests(metafunc: Any) -> None:
 def backend(request: Any, tmp_path_factory: Any) -> Any:
     if request.param == "in-process":
         pytest.importorskip("torch")
-        from code_rl.backends.embedded import EmbeddedService
+        from code_rl.engine.local import EmbeddedService
 
         yield Backend("in-process", EmbeddedService(device="cpu", state_dir=tmp_path_factory.mktemp("state")))
         return

@@ -1,0 +1,143 @@
+"""The verb `audit`: settings to a grader, a card of what it pays, and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import chz
+
+from code_rl.util.errors import ConfigError
+from code_rl.util.files import make_folder, write_atomically, writes
+from code_rl.util.setting import AT_LEAST_1, must, option
+from code_rl.util.settings import make_settings
+
+if TYPE_CHECKING:
+    from code_rl.grading.audit.graders.base import Grader
+    from code_rl.grading.audit.programs import Corpus
+    from code_rl.grading.audit.scorecard import Scorecard
+
+SHARES = {"quick": 0.2, "full": 1.0}
+OURS = "ours"
+OF_OURS = ("executor", "isolation")
+OF_FUNCTIONS = ("timeout", "pays_at", "shape", "takes", "python", "confine")
+
+
+@chz.chz
+class AuditConfig:
+    """Check a grader: cheats, honest programs and mutants are put to it.
+
+    Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
+    """
+
+    # fmt: off
+    grader: str = chz.field(doc="Which grader: ours; package.module:function or file.py:function.")
+    corpus: Literal["full", "quick"] = option("full", "All programs, or about a fifth of each class.")
+    out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
+    concurrency: int = option(4, "Programs at once.", AT_LEAST_1)
+    loads: str = option("1,8,64", "Numbers at once between which verdicts are compared. Empty: not compared.")
+    under_load: int = option(60, "Programs that are compared so.", must(lambda count: count >= 2, "at least 2"))
+    timeout: float = option(120.0, "Functions: seconds for one answer.", must(lambda seconds: seconds >= 1, "at least 1"))
+    pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
+    shape: Literal["plain", "trl", "verl", "verifiers"] = option("plain", "Functions: how they are called. plain: grade(code, problem).")
+    takes: Literal["all", "stdin", "call"] = option("all", "Functions: the problems that it can be asked about; the others are skipped, and counted.")
+    python: str | None = option(None, "Functions: the interpreter that has what they import (None: this one).")
+    confine: bool = option(True,
+        "Functions: no network, a file system that cannot be written. false: they, and the hostile programs that they run, have your rights.")
+    executor: str = option("embedded", "ours: where programs run, as judge's executor=.")
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "ours: as judge's isolation=.")
+    # fmt: on
+
+    @chz.validate
+    def _whole_loads(self) -> None:
+        if not all(load.strip().isdigit() and int(load) >= 1 for load in self.loads.split(",") if load.strip()):
+            raise ConfigError(f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated")
+
+    @chz.validate
+    def _belongs(self) -> None:
+        """A setting of the other kind of grader would silently do nothing."""
+        fields = chz.chz_fields(type(self))
+        for name in OF_FUNCTIONS if self.grader == OURS else OF_OURS:
+            if getattr(self, name) != fields[name]._default:
+                raise ConfigError(f"{name}={getattr(self, name)} does nothing with grader={self.grader}; leave it out")
+
+    @property
+    def numbers_at_once(self) -> tuple[int, ...]:
+        """`loads`, as numbers."""
+        return tuple(int(load) for load in self.loads.split(",") if load.strip())
+
+
+def audit_command(given: Mapping[str, str]) -> int:
+    """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
+    config = make_settings(AuditConfig, given)
+    out = None if config.out is None else make_folder(Path(config.out).expanduser())
+    card = _audit_grader(config)
+    print()
+    for finding in card.findings() or ["nothing was found"]:
+        print(f"- {finding}")
+    if out is not None:
+        _write(card, out)
+    return 0 if card.clean else 1
+
+
+def _audit_grader(config: AuditConfig) -> Scorecard:
+    from code_rl.grading.audit.programs import load_corpus
+
+    corpus = load_corpus().share(SHARES[config.corpus])
+    grader = open_grader(config)
+    print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")
+    if config.grader != OURS:
+        where = "without network, on a file system that it cannot write" if config.confine else "WITH YOUR RIGHTS"
+        print(f"this grader is code that will run hostile programs, {where}")
+    card = asyncio.run(_asked(config, corpus, grader))
+    if card.skipped:
+        print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
+    return card
+
+
+_say = functools.partial(print, flush=True)
+
+
+async def _asked(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
+    from code_rl.grading.audit.scorecard import audit_grader
+
+    async with contextlib.aclosing(grader):
+        return await audit_grader(grader, corpus, config.concurrency, config.numbers_at_once, config.under_load, _say)
+
+
+def open_grader(config: AuditConfig) -> Grader:
+    """The grader that the settings name. Raises ConfigError."""
+    if config.grader == OURS:
+        from code_rl.grading.audit.graders.ours import Ours
+        from code_rl.grading.sandbox.connect import connect_executor
+
+        return Ours(connect_executor(config.executor, isolation=config.isolation))
+    from code_rl.grading.audit.graders.function import Function
+
+    if not config.grader.partition(":")[2]:
+        raise ConfigError(f"grader={config.grader} is none; use ours or package.module:function")
+    return Function(
+        config.grader,
+        config.shape,
+        config.python or sys.executable,
+        config.pays_at,
+        config.timeout,
+        max(config.concurrency, *config.numbers_at_once, 1),
+        config.confine,
+        config.takes,
+    )
+
+
+def _write(card: Scorecard, out: Path) -> None:
+    from code_rl.grading.audit.page import render
+
+    with writes(out):
+        write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")
+        write_atomically(out / "audit.html", render(card))
+    print(f"card: {out / 'audit.html'}, {out / 'audit.json'}")

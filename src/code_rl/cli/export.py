@@ -1,0 +1,140 @@
+"""The verb `export`: a checkpoint of a run as a peft adapter or as a merged Hugging Face folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import chz
+
+from code_rl.engine.adapters import (
+    Adapter,
+    download_adapter,
+    merge_into,
+    model_card,
+    open_to_others,
+    read_embedded,
+    read_folder,
+    write_peft,
+)
+from code_rl.engine.names import source_of
+from code_rl.engine.places import place_of, resolve_backend
+from code_rl.training.runs.directory import is_run, read_config
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import ConfigError
+from code_rl.util.files import writes
+from code_rl.util.setting import option
+from code_rl.util.settings import make_settings
+
+REMOTE = "tinker://"
+
+
+@chz.chz
+class ExportConfig:
+    """Hand a trained model over: a LoRA adapter as peft reads it, or a Hugging Face folder with the adapter merged in."""
+
+    # fmt: off
+    checkpoint: str = chz.field(
+        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path.")
+    out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
+    format: Literal["peft", "merged"] = option("merged", "peft: the adapter alone. merged: a folder that any server loads.")
+    base_model: str | None = option(None, "Base model, a local folder or hub id (None: the one that the checkpoint names).")
+    backend: str = option("auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training.")
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What is exported: where its checkpoint is, and the run that it belongs to (None for a bare checkpoint)."""
+
+    path: str
+    run: Path | None
+    backend: str
+    base_model: str | None
+    steps: int | None
+
+
+def export_command(given: Mapping[str, Any]) -> int:
+    """Run `code-rl export` with the settings given. Returns the exit code.
+
+    Raises ConfigError: a setting is bad, `out` is not empty, or the base model cannot be had; CheckpointError: the checkpoint is missing, damaged, or
+    not one that can be exported; BackendError: the server that holds it failed.
+    """
+    config = make_settings(ExportConfig, given)
+    out = Path(config.out).expanduser()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"out={config.out} exists and is not an empty folder; choose another")
+    origin = _origin(config)
+    adapter = _adapter(origin)
+    import transformers
+
+    base = source_of(config.base_model or adapter.base_model)
+    with writes(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        folder = Path(scratch) / "export"
+        folder.mkdir()
+        if config.format == "peft":
+            write_peft(adapter, base, folder)
+        else:
+            unloaded = f"base model {base!r} could not be loaded"
+            model = _pretrained(transformers.AutoModelForCausalLM, base, unloaded, dtype="auto")
+            merge_into(model, adapter)
+            model.save_pretrained(folder)
+        unusable = f"{base!r} has no usable tokenizer"
+        _pretrained(transformers.AutoTokenizer, base, unusable).save_pretrained(folder)
+        (folder / "README.md").write_text(_card(config, origin, adapter))
+        open_to_others(folder)
+        if out.exists():
+            out.rmdir()
+        shutil.move(folder, out)
+    print(f"{config.format} export of {origin.path} on {adapter.base_model}: {out}", file=sys.stderr)
+    return 0
+
+
+def _origin(config: ExportConfig) -> _Origin:
+    from code_rl.evaluation.completers import checkpoint_record
+
+    if config.checkpoint.startswith(REMOTE):
+        return _Origin(config.checkpoint, None, resolve_backend(config.backend), config.base_model, None)
+    path = Path(config.checkpoint).expanduser()
+    if path.is_file():
+        return _Origin(str(path), None, "embedded", config.base_model, None)
+    if not (is_run(path) or is_run(path.parent)):
+        raise ConfigError(
+            f"checkpoint={config.checkpoint} is neither a run directory, nor RUN/NAME, nor a checkpoint file, nor a tinker:// path"
+        )
+    run, record = checkpoint_record(config.checkpoint)
+    settings = read_config(run)
+    backend = config.backend if config.backend != "auto" else str(settings.get("backend", "embedded"))
+    named = config.base_model or settings.get("model_name")
+    return _Origin(record["state_path"], run, resolve_backend(backend), named, int(record["step"]))
+
+
+def _adapter(origin: _Origin) -> Adapter:
+    if not origin.path.startswith(REMOTE):
+        return read_embedded(Path(origin.path))
+    if origin.backend == "embedded":
+        raise ConfigError(f"{origin.path} lives on a server; give backend=tinker or backend=http://host:port")
+    with tempfile.TemporaryDirectory() as folder:
+        base_model = download_adapter(place_of(origin.backend), origin.path, Path(folder))
+        return read_folder(Path(folder), origin.base_model or base_model)
+
+
+def _pretrained(kind: Any, base: str, refusal: str, **how: Any) -> Any:
+    try:
+        return kind.from_pretrained(base, **how)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{refusal}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _card(config: ExportConfig, origin: _Origin, adapter: Adapter) -> str:
+    settings = read_config(origin.run) if origin.run is not None else None
+    metrics = read_metrics(origin.run) if origin.run is not None else []
+    base = config.base_model or adapter.base_model
+    return model_card(adapter, base, config.format, Path(origin.path).name, settings, metrics, origin.steps)

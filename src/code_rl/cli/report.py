@@ -1,0 +1,78 @@
+"""The `report` verb: a page, a live page, or text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import chz
+
+from code_rl.util.errors import ConfigError
+from code_rl.util.files import writes
+from code_rl.util.setting import PORT, option
+from code_rl.util.settings import make_settings
+
+REPORT = "report.html"
+MAX_RUNS = 8
+
+
+@chz.chz
+class ReportConfig:
+    """Settings of `code-rl report`: show what happened in a run."""
+
+    # fmt: off
+    log_path: str = chz.field(doc="Directory of a run.")
+    compare: str | None = option(None, "Directories of other runs to show beside it, comma-separated.")
+    format: Literal["html", "text"] = option("html", "html: one self-contained page; text: the answer on the terminal.")
+    out: str | None = option(None, "The page's file (None: report.html in log_path).")
+    live: bool = option(False, "Serve the page and update it while the run goes on.")
+    port: int = option(8265, "Port of the live page; 0 takes a free one.", PORT)
+    host: str = option("127.0.0.1", "Address of the live page. Others than loopback can be read by whoever reaches them.")
+    # fmt: on
+
+    @chz.validate
+    def _fits(self) -> None:
+        if self.live and (self.format == "text" or self.out):
+            name = "format=text" if self.format == "text" else "out="
+            raise ConfigError(f"live=true serves a page; leave {name} out")
+        if self.out and self.format == "text":
+            raise ConfigError("out= names the page's file; leave it out with format=text (text goes to the terminal)")
+
+
+def report_command(given: Mapping[str, Any]) -> int:
+    """Run `code-rl report`. Returns the exit code."""
+    from code_rl.training.report.run import open_run
+
+    config = make_settings(ReportConfig, given)
+    names = [config.log_path, *(name.strip() for name in (config.compare or "").split(",") if name.strip())]
+    if len(names) > MAX_RUNS:
+        raise ConfigError(f"compare= names {len(names) - 1} runs; at most {MAX_RUNS - 1} fit beside one")
+    readers = [open_run(Path(name).expanduser()) for name in names]
+    if config.live:
+        from code_rl.training.report.live import serve
+
+        return asyncio.run(serve(readers, config.host, config.port))
+    if config.format == "text":
+        from rich.console import Console
+
+        from code_rl.training.report.overview import overview
+        from code_rl.training.report.text import WIDTH, compare_text, render_text
+
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console = Console(highlight=False, width=WIDTH)
+        views = [overview(reader) for reader in readers]
+        for view in views:
+            console.print(render_text(view))
+        if len(views) > 1:
+            console.print(compare_text(views))
+        return 0
+    from code_rl.training.report.page import write_report
+
+    path = Path(config.out).expanduser() if config.out else Path(config.log_path).expanduser() / REPORT
+    with writes(path, "file"):
+        write_report(readers, path)
+    print(f"report: {path.resolve()}")
+    return 0

@@ -1,0 +1,102 @@
+"""`code-rl sandbox`: Sandbox Fusion's protocol on top of the embedded sandbox, without Docker.
+
+Programs run at the chosen isolation level: they may fork, but neither start other programs nor open sockets at level `full`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+
+import chz
+
+from code_rl.grading.sandbox.fusion.protocol import RUN_PATH
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.server.application import Application
+from code_rl.grading.sandbox.server.runs import RunLimits
+from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
+from code_rl.util.errors import ConfigError
+from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, PORT, must, option
+from code_rl.util.settings import make_settings
+
+HOST = must(bool, "127.0.0.1, or an address of this machine")
+MANY = must(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")
+SECONDS = must(lambda value: 0 < value <= 1e6, "above 0, at most 1e6 s")
+"""Up to where the kernel and the event loop can take it; not a number is neither."""
+
+
+@chz.chz
+class SandboxConfig:
+    """Settings of `code-rl sandbox`: a Sandbox Fusion server on this machine's embedded sandbox."""
+
+    port: int = option(8080, "TCP port; 0 takes a free one and prints it.", PORT)
+    host: str = option(
+        "127.0.0.1",
+        "Address to bind. Anything but loopback lets other machines run programs here; the protocol has no password.",
+        HOST,
+    )
+    isolation: str = option("auto", "auto (the strongest level that this machine allows), full, landlock or none.")
+    concurrency: int | None = option(
+        None, "Programs that run at once (None: twice the processors, at least four).", AT_LEAST_1
+    )
+    max_queue: int = option(
+        4096, "Requests that may wait for a place; one more is answered 429 with Retry-After.", AT_LEAST_0
+    )
+    max_request_mb: int = option(256, "Largest request body; a larger one is answered 413.", MANY)
+    max_output_mb: int = option(
+        64,
+        "Largest stdout, and largest sum of fetched files, of one run. Nothing is cut silently: beyond it the run is stopped, "
+        "status is Failed and `message` says so.",
+        MANY,
+    )
+    memory_mb: int = option(4096, "Memory of a run; a request's memory_limit_MB may ask for less.", MANY)
+    processes: int = option(128, "Processes and threads of a run.", MANY)
+    max_run_s: float = option(3600.0, "Longest run_timeout that is accepted.", SECONDS)
+    shutdown_grace_s: float = option(
+        30.0, "How long running and queued requests may take to end after SIGTERM or SIGINT.", FROM_0
+    )
+
+
+def sandbox_command(given: Mapping[str, str]) -> int:
+    """`code-rl sandbox` with its settings as written: serve until SIGTERM or SIGINT; returns the exit code, 0.
+
+    Raises ConfigError for a setting, and where the address cannot be bound; IsolationError where the isolation level cannot be had.
+    """
+    asyncio.run(_serve(make_settings(SandboxConfig, given)))
+    return 0
+
+
+async def _serve(config: SandboxConfig) -> None:
+    sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
+    try:
+        application = Application(
+            sandbox,
+            Admission(sandbox.concurrency, config.max_queue),
+            RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes, config.max_run_s),
+            config.max_request_mb << 20,
+        )
+        stop = stop_signal()
+        try:
+            async with application.listening(config.host, config.port) as port:
+                _announce(config, sandbox.description, port)
+                await stop.wait()
+                print("stopping: waiting for the programs that run", file=sys.stderr, flush=True)
+                if not await application.drain(config.shutdown_grace_s):
+                    print(f"stopped the programs that ran longer than {config.shutdown_grace_s:g} s", file=sys.stderr)
+        except OSError as error:
+            raise ConfigError(
+                f"host={config.host} port={config.port} cannot be bound ({error.strerror or error}); choose another"
+            ) from error
+    finally:
+        await sandbox.aclose()
+
+
+def _announce(config: SandboxConfig, description: str, port: int) -> None:
+    if config.host not in LOOPBACK:
+        print(
+            f"warning: bound to {config.host}: whoever reaches this port can run programs on this machine; "
+            "put a firewall or an authenticating proxy in front",
+            file=sys.stderr,
+        )
+    print(f"serving {url_of(config.host, port)}{RUN_PATH} ({description})", flush=True)

@@ -1,0 +1,68 @@
+"""Files of verdicts: rows appended as they come and put in order at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from code_rl.grading.verdict import VerdictKind
+from code_rl.util.errors import DataError
+from code_rl.util.files import KeyedLog, only_writer, sized_lines, writes
+
+
+@contextlib.contextmanager
+def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
+    """The verdicts in the file `out`, found again by the `key` of what was judged; a device or a pipe gets them at the end.
+
+    Raises DataError when the file cannot be written, holds anything else, or is being written.
+    """
+    if not out or os.path.isdir(out):
+        raise DataError(f"out={out} must be a file; name one")
+    with contextlib.ExitStack() as stack:
+        path, beside = Path(os.path.realpath(out)), not os.path.exists(out) or os.path.isfile(out)
+        if not beside:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "verdicts.jsonl"
+        stack.enter_context(only_writer(path.with_name(f"{path.name}.lock"), f"out={out}", DataError, stays=False))
+        try:
+            if path.exists() and path.stat().st_size and not any(map(_key, (row for _, row in sized_lines(path)))):
+                raise DataError("no whole line")  # what a cut left is cut off on opening
+            with writes(out, "file", DataError):
+                log = stack.enter_context(contextlib.closing(KeyedLog(path, _key)))
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"out={out} holds something else than such verdicts; name another file") from error
+        try:
+            yield log
+        except BaseException:
+            if not log:
+                path.unlink()
+            raise
+        if not beside:
+            with path.open("rb") as rows, open(out, "wb") as target:
+                shutil.copyfileobj(rows, target)
+
+
+def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:
+    """Put the rows under `keys` first, in this order, and after them those of other programs."""
+    mine = dict.fromkeys(keys)
+    program_of = {key: _program(row) for key in log if (row := log.get(key))}
+    judged = {program_of[key] for key in mine}
+    log.rewrite([*mine, *(key for key, program in program_of.items() if program not in judged)])
+
+
+def is_judged(row: Mapping[str, Any] | None) -> bool:
+    """Whether a row has a verdict about its program."""
+    return row is not None and not VerdictKind(row["verdict"]).undecided
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    VerdictKind(row["verdict"]), _program(row)
+    return str(row["key"])
+
+
+def _program(row: Mapping[str, Any]) -> tuple[object, object]:
+    return row["problem_id"], row["program_id"]

@@ -1,0 +1,100 @@
+"""The built-in problems: small pipelines over numbers and words, made procedurally, with three kinds of held-out tests.
+
+`constants` holds out parameter values, `compositions` combinations of parts, `primitives` parts that reinforcement learning
+never sees (the shipped model met them, rarely, in pretraining). Every problem is a pure function of (split, seed, index): nothing is stored.
+Others import from here.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+from code_rl.data.builtin import specs
+from code_rl.data.builtin.cases import DegenerateError, build_tests
+from code_rl.data.builtin.specs import SPLITS, TRAIN, Spec
+from code_rl.data.order import Indexed, keys_of
+from code_rl.grading.problem import Problem
+from code_rl.util.errors import ConfigError
+
+__all__ = ["SPLITS", "TEST_SIZE", "TRAIN_SIZE", "BuiltinTrainSet", "draw_problem", "test_specs", "test_split"]
+
+TRAIN_SIZE = 4096
+TEST_SIZE = 256
+TEST_SEED = 0
+SOURCE = "builtin"
+
+
+def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
+    """The problem at `index` of the endless stream (`split`, `seed`), with its spec. `split`: train, or one of SPLITS."""
+    if split != TRAIN and split not in SPLITS:
+        raise ConfigError(f"split={split!r} is not one of {', '.join((TRAIN, *SPLITS))}")
+    rng = random.Random(f"{SOURCE}/{split}/{seed}/{index}")
+    while True:
+        spec = specs.draw_spec(rng, split)
+        try:
+            tests = build_tests(spec, rng)
+        except DegenerateError:
+            continue
+        return spec, Problem(
+            id=f"{SOURCE}/{split}/{seed}/{index}",
+            statement=specs.statement(spec, rng),
+            tests=tests,
+            starter_code=specs.starter_code(spec),
+            fn_name=specs.FN_NAME if spec.source == specs.FUNCTION else None,
+            time_limit_s=2.0,
+            memory_limit_mb=256,
+            solutions=(specs.solution(spec),),
+            source=SOURCE,
+            meta={"split": split, "key": "|".join(map(str, spec.key))},
+        )
+
+
+class BuiltinTrainSet(Indexed[Problem]):
+    """A finite training set whose problems are made when asked for. Reading one costs well under a millisecond."""
+
+    def __init__(self, size: int = TRAIN_SIZE, seed: int = 0) -> None:
+        if size < 1:
+            raise ConfigError(f"size={size}: the training set needs at least one problem")
+        self._size = size
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return self._size
+
+    def at(self, position: int) -> Problem:
+        """The problem at a position."""
+        return draw_problem(TRAIN, self._seed, position)[1]
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """`keys_of` each problem; a process makes them once."""
+        return _train_keys(self._size, self._seed)
+
+
+@cache
+def _train_keys(size: int, seed: int) -> list[tuple[str, str]]:
+    return [keys_of(problem) for problem in BuiltinTrainSet(size, seed)]
+
+
+@cache
+def test_specs(name: str) -> tuple[tuple[Spec, Problem], ...]:
+    """The fixed test split `name` with its specs: TEST_SIZE problems, no two with the same meaning."""
+    if name not in SPLITS:
+        raise ConfigError(f"split={name!r} is not one of {', '.join(SPLITS)}")
+    chosen: dict[object, tuple[Spec, Problem]] = {}
+    index = 0
+    while len(chosen) < TEST_SIZE:
+        pair = draw_problem(name, TEST_SEED, index)
+        chosen.setdefault(pair[0].key, pair)
+        index += 1
+    return tuple(chosen.values())
+
+
+def test_split(name: str) -> tuple[Problem, ...]:
+    """The fixed test split `name`, one of SPLITS: TEST_SIZE problems. Raises ConfigError for another name."""
+    return tuple(problem for _, problem in test_specs(name))
+
+
+test_specs.__test__ = False  # type: ignore[attr-defined]
+test_split.__test__ = False  # type: ignore[attr-defined]

@@ -1,0 +1,358 @@
+"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), `package.module:object`, or several with commas.
+
+A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time. It yields whatever the readers make of
+each row: a `Problem`, a `Draft` or an `Ambiguous` (to be finished by `resolve.resolve`), or a `Skipped` with a reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from code_rl import __version__
+from code_rl.data.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, Entry
+from code_rl.data.fetch import fetch_file, open_repository, select_files
+from code_rl.data.sources.livecodebench import release_shards
+from code_rl.data.sources.records import Item, Origin
+from code_rl.data.sources.shapes import read_row, shape_of
+from code_rl.grading.native import format_problem
+from code_rl.grading.problem import Problem
+from code_rl.util import registry
+from code_rl.util.data_files import count_rows, describe_files, is_data_file, stream_rows
+from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.settings import suggestion
+
+T = TypeVar("T")
+Rows = Iterator[tuple[str, dict[str, Any]]]
+Role = Literal["train", "test"]
+MANIFEST = "manifest.json"
+PREPARED = "code-rl-prepared"
+OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def _behind(parts: Iterable[T], skip: int, count: Callable[[T], int]) -> Iterator[tuple[T, int]]:
+    """The parts that hold something behind the first `skip` rows of them all, each with how many of its own to leave out."""
+    for part in parts:
+        held = count(part) if skip else 0
+        if not skip or held > skip:
+            yield part, skip
+        skip = max(0, skip - held)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files of one split of one data set, in order. `revision` is the commit for a set of the hub, `given` the setting of a local one."""
+
+    name: str
+    split: str | None
+    files: tuple[Path, ...]
+    repository: str | None = None
+    revision: str | None = None
+    licence: str = "unstated"
+    given: str = ""
+    _begun: list[Rows] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def items(self, skip: int = 0) -> Iterator[Item]:
+        """One item a raw row, in order, without the first `skip` rows. Raises DataError for a file that cannot be read."""
+        prefix = f"{self.name}/{self.split}" if self.split else self.name
+        for index, (where, row) in enumerate(self.rows(skip), start=skip):
+            yield read_row(row, Origin(self.name, prefix, index, where))
+
+    def rows(self, skip: int = 0) -> Rows:
+        """Raw rows, each with its place in words (`FILE, row N`)."""
+        begun = [self._begun.pop() for _ in self._begun]
+        if begun and not skip:
+            yield from begun[0]
+            return
+        for file, dropped in _behind(self.files, skip, count_rows):
+            for number, row in enumerate(stream_rows(file, dropped), start=dropped + 1):
+                yield f"{file}, row {number}", row
+
+    def first(self) -> dict[str, Any] | None:
+        """The first row; None where there is none. `rows()` then goes on with what is open, and reads nothing twice."""
+        rows = self.rows()
+        first = next(rows, None)
+        if first is not None:
+            self._begun[:] = [chain((first,), rows)]
+        return None if first is None else first[1]
+
+    def count(self) -> int:
+        """The number of rows."""
+        return sum(map(count_rows, self.files))
+
+    def provenance(self) -> dict[str, Any]:
+        """Where the rows come from, as JSON data."""
+        names = ("name", "split", "repository", "revision", "licence")
+        return {**{name: getattr(self, name) for name in names}, "files": describe_files(self.files)}
+
+    def identity(self) -> list[Any]:
+        """What the content depends on: the commit, or each local file's path, size and time of change."""
+        if self.revision is not None:
+            return [self.repository, self.revision, self.name, self.split, [file.name for file in self.files]]
+        stats = [(str(file.resolve()), file.stat()) for file in self.files]
+        return [self.name, self.split, [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats]]
+
+    @property
+    def pinned(self) -> str:
+        """The setting that names exactly this source: with its commit, where it has one."""
+        split = f":{self.split}" if self.split else ""
+        return f"{self.name}@{self.revision}{split}" if self.revision else self.given
+
+    def __str__(self) -> str:
+        return self.pinned if self.revision is None else self.pinned.replace(self.revision, self.revision[:12])
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSource(Source):
+    """Problems that are made, not read: the built-in family, of this version, or what an object of the user's gives, of a hash as version."""
+
+    problems: Sequence[Problem] = ()
+    version: str = ""
+
+    def items(self, skip: int = 0) -> Iterator[Item]:
+        """The problems, without the first `skip`."""
+        return islice(self.problems, skip, None)
+
+    def count(self) -> int:
+        """The number of problems."""
+        return len(self.problems)
+
+    def provenance(self) -> dict[str, Any]:
+        """The version that makes them."""
+        return {"name": self.name, "revision": self.version}
+
+    def identity(self) -> list[Any]:
+        """The version that makes them."""
+        return [self.name, self.version]
+
+
+def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
+    """The problems that `setting=name`, an object of the user's, is or (a function) gives. Raises ConfigError where it does not, or repeats an id."""
+    with registry.blaming(setting, name):
+        problems = tuple(own() if callable(own) else own)
+        if not all(isinstance(problem, Problem) for problem in problems):
+            raise ConfigError(f"{setting}={name} must give problems (code_rl.Problem), or be a function that does")
+    seen = Counter(problem.id for problem in problems)
+    if len(seen) < len(problems):
+        raise ConfigError(f"{setting}={name} gives id {seen.most_common(1)[0][0]!r} more than once; ids must be unique")
+    return problems
+
+
+def digest_of(problems: Sequence[Problem]) -> str:
+    """A hash of all of them."""
+    return hashlib.sha256("\n".join(map(format_problem, problems)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Sources read one after the other. `name` is the setting as it was given."""
+
+    name: str
+    sources: tuple[Source, ...]
+
+    def __iter__(self) -> Iterator[Item]:
+        return self.items()
+
+    def items(self, skip: int = 0) -> Iterator[Item]:
+        """One item a raw row, in the order of the sources, without the first `skip` rows."""
+        for source, dropped in _behind(self.sources, skip, lambda source: source.count()):
+            yield from source.items(dropped)
+
+    def shapes(self) -> list[str]:
+        """The names of the shapes that the first row of each source has, "" for one that is not known."""
+        shapes = [shape_of(first) for first in (source.first() for source in self.sources) if first is not None]
+        return [shape.name if shape else "" for shape in shapes]
+
+    def provenance(self) -> list[dict[str, Any]]:
+        """Where the rows of each source come from."""
+        return [source.provenance() for source in self.sources]
+
+    def fingerprint(self) -> str:
+        """A hash that changes when any source does."""
+        text = json.dumps([source.identity() for source in self.sources])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.sources))
+
+
+def open_dataset(setting: str, role: Role = "train") -> Dataset:
+    """The data set that `setting` names; `role` decides the split where the setting does not.
+
+    Raises ConfigError for an unknown name, split or revision and for a hub that cannot be reached, DataError for unusable files.
+    """
+    return Dataset(setting, tuple(source for part in _parts(setting) for source in _sources(part, role)))
+
+
+def test_split_settings(setting: str) -> dict[str, str]:
+    """What names each of the held-out splits that `test_dataset=setting` means, by name: those of a mixture, or each one given."""
+    parts = _parts(setting)
+    if len(parts) == 1:
+        name, revision, split = _split_name(parts[0])
+        if name in MIXTURES and split in (None, "test"):
+            return {key: _at(part, revision, name) for key, part in MIXTURES[name].test.items()}
+        return {"test": setting}
+    named: dict[str, str] = {}
+    for part in parts:
+        key = Path(_split_name(part)[0]).name.partition(".")[0]
+        if key in named:
+            raise ConfigError(f"test_dataset={setting}: {key} is named twice; each held-out split needs its own name")
+        named[key] = part
+    return named
+
+
+def own_test_setting(setting: str) -> str | None:
+    """The setting of the held-out problems that belong to `dataset=setting`; None where there are none."""
+    parts = _parts(setting)
+    name, revision, split = _split_name(parts[0])
+    if len(parts) > 1 or split is not None:
+        return None
+    at = f"@{revision}" if revision else ""
+    if name in MIXTURES and MIXTURES[name].test:
+        return f"{name}{at}"
+    if name in CATALOGUE:
+        return f"{name}{at}:test" if "test" in CATALOGUE[name].splits[1:] else None
+    manifest = read_prepared(SHIPPED.get(name, Path(name).expanduser()))
+    return f"{name}:test" if manifest is not None and "test" in manifest["splits"] else None
+
+
+def _parts(setting: str) -> list[str]:
+    if _local(setting) is not None:
+        return [setting]
+    parts = [part.strip() for part in setting.split(",")]
+    if not all(parts):
+        raise ConfigError(f"dataset={setting!r} names nothing; give a name, a path, or several with commas")
+    return parts
+
+
+def _sources(part: str, role: Role) -> list[Source]:
+    name, revision, split = _split_name(part)
+    if part == BUILTIN:
+        from code_rl.data.builtin import BuiltinTrainSet
+
+        return [MadeSource(BUILTIN, None, (), given=BUILTIN, problems=BuiltinTrainSet(), version=__version__)]
+    if name in MIXTURES:
+        mixture = MIXTURES[name]
+        if split not in (None, "train", "test"):
+            raise ConfigError(f"{name}:{split}: the splits of {name} are train and test")
+        chosen = mixture.test.values() if (split or role) == "test" else mixture.train
+        return [source for each in chosen for source in _sources(_at(each, revision, name), role)]
+    if name in CATALOGUE:
+        return [_named(name, CATALOGUE[name], revision, split, role)]
+    local = (SHIPPED[name], split) if name in SHIPPED else _local(part)
+    if local is not None:
+        return [_from_path(*local, role, part)]
+    if "/" in name and not name.startswith(("/", ".", "~")) and not is_data_file(name):
+        owner, repository, *config = name.split("/", 2)
+        return [_named(name, Entry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
+    if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
+        raise ConfigError(f"dataset={part}: there is no such file or folder")
+    if OBJECT.fullmatch(part) and not suggestion(name, KNOWN_NAMES):
+        problems = problems_of("dataset", part, registry.find("dataset", part, dict[str, Any]()))
+        return [MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))]
+    raise ConfigError(
+        f"dataset={part!r}: there is no such file or folder, and no data set of that name"
+        f"{suggestion(name, KNOWN_NAMES)}; known are {', '.join(KNOWN_NAMES)}, hub ids (owner/name), paths, and package.module:object for your own"
+    )
+
+
+def _named(name: str, entry: Entry, revision: str | None, split: str | None, role: Role) -> Source:
+    wanted: Sequence[str] = ()
+    if name == "livecodebench":
+        split = split or "release_latest"
+        wanted = release_shards(split)
+    else:
+        default = "test" if role == "test" and "test" in entry.splits[1:] else entry.splits[0]
+        split = split or default
+        if name in CATALOGUE and split not in entry.splits:
+            raise ConfigError(f"{name}:{split}: the splits of {name} are {', '.join(entry.splits)}")
+    repository = open_repository(entry.repository, revision)
+    files = wanted or [file for file in repository.listed(entry.config, split) if is_data_file(file)]
+    files = files or select_files(repository.files, entry.config, split, f"dataset {repository.name}")
+    missing = [file for file in files if file not in repository.files]
+    if missing:
+        raise ConfigError(f"dataset {entry.repository} has no {missing[0]} at {repository.commit}")
+    paths = tuple(fetch_file(repository.name, file, repository.commit) for file in files)
+    return Source(name, split, paths, entry.repository, repository.commit, repository.licence)
+
+
+def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
+    if path.is_file():
+        if split is not None:
+            raise ConfigError(f"{path}:{split}: a file has no splits; leave {split!r} out")
+        if not is_data_file(path.name):
+            raise ConfigError(f"{path} is not a data file; use .jsonl, .json, .jsonl.gz, .jsonl.zst or .parquet")
+        return Source(path.name.partition(".")[0], None, (path,), given=given)
+    manifest = read_prepared(path)
+    if manifest is not None:
+        splits = manifest["splits"]
+        split = split or (role if role in splits else "train")
+        if split not in splits:
+            raise ConfigError(f"{path}:{split}: the splits of this prepared folder are {', '.join(splits)}")
+        file = path / str(splits[split]["file"])
+        return Source(path.resolve().name, split, (file,), given=f"{_split_name(given)[0]}:{split}")
+    names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+    chosen = select_files(names, None, split or role, str(path), required=split is not None)
+    return Source(path.resolve().name, split, tuple(path / name for name in chosen), given=given)
+
+
+def read_prepared(path: Path) -> dict[str, Any] | None:
+    """The manifest of a folder made by `code-rl prepare`; None for any other folder. Raises DataError for a damaged one."""
+    file = path / MANIFEST
+    if not file.is_file():
+        return None
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file}: not JSON: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != PREPARED:
+        return None
+    if manifest.get("version") != 1 or not isinstance(manifest.get("splits"), dict):
+        raise DataError(
+            f"{file}: version {manifest.get('version')!r} of a prepared folder is not known; prepare it anew in another folder"
+        )
+    return manifest
+
+
+def _local(part: str) -> tuple[Path, str | None] | None:
+    """The path and split of a part that names something on this machine."""
+    whole = Path(part).expanduser()
+    if part and whole.exists():
+        return whole, None
+    head, colon, split = part.rpartition(":")
+    path = Path(head).expanduser()
+    return (path, split) if colon and head and split and path.exists() else None
+
+
+def _split_name(part: str) -> tuple[str, str | None, str | None]:
+    """`name[@revision][:split]` in its parts; a path comes back with its split alone."""
+    local = _local(part)
+    if local is not None:
+        return part.removesuffix(f":{local[1]}") if local[1] else part, None, local[1]
+    base, split = part, None
+    if ":" in part:
+        base, _, split = part.rpartition(":")
+    name, at, revision = base.partition("@")
+    if (at and not revision) or split == "":
+        raise ConfigError(f"dataset={part!r}: write name, name@revision, name:split or name@revision:split")
+    return name, revision or None, split
+
+
+def _at(part: str, revision: str | None, mixture: str) -> str:
+    """A mixture's part at a revision; a revision belongs to one repository."""
+    if revision is None:
+        return part
+    parts = MIXTURES[mixture].train
+    if len({CATALOGUE[each.partition(":")[0]].repository for each in parts}) > 1:
+        named = ",".join(each.replace(":", "@REVISION:") for each in parts)
+        raise ConfigError(
+            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts instead: {named}"
+        )
+    return part.replace(":", f"@{revision}:")

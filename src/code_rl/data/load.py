@@ -1,0 +1,208 @@
+"""The settings `dataset=` and `test_dataset=` to problems that a run can draw from and fit into its model's context."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from code_rl.data.catalogue import BUILTIN
+from code_rl.data.dataset import Dataset, open_dataset, own_test_setting, test_split_settings
+from code_rl.data.on_disk import Store, cached_store
+from code_rl.data.order import Selected, subsample
+from code_rl.data.resolve import resolve_all
+from code_rl.data.sources.records import Skipped
+from code_rl.data.sources.shapes import NATIVE
+from code_rl.grading.problem import Problem, StdinTest, TestCase
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.policy.environments import Environment
+from code_rl.policy.renderers import Renderer
+from code_rl.training.config import parse_difficulty
+from code_rl.util.errors import ConfigError, DataError
+
+Say = Callable[[str], None]
+TRAIN, TEST = "train", "test "
+TAGS = ("split", "difficulty", "platform")
+"""Fields of `meta` that results are broken down by, where problems have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """The data sets of a run, found but not yet read. None: built in."""
+
+    train: Dataset | None
+    test: Mapping[str, Dataset] | None
+
+    def describe(self) -> dict[str, list[str]]:
+        """Names, commits and splits, for the run's record: a resumed run must find the same."""
+        found = {TRAIN: self.train} if self.train else {}
+        found |= {TEST + name: split for name, split in (self.test or {}).items()}
+        return {name: [source.pinned for source in dataset.sources] for name, dataset in found.items()}
+
+
+def find_data(
+    dataset: str, test_dataset: str | None, *, evaluates: bool, pins: Mapping[str, Sequence[str]] | None = None
+) -> RunData:
+    """What the two settings name, or `pins` (an earlier `RunData.describe`) where there are any. Files are fetched; nothing is read.
+
+    Raises ConfigError for an unknown name and for a data set without held-out problems when `evaluates`; DataError for unusable files.
+    """
+    pins = pins or {}
+    train = None if dataset == BUILTIN else open_dataset(",".join(pins.get(TRAIN, (dataset,))))
+    if not evaluates:
+        return RunData(train, {})
+    held_out = {name.removeprefix(TEST): ",".join(parts) for name, parts in pins.items() if name != TRAIN}
+    if not held_out:
+        setting = held_out_setting(dataset, test_dataset)
+        if setting == BUILTIN:
+            return RunData(train, None)
+        held_out = test_split_settings(setting)
+    return RunData(train, {name: open_dataset(part, "test") for name, part in held_out.items()})
+
+
+def held_out_setting(dataset: str, test_dataset: str | None) -> str:
+    """What names the held-out problems of a run that evaluates. Raises ConfigError where there are none."""
+    setting = test_dataset or (BUILTIN if dataset == BUILTIN else own_test_setting(dataset))
+    if setting is None:
+        raise ConfigError(
+            f"dataset={dataset} has no held-out problems of its own; give test_dataset=NAME_OR_PATH, prepare it with test_share=, or eval_every=-1 for none"
+        )
+    return setting
+
+
+async def load_train_problems(data: RunData, executor: Executor, say: Say = print) -> Sequence[Problem]:
+    """The problems to train on, read when they are used."""
+    if data.train is None:
+        from code_rl.data.builtin import BuiltinTrainSet
+
+        return BuiltinTrainSet()
+    return await load_problems(data.train, executor, say)
+
+
+async def load_test_splits(
+    data: RunData, limit: int, executor: Executor, say: Say = print
+) -> dict[str, Sequence[Problem]]:
+    """Held-out problems by split, at most `limit` each (-1: all): the same subsample in every run."""
+    splits: dict[str, Sequence[Problem]] = {}
+    if data.test is None:
+        from code_rl.data.builtin import SPLITS, test_split
+
+        splits = {name: test_split(name) for name in SPLITS}
+    for name, dataset in (data.test or {}).items():
+        splits[name] = await load_problems(dataset, executor, say)
+    return {name: subsample(problems, limit) for name, problems in splits.items()}
+
+
+async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) -> Store:
+    """All problems of a data set, by position and by id. The first time, every row is read and call rows run their solutions; then a store answers.
+
+    Raises DataError for a malformed native file, and for a data set that holds no problem at all.
+    """
+    store = await cached_store(dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels)
+    left = ", ".join(f"{count} {reason}" for reason, count in store.left_out().items())
+    if left:
+        say(f"{dataset}: {len(store)} problems; left out: {left} (each in {store.folder}/index.jsonl)")
+    if not store:
+        raise DataError(f"dataset={dataset.name} holds no problems{': ' + left if left else ''}")
+    return store
+
+
+async def _resolved(dataset: Dataset, executor: Executor, say: Say, skip: int) -> AsyncIterator[Problem | Skipped]:
+    """What the rows give. Our own format is for its writer to get right: a malformed or repeated row is an error there, not a row to leave out."""
+    say(f"reading {dataset} (the first time; then kept)")
+    native = {*dataset.shapes()} == {NATIVE}
+    seen: dict[str, int] = {}
+    async with aclosing(resolve_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
+        async for item in items:
+            if native:
+                if isinstance(item, Skipped):
+                    raise DataError(item.detail)
+                if item.id in seen:
+                    rows = (where for source in dataset.sources for where, _ in source.rows())
+                    places = list(islice(rows, len(seen) + 1))
+                    raise DataError(
+                        f"{places[-1]}: id {item.id!r} came before, in {places[seen[item.id]]}; ids must be unique"
+                    )
+                seen[item.id] = len(seen)
+            if not native or len(seen) > skip:
+                yield item
+
+
+def labels(problem: Problem) -> dict[str, str]:
+    """What evaluations ask of a problem before they load it: tags that figures are broken down by, and what a plain completion continues."""
+    found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
+    stated = {name: str(value) for name, value in found.items() if isinstance(value, str | int | float)}
+    return stated | {"source": problem.source}
+
+
+def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
+    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises ConfigError where one has none, or none is left."""
+    low, high = parse_difficulty(difficulty)
+    rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem.meta)) is not None}
+    if len(rates) < len(problems):
+        raise ConfigError(
+            f"difficulty={difficulty} needs a measured pass rate, which {len(problems) - len(rates)} of {len(problems)} problems lack; "
+            "`code-rl prepare` measures it"
+        )
+    kept = Selected(problems, [i for i, rate in rates.items() if low <= rate <= high])
+    if not kept:
+        raise ConfigError(f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it")
+    return kept
+
+
+def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:
+    """Problems that have `least` tests, each with `most` of them: the public ones, then those with the longest inputs, in their order.
+
+    Raises ConfigError where none is left.
+    """
+    kept: Sequence[Problem] = problems
+    if least > 1:
+        places = problems.places if isinstance(problems, Store) else None
+        counts = [place.tests for place in places] if places else [len(problem.tests) for problem in problems]
+        kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
+    if not kept:
+        raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
+    return kept if most is None else Selected(kept, range(len(kept)), partial(_capped, most=most))
+
+
+def _capped(problem: Problem, most: int) -> Problem:
+    def size(test: TestCase) -> int:
+        return len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))
+
+    tests = problem.tests
+    hardest = sorted(range(len(tests)), key=lambda i: (not tests[i].public, -size(tests[i]), i))
+    return replace(problem, tests=tuple(tests[i] for i in sorted(hardest[:most])))
+
+
+def _pass_rate(meta: Mapping[str, Any]) -> float | None:
+    """What `code-rl prepare` measured (its card in `meta`), or a plain `meta.pass_rate`."""
+    measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
+    return float(measured) if isinstance(measured, int | float) else None
+
+
+def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
+    """`max_tokens`, or what the model's context can hold beside a prompt, said aloud. Each prompt leaves its own share of it."""
+    room = context - 1
+    if max_tokens > room:
+        say(
+            f"max_tokens={max_tokens} capped to {room}: the model's context is {context} tokens, each prompt's own included"
+        )
+    return min(max_tokens, room)
+
+
+def prompt_length(problem: Problem, environment: Environment, renderer: Renderer) -> int:
+    """Tokens of a problem's first prompt."""
+    return len(renderer.prompt_tokens(environment.begin(problem.view())))
+
+
+def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
+    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths) leave no room for an answer in the model's context."""
+    overlong = [(name, length) for name, length in lengths if length >= context]
+    if overlong:
+        raise DataError(
+            f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit into the model's context of {context} "
+            f"tokens; the first is {overlong[0][0]!r} with {overlong[0][1]}"
+        )

@@ -1,0 +1,240 @@
+"""Problems on disk for random access, in the memory of those in use: one compressed record each, and an index.
+
+A store is a folder `problems.bin` + `index.jsonl`, both appended row by row: a cut costs the row in hand. Its key names all that shaped it (the
+source's rows, the readers' own code); what was made under another key is made anew. Stores of data sets and benchmarks lie in the cache
+(`CODE_RL_CACHE`, else `~/.cache/code-rl`), that of `code-rl prepare` in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import AsyncFileLock
+
+from code_rl.data.order import Indexed, keys_of
+from code_rl.data.sources.records import Skipped
+from code_rl.grading.native import format_problem, parse_problem
+from code_rl.grading.problem import Problem
+from code_rl.grading.values import ValueCodecError
+from code_rl.util.data_files import cache_folder, sources_digest
+from code_rl.util.errors import DataError
+from code_rl.util.files import sized_lines
+
+READERS = ("code_rl.data", "code_rl.grading", "code_rl.util.data_files")
+"""What decides which problems the rows of a data set are."""
+
+CACHE_BYTES = 128 << 20
+RECORDS, INDEX = "problems.bin", "index.jsonl"
+Items = Callable[[int], AsyncIterator[Problem | Skipped]]
+"""What the rows of a source give, without the first so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a problem's record lies, and what its maker noted about it (JSON data)."""
+
+    id: str
+    offset: int
+    length: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    """The digest of its statement (`overlap`)."""
+    tests: int = 0
+
+
+class Store(Indexed[Problem]):
+    """The problems by position and by id; `skipped` are the rows that gave none, `complete` says whether the source was read to its end.
+
+    Reads one record at each access, safely from several threads; `get` keeps at most about `cache_bytes` of records parsed.
+    """
+
+    def __init__(self, folder: Path, key: str, cache_bytes: int = CACHE_BYTES) -> None:
+        self.folder, self.key = folder, key
+        self.places: list[Place] = []
+        self.skipped: list[Skipped] = []
+        self.complete = False
+        self._place_of: dict[str, int] = {}
+        self._cached: OrderedDict[int, tuple[Problem, int]] = OrderedDict()
+        self._cache_room = cache_bytes
+        self._reading: int | None = None
+        self._writing: tuple[IO[bytes], IO[bytes]] | None = None
+        self._whole = self._read_index()
+
+    def at(self, position: int) -> Problem:
+        """The problem at a position, parsed anew."""
+        return parse_problem(self.line(position), f"{self.folder}, record {position}")
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def has(self, problem_id: str) -> bool:
+        """Whether there is a problem with this id."""
+        return problem_id in self._place_of
+
+    def get(self, problem_id: str) -> Problem:
+        """The problem with this id, not parsed anew if it was used of late. Raises KeyError for an unknown one."""
+        index = self._place_of[problem_id]
+        if index in self._cached:
+            self._cached.move_to_end(index)
+            return self._cached[index][0]
+        line = self.line(index)
+        problem = parse_problem(line, f"{self.folder}, record {index}")
+        self._cached[index] = problem, len(line)
+        self._cache_room -= len(line)
+        while self._cache_room < 0 and len(self._cached) > 1:
+            self._cache_room += self._cached.popitem(last=False)[1][1]
+        return problem
+
+    def line(self, index: int) -> bytes:
+        """The problem at a position as a native line, without its end."""
+        place = self.places[index]
+        if self._reading is None:
+            self._reading = os.open(self.folder / RECORDS, os.O_RDONLY)
+        try:
+            return zlib.decompress(os.pread(self._reading, place.length, place.offset))
+        except zlib.error as error:
+            raise DataError(f"{self.folder}: record {index} is damaged ({error}); delete that folder") from error
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """`keys_of` each problem, without reading any."""
+        return [(place.id, place.text) for place in self.places]
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the source are dealt with."""
+        return len(self.places) + len(self.skipped)
+
+    def left_out(self) -> dict[str, int]:
+        """How many rows gave no problem, by reason."""
+        return dict(sorted(Counter(one.reason for one in self.skipped).items()))
+
+    def add(self, problem: Problem, about: Mapping[str, Any] | None = None, line: bytes | None = None) -> None:
+        """Append one problem (`line`: as `format_problem` writes it), or leave it out if its values cannot be written.
+
+        It survives a kill of this process once this returns.
+        """
+        try:
+            line = line or format_problem(problem).encode("ascii")
+        except ValueCodecError as error:
+            self.leave_out(Skipped(problem.id, "value_not_plain", str(error)))
+            return
+        records, _ = self._writers()
+        record = zlib.compress(line, 1)
+        offset = self._end
+        records.write(record)
+        records.flush()
+        row = {"id": problem.id, "at": [offset, len(record)], "text": keys_of(problem)[1], "tests": len(problem.tests)}
+        row |= {"about": about} if about else {}
+        self._note(row)
+        self._take(row)
+
+    def leave_out(self, skipped: Skipped) -> None:
+        """Note one row that gives no problem."""
+        self._note({"skipped": [skipped.row_id, skipped.reason, skipped.detail]})
+        self.skipped.append(skipped)
+
+    def finish(self) -> None:
+        """Everything was read; make it durable."""
+        if not self.complete:
+            records, index = self._writers()
+            os.fsync(records.fileno())
+            self._note({"complete": True})
+            os.fsync(index.fileno())
+            self.complete = True
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        for stream in self._writing or ():
+            stream.close()
+        if self._reading is not None:
+            os.close(self._reading)
+        self._reading = self._writing = None
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            self.close()
+
+    @property
+    def _end(self) -> int:
+        return self.places[-1].offset + self.places[-1].length if self.places else 0
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        self._place_of[row["id"]] = len(self.places)
+        offset, length = row["at"]
+        self.places.append(Place(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"]))
+
+    def _note(self, row: Mapping[str, Any]) -> None:
+        _, index = self._writers()
+        index.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+        index.flush()
+
+    def _writers(self) -> tuple[IO[bytes], IO[bytes]]:
+        """The files, open for appending after all that is whole in them."""
+        if self._writing is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            records, index = (self.folder / RECORDS).open("ab"), (self.folder / INDEX).open("ab")
+            records.truncate(self._end)
+            index.truncate(self._whole)
+            self._writing = records, index
+            if not self._whole:
+                self._note({"key": self.key})
+        return self._writing
+
+    def _read_index(self) -> int:
+        """Take over what an earlier process left under the same key; returns how far the index is whole."""
+        whole = 0
+        with suppress(FileNotFoundError):
+            size = (self.folder / RECORDS).stat().st_size
+            for number, (length, row) in enumerate(sized_lines(self.folder / INDEX)):
+                if number == 0 and row != {"key": self.key}:
+                    return 0
+                if "skipped" in row:
+                    self.skipped.append(Skipped(*row["skipped"]))
+                elif "id" in row:
+                    if sum(row["at"]) > size:
+                        break
+                    self._take(row)
+                self.complete = row == {"complete": True}
+                whole += length
+        return whole
+
+
+async def cached_store(
+    name: str, items: Items, about: Callable[[Problem], Mapping[str, Any]] = lambda _: {}, *modules: str
+) -> Store:
+    """The store `name` in the cache: made from `items` the first time, gone on with where that was cut; whoever comes second waits.
+
+    It is made anew once the readers, or `modules` beside them, have changed. A repeated id is left out (`duplicate_id`). Raises DataError when it
+    cannot be written.
+    """
+    key = sources_digest(*READERS, *modules)
+    folder = cache_folder() / "problems" / f"{name}-{key[:16]}"
+    store = Store(folder, key)
+    if store.complete:
+        return store
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        async with AsyncFileLock(folder / "lock"):
+            store = Store(folder, key)
+            if store.complete:
+                return store
+            async with aclosing(items(store.rows)) as rows:  # type: ignore[type-var]
+                async for item in rows:
+                    if isinstance(item, Problem) and store.has(item.id):
+                        item = Skipped(item.id, "duplicate_id", "an earlier row has this id")
+                    store.leave_out(item) if isinstance(item, Skipped) else store.add(item, about(item))
+            store.finish()
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be written ({error.strerror}); set CODE_RL_CACHE to a folder with room"
+        ) from error
+    return store

@@ -1,0 +1,101 @@
+"""The order in which problems are trained on (a seeded shuffle per epoch, with wrap-around), parts of a sequence by position,
+and which held-out problems are among those to train on."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from code_rl.grading.problem import Problem
+
+T = TypeVar("T")
+
+
+class ProblemOrder:
+    """Position t in an endless stream: epoch t // N, shuffled anew each epoch. Any position is found without the earlier ones."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self.problems = problems
+        self._permutation = lru_cache(maxsize=2)(self._shuffle)
+        self._seed = seed
+
+    def batch(self, offset: int, count: int) -> list[Problem]:
+        """The `count` problems from position `offset` on."""
+        size = len(self.problems)
+        return [self.problems[int(self._permutation(t // size)[t % size])] for t in range(offset, offset + count)]
+
+    def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
+        return np.random.default_rng([self._seed, epoch]).permutation(len(self.problems))
+
+
+class Indexed(Sequence[T]):
+    """A sequence whose items are had one by one, from `at`; a slice of it is positions."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        found = range(len(self))[index]
+        return self.at(found) if isinstance(found, int) else Selected(self, found)
+
+    @abstractmethod
+    def at(self, position: int) -> T:
+        """The item at a position, from 0."""
+
+
+class Selected(Indexed[T]):
+    """Some items of a sequence, by position, fetched (and with `change` changed) when they are asked for."""
+
+    def __init__(
+        self, items: Sequence[T], positions: Sequence[int], change: Callable[[T], T] = lambda item: item
+    ) -> None:
+        self.items = items
+        self.positions = positions
+        self._change = change
+
+    def at(self, position: int) -> T:
+        """The item there."""
+        return self._change(self.items[self.positions[position]])
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
+    """A fixed random subset of `limit` items in their own order, or all of them."""
+    if limit < 0 or limit >= len(items):
+        return items
+    chosen = np.random.default_rng(0).permutation(len(items))[:limit]
+    return Selected(items, sorted(map(int, chosen)))
+
+
+def keys_of(problem: Problem) -> tuple[str, str]:
+    """What tells a problem: its id, and a digest of its statement ("" where it has none)."""
+    text = " ".join(problem.statement.lower().split())
+    return problem.id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24] if text else ""
+
+
+def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """`keys_of` each, without reading the problems where their store has them."""
+    if isinstance(problems, Selected):
+        every = all_keys(problems.items)
+        return [every[at] for at in problems.positions]
+    kept: list[tuple[str, str]] | None = getattr(problems, "keys", None)
+    return [keys_of(problem) for problem in problems] if kept is None else kept
+
+
+def trained_on(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> dict[str, list[str]]:
+    """Of each split the ids of the problems that are among `train`."""
+    keys = all_keys(train)
+    ids, texts = {each for each, _ in keys}, {text for _, text in keys if text}
+    return {
+        name: [each for each, text in map(keys_of, split) if each in ids or text in texts]
+        for name, split in held_out.items()
+    }

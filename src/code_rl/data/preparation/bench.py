@@ -1,0 +1,224 @@
+"""What the stages share: problems as the static stages see them, the store, one executor that starts when it is first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from code_rl.data.dataset import Dataset
+from code_rl.data.on_disk import Store
+from code_rl.data.preparation.ledger import Decisions, OnItem
+from code_rl.data.preparation.settings import STAGES, PrepareConfig
+from code_rl.grading.native import format_fields, format_halves, format_problem
+from code_rl.grading.problem import Problem, StdinTest, TestCase
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.values import ENVELOPE, dumps
+from code_rl.util.data_files import read_object, sources_digest
+from code_rl.util.errors import ConfigError
+from code_rl.util.files import KeyedLog, check_out, digest, only_writer
+
+WORK, REPORT = "work", "report.json"
+NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
+MAX_HASHED_TESTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One problem as the static stages see it: its text and its measures, without its tests.
+
+    `digest` is the content hash of the whole problem; `place` is its position in the store, `length` the bytes of its line, `head` where in it the
+    tests end. `sizes` are bytes of each test (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the first
+    tests' inputs and expected outputs, `names` the ids and titles that the source gave.
+    `stated_checker` is true when the data itself brought the checker, `derived_s`, where the
+    expected values are what the first solution gave, the CPU seconds of the slowest call of that run.
+    """
+
+    id: str
+    digest: str
+    place: int
+    length: int
+    head: int
+    statement: str
+    starter_code: str | None
+    fn_name: str | None
+    source: str
+    date: str | None
+    time_limit_s: float
+    rule: str
+    solutions: int
+    sizes: tuple[int, ...]
+    public: tuple[int, ...]
+    test_hashes: tuple[tuple[str, str], ...]
+    names: Mapping[str, str]
+    stated_checker: bool = False
+    derived_s: float | None = None
+
+    @property
+    def tests(self) -> int:
+        """How many tests there are."""
+        return len(self.sizes)
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Its id and its names."""
+        return (self.id, *self.names.values())
+
+
+_OF_PROBLEM = ("id", "statement", "starter_code", "fn_name", "source", "date", "time_limit_s")
+
+
+def make_entry(
+    problem: Problem, place: int, *, stated_checker: bool = False, derived_s: float | None = None
+) -> tuple[Entry, bytes]:
+    """Measure a problem, the one at `place` in its store; with its native line."""
+    head, tail = format_halves(problem)
+    line = f"{head},{tail}".encode("ascii")
+    measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
+    entry = Entry(
+        **{name: getattr(problem, name) for name in _OF_PROBLEM},
+        digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
+        place=place,
+        length=len(line),
+        head=len(head),
+        rule=problem.compare.rule,
+        solutions=len(problem.solutions),
+        sizes=tuple(size for size, _ in measured),
+        public=tuple(index for index, test in enumerate(problem.tests) if test.public),
+        test_hashes=tuple(pair for _, pair in measured[:MAX_HASHED_TESTS]),
+        names={key: str(problem.meta[key]) for key in NAME_KEYS if isinstance(problem.meta.get(key), str | int)},
+        stated_checker=stated_checker,
+        derived_s=derived_s,
+    )
+    return entry, line
+
+
+def measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
+    """Bytes of input and expected output as text, and a short hash of each. Names of arguments do not count."""
+    if isinstance(test, StdinTest):
+        given, expected = test.input, test.expected
+    else:
+        given = dumps([*test.args, *test.kwargs.values()], -ENVELOPE)
+        expected = dumps(test.expected, -ENVELOPE)
+    size = _utf8_size(given) + _utf8_size(expected)
+    return size, (_short_hash(given.strip()), _short_hash(expected.strip())) if hashed else ("", "")
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def entry_from_json(row: Mapping[str, Any]) -> Entry:
+    """An entry of what the store keeps: its fields, as JSON data."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
+    return Entry(**values)
+
+
+@dataclass(slots=True)
+class Survivor:
+    """A problem that every stage so far kept: its entry, its data card, and notes for later stages."""
+
+    entry: Entry
+    card: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def check_folder(config: PrepareConfig) -> None:
+    """Raise ConfigError when `out` is a file, cannot be made, or holds something else than an earlier prepare."""
+    out = Path(config.out).expanduser()
+    check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
+    parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not os.access(parent, os.W_OK):
+        raise ConfigError(f"out={out} cannot be written: {parent} is read-only; choose another folder")
+
+
+class Bench:
+    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at once."""
+
+    def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
+        self.config = config
+        self.dataset = dataset
+        self.out = Path(config.out).expanduser()
+        self.work = self.out / WORK
+        self._store_key = store_key
+        self._executor: Executor | None = None
+        self._locks = contextlib.ExitStack()
+
+    def __enter__(self) -> Bench:
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._locks.enter_context(only_writer(self.work / "lock", f"out={self.out}"))
+        self.store = Store(self.work, self._store_key)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+        self._locks.close()
+
+    def executor(self) -> Executor:
+        """The executor, started when first asked for. Raises ConfigError or IsolationError when it cannot be had."""
+        if self._executor is None:
+            from code_rl.grading.sandbox.connect import connect_executor
+
+            self._executor = connect_executor(self.config.executor, isolation=self.config.isolation)
+        return self._executor
+
+    async def aclose(self) -> None:
+        """Stop the executor."""
+        if self._executor is not None:
+            await self._executor.aclose()
+            self._executor = None
+
+    @contextlib.contextmanager
+    def deciding(
+        self,
+        stage: str,
+        modules: Sequence[str],
+        survivors: Sequence[Survivor],
+        on_item: OnItem,
+        about: Callable[[Survivor], Sequence[object]],
+    ) -> Iterator[Decisions]:
+        """The decisions of a stage, with those that an earlier run kept; a stage that ends well leaves their rows and no others.
+
+        A decision depends on the stage's settings, on what the code of `modules` (ours; those of this room without its name) says, and on `about` the survivor.
+        """
+        names = (name if name.startswith("code_rl.") else f"code_rl.data.preparation.{name}" for name in modules)
+        shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGES[stage].settings)]
+        keys = [digest(shared, *about(survivor)) for survivor in survivors]
+        with contextlib.closing(KeyedLog[str](self.work / f"{stage}.jsonl", itemgetter("key"))) as log:
+            yield Decisions(survivors, keys, log, on_item)
+            log.rewrite(keys)
+
+    def load(self, survivor: Survivor) -> Problem:
+        """The problem as it stands after the stages so far: its tests and its limit, its card in `meta`."""
+        problem = self.store[survivor.entry.place]
+        kept = survivor.notes.get("tests")
+        tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
+        limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
+        return replace(problem, tests=tests, time_limit_s=limit, meta=meta)
+
+    def line(self, survivor: Survivor) -> bytes:
+        """`load` as a line of a native file. Where the tests stay as they are, they are copied and never parsed: they are most of the bytes."""
+        if survivor.notes.get("tests") is not None:
+            return format_problem(self.load(survivor)).encode("ascii") + b"\n"
+        entry = survivor.entry
+        line = self.store.line(entry.place)
+        fields = read_object(b"{" + line[entry.head + 1 :], f"{self.store.folder}, record {entry.place}")
+        limit, meta = _as_it_stands(survivor, fields["time_limit_s"], fields["meta"])
+        rest = format_fields({**fields, "time_limit_s": limit, "meta": meta})
+        return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
+
+
+def _as_it_stands(survivor: Survivor, limit: float, meta: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
+    """CPU limit and `meta` of a problem after the stages so far."""
+    card = {**meta, "prepare": survivor.card} if survivor.card else meta
+    return float(survivor.notes.get("time_limit_s", limit)), card

@@ -1,0 +1,94 @@
+"""Stage `decontaminate`: problems that overlap with evaluation sets.
+
+A problem goes when it has `containment` of an evaluation problem's runs of eight words. Runs that more than eight evaluation
+problems share are forgotten: they are the frame of a contest or a prompt, or many copies. An equal id decides where any run is
+shared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from code_rl.data.preparation.bench import Bench, Entry, Survivor
+from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
+from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.ngrams import Gram, Numbers, ngrams, problem_text, words
+
+MOST_SHARERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A problem, the evaluation problem that it overlaps with, and why. `share` is of the evaluation problem's runs."""
+
+    id: str
+    set: str
+    exam: str
+    why: str
+    share: float
+
+
+class Decontaminator:
+    """Finds the evaluation problem that an entry overlaps with most. Equal texts are one evaluation problem."""
+
+    def __init__(self, exams: Iterable[EvaluationProblem], containment: float, numbers: Numbers = "count") -> None:
+        self._containment = containment
+        self._numbers = numbers
+        self._exams: list[EvaluationProblem] = []
+        self._ids: list[set[str]] = []
+        grams: list[set[Gram]] = []
+        places: dict[tuple[str, ...], int] = {}
+        for exam in exams:
+            text = words(exam.text, numbers)
+            place = places.setdefault(tuple(text), len(places))
+            if place == len(self._exams):
+                self._exams.append(exam)
+                self._ids.append(set())
+                grams.append(ngrams(text))
+            self._ids[place].update(_names(exam.ids))
+        sharers = Counter(gram for each in grams for gram in each)
+        self._holders: dict[Gram, list[int]] = defaultdict(list)
+        self._sizes = [0] * len(grams)
+        for place, each in enumerate(grams):
+            for gram in each:
+                if sharers[gram] <= MOST_SHARERS:
+                    self._holders[gram].append(place)
+                    self._sizes[place] += 1
+
+    def find(self, entry: Entry) -> Pair | None:
+        """The evaluation problem that `entry` overlaps with most, or None."""
+        text = problem_text(entry.statement, entry.starter_code)
+        shared = Counter(place for gram in ngrams(words(text, self._numbers)) for place in self._holders.get(gram, ()))
+        shares = {place: count / self._sizes[place] for place, count in shared.items()}
+        most = max(shares, key=lambda place: (shares[place], -place), default=None)
+        if most is not None and shares[most] >= self._containment:
+            return self._pair(entry, most, "shared text", shares[most])
+        called = _names(entry.called)
+        same = next((place for place in sorted(shares) if not called.isdisjoint(self._ids[place])), None)
+        return None if same is None else self._pair(entry, same, "the same id", shares[same])
+
+    def _pair(self, entry: Entry, place: int, why: str, share: float) -> Pair:
+        exam = self._exams[place]
+        return Pair(entry.id, exam.set_name, exam.id, why, round(share, 3))
+
+
+def _names(ids: Iterable[str]) -> set[str]:
+    """Ids in one case. A mere number is no name: every set counts its rows."""
+    return {name.strip().lower() for name in ids if not name.strip().isdecimal()}
+
+
+async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Problems that overlap with the named evaluation sets go."""
+    config = bench.config
+    exams = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
+    found = Decontaminator(exams, config.containment, config.numbers)
+    return one_by_one(survivors, on_item, lambda one: _decide(found.find(one.entry)))
+
+
+def _decide(pair: Pair | None) -> Decision:
+    if pair is None:
+        return KEEP
+    share = f"{100 * pair.share:.0f}% of its text"
+    return drop("contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", pair=asdict(pair))

@@ -1,0 +1,76 @@
+"""Stage `deduplicate`: a problem goes when an earlier one has the same numbers and nearly the same runs of eight words.
+
+MinHash (rensa) estimates the Jaccard similarity of the runs. One input with two answers makes two problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from code_rl.data.preparation.bench import Bench, Entry, Survivor
+from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.ngrams import Numbers, ngrams, problem_text, words
+
+PERMUTATIONS = 128
+BANDS = 32
+"""32 bands of 4 rows: a pair of similarity 0.8 is missed with a chance of 5e-8."""
+MOST_CANDIDATES = 256
+"""Earlier problems looked at for one: a family of thousands of alike statements stays linear."""
+
+
+async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+    """Duplicates of earlier problems go."""
+    order = sorted(range(len(survivors)), key=lambda index: not survivors[index].entry.solutions)
+    ordered = [survivors[index] for index in order]  # a copy without a solution would not survive verify
+    found = Deduplicator(bench.config.similarity, bench.config.numbers)
+    decisions = one_by_one(ordered, on_item, lambda one: found.decide(one.entry))
+    made = dict(zip(order, decisions, strict=True))
+    return [made[index] for index in range(len(survivors))]
+
+
+class Deduplicator:
+    """Decides entry by entry, in order, against those kept before."""
+
+    def __init__(self, similarity: float, numbers: Numbers = "count") -> None:
+        from rensa import RMinHashLSH
+
+        self._similarity = similarity
+        self._numbers = numbers
+        self._kept: list[tuple[Entry, tuple[str, ...], Any]] = []
+        self._index = RMinHashLSH(threshold=similarity, num_perm=PERMUTATIONS, num_bands=BANDS)
+
+    def decide(self, entry: Entry) -> Decision:
+        """Keep the entry, or drop it as a duplicate of an earlier one."""
+        numbers, signature = self._sketch(entry)
+        near = sorted(self._index.query(signature)) if signature is not None else []
+        alike = (self._kept[place] for place in near if self._kept[place][1] == numbers)
+        for other, _, theirs in islice(alike, MOST_CANDIDATES):
+            similarity = round(signature.jaccard(theirs), 3)
+            if similarity >= self._similarity and not _conflict(entry, other):
+                detail = f"of {other.id}: statements about {similarity:.2f} alike"
+                return drop("duplicate", detail, of=other.id, similarity=similarity)
+        if signature is not None:
+            self._index.insert(len(self._kept), signature)
+        self._kept.append((entry, numbers, signature))
+        return KEEP
+
+    def _sketch(self, entry: Entry) -> tuple[tuple[str, ...], Any]:
+        """The numbers of the entry's text in order, and the MinHash of its runs; None for a text without words."""
+        from rensa import RMinHash
+
+        text = words(problem_text(entry.statement, entry.starter_code), self._numbers)
+        numbers = tuple(word for word in text if word.isdecimal())
+        grams = ngrams(text)
+        if not grams:
+            return numbers, None
+        signature = RMinHash(num_perm=PERMUTATIONS, seed=1)
+        signature.update([" ".join(gram) for gram in grams])
+        return numbers, signature
+
+
+def _conflict(left: Entry, right: Entry) -> bool:
+    """True where one input has two answers."""
+    answers = dict(left.test_hashes)
+    return any(answers.get(given, expected) != expected for given, expected in right.test_hashes if given)

@@ -1,0 +1,115 @@
+"""The decisions of a stage: made one by one, or many at once within a budget of bytes and kept on disk as they are made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from code_rl.util.concurrency import together
+from code_rl.util.errors import SandboxError
+from code_rl.util.files import KeyedLog
+
+if TYPE_CHECKING:
+    from code_rl.data.preparation.bench import Survivor
+
+BYTES_IN_FLIGHT = 192 << 20
+SANDBOX_ERROR = "sandbox_error"
+BROKEN_CHECKER = "broken_checker"
+MISSING_LIBRARY = "missing_library"
+UNSETTLED = frozenset({SANDBOX_ERROR, MISSING_LIBRARY})
+"""Reasons that say something of this machine, not of the problem: never stored, so that a rerun asks again."""
+
+OnItem = Callable[[], None]
+"""Called once for each item that a stage has decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A stage's word on one item. `reason` is a code to count by (empty when kept), `detail` a short text for people.
+
+    `card` is what the stage adds to the problem's data card; `notes` what later stages need and the card does not.
+    """
+
+    keep: bool
+    reason: str = ""
+    detail: str = ""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+KEEP = Decision(keep=True)
+
+
+def drop(reason: str, detail: str = "", **notes: Any) -> Decision:
+    """A decision to drop."""
+    return Decision(keep=False, reason=reason, detail=detail, notes=notes)
+
+
+def one_by_one(
+    survivors: Sequence[Survivor], on_item: OnItem, decide: Callable[[Survivor], Decision]
+) -> list[Decision]:
+    """A decision on each, in order."""
+    made = []
+    for survivor in survivors:
+        made.append(decide(survivor))
+        on_item()
+    return made
+
+
+class Decisions:
+    """Those of one costly stage on its survivors: what `log` has under their `keys`, and what is yet to be decided.
+
+    A cut loses at most the items in hand.
+    """
+
+    def __init__(self, survivors: Sequence[Survivor], keys: list[str], log: KeyedLog[str], on_item: OnItem) -> None:
+        self._survivors, self._keys, self._log, self._on_item = survivors, keys, log, on_item
+        kept = {index: row for index, key in enumerate(keys) if (row := log.get(key))}
+        self._made = {index: Decision(**row["decision"]) for index, row in kept.items()}
+        for _ in self._made:
+            on_item()
+
+    @property
+    def waiting(self) -> list[int]:
+        """Who has no decision, in order."""
+        return [index for index in range(len(self._survivors)) if index not in self._made]
+
+    @property
+    def made(self) -> list[Decision]:
+        """What is decided, in the survivors' order."""
+        return [decision for _, decision in sorted(self._made.items())]
+
+    async def at_once(self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int) -> list[Decision]:
+        """Decide on all that wait, `places` at once; what is made so far. None: later."""
+        waiting, held, changed = self.waiting, 0, asyncio.Condition()
+        queue = iter(waiting)
+
+        async def work() -> None:
+            nonlocal held
+            for index in queue:
+                survivor = self._survivors[index]
+                size = min(survivor.entry.length, BYTES_IN_FLIGHT)  # one that is larger goes alone
+                async with changed:
+                    while held + size > BYTES_IN_FLIGHT:
+                        await changed.wait()
+                    held += size
+                try:
+                    decision = await decide(survivor)
+                except SandboxError as error:
+                    decision = drop(SANDBOX_ERROR, str(error))
+                if decision is not None:
+                    self._take(index, decision)
+                async with changed:
+                    held -= size
+                    changed.notify_all()
+
+        await together(work() for _ in range(min(places, len(waiting))))
+        return self.made
+
+    def _take(self, index: int, decision: Decision) -> None:
+        if decision.reason not in UNSETTLED:
+            self._log.put({"key": self._keys[index], "decision": asdict(decision)})
+        self._made[index] = decision
+        self._on_item()

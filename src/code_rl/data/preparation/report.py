@@ -1,0 +1,150 @@
+"""`report.json`: what went in, what came out and why, stage by stage; written anew after every stage."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from code_rl import __version__
+from code_rl.data.preparation.bench import REPORT
+from code_rl.training.report.page import render_plain
+from code_rl.util.data_files import sources_digest
+from code_rl.util.files import write_atomically
+from code_rl.util.progress import View, progress
+
+EXAMPLES = 3
+EXCERPT = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """One row that a stage dropped, and how its `statement` begins."""
+
+    id: str
+    reason: str
+    detail: str
+    statement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One stage's figures. `went_in` and `came_out` count problems (rows of the source for `normalise`)."""
+
+    stage: str
+    went_in: int
+    came_out: int
+    dropped: Sequence[Dropped]
+    seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many were dropped for each reason, most first."""
+        return dict(Counter(one.reason for one in self.dropped).most_common())
+
+    @property
+    def examples(self) -> list[Dropped]:
+        """Up to three dropped rows, of different reasons as far as there are."""
+        firsts: dict[str, Dropped] = {}
+        for one in self.dropped:
+            firsts.setdefault(one.reason, one)
+        chosen = [firsts[reason] for reason in self.reasons][:EXAMPLES]
+        others = [one for one in self.dropped if one not in chosen]
+        return [*chosen, *others[: EXAMPLES - len(chosen)]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `report.json`."""
+        row: dict[str, Any] = {
+            "stage": self.stage,
+            "in": self.went_in,
+            "out": self.came_out,
+            "dropped": self.reasons,
+            "examples": list(map(asdict, self.examples)),
+            "seconds": round(self.seconds, 3),
+        }
+        return row | ({"note": self.note} if self.note else {})
+
+
+@dataclass(slots=True)
+class Report:
+    """The whole run so far."""
+
+    dataset: str
+    settings: dict[str, Any]
+    provenance: Any
+    stages: list[StageReport] = field(default_factory=list)
+    pairs: list[dict[str, Any]] = field(default_factory=list)
+    finished: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that is `report.json`."""
+        return {
+            "dataset": self.dataset,
+            "code": f"{__version__} {sources_digest('code_rl')[:12]}",
+            "finished": self.finished,
+            "settings": self.settings,
+            "provenance": self.provenance,
+            "stages": [stage.to_json() for stage in self.stages],
+            "decontamination": {"pairs": self.pairs},
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `report.json`, `report.html` and `dropped.jsonl` (every dropped row, in order)."""
+        rows = [
+            {"id": one.id, "stage": stage.stage, "reason": one.reason, "detail": one.detail}
+            for stage in self.stages
+            for one in stage.dropped
+        ]
+        write_atomically(folder / "dropped.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_atomically(folder / REPORT, json.dumps(self.to_json(), indent=1) + "\n")
+        write_atomically(folder / "report.html", render_page(self))
+
+
+def render_page(report: Report) -> str:
+    """The page of a report."""
+    stages = report.stages
+    first, last = (stages[0].went_in, stages[-1].came_out) if stages else (0, 0)
+    most = max((stage.went_in for stage in stages), default=0) or 1
+    return render_plain("prepare.html.j2", report=report, first=first, last=last, most=most)
+
+
+BAR = 24
+
+
+class PrepareView(View):
+    """Shows a run."""
+
+    def progress(self, stage: str, total: int | None) -> AbstractContextManager[Callable[[], None]]:
+        """Show a stage's progress while the block runs; the block calls the function once an item."""
+        return progress(self.console, stage, total)
+
+    def stage_done(self, stage: StageReport) -> None:
+        """One line a stage."""
+        reasons = [", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()), stage.note]
+        said = "; ".join(filter(None, reasons)) or "nothing dropped"
+        self.say(f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s  {said}")
+
+    def funnel(self, stages: Sequence[StageReport]) -> None:
+        """The table of stages with a bar each."""
+        most = max((stage.went_in for stage in stages), default=0) or 1
+        table = self.table("stage", "in", "out", "", "dropped", "seconds", left=("stage", "", "dropped"))
+        for stage in stages:
+            width = round(BAR * stage.came_out / most)
+            bar = ("█" if self.console.is_terminal else "#") * width
+            reasons = [f"{reason} {count}" for reason, count in stage.reasons.items()] + [stage.note] * bool(stage.note)
+            counts = str(stage.went_in), str(stage.came_out)
+            table.add_row(stage.stage, *counts, bar, escape("\n".join(reasons)), f"{stage.seconds:.1f}")
+        self.console.print(table, soft_wrap=False)
+
+    def farewell(self, out: Path, written: int | None) -> None:
+        """Where everything is; `written` is how many problems were (None: the stage write did not run)."""
+        self.say(f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: {out / 'dropped.jsonl'}")
+        if written is not None:
+            self.say(f"read it back with dataset={out}" if written else "nothing is left: every row was dropped")

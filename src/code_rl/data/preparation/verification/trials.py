@@ -1,0 +1,248 @@
+"""One reference solution on its problem's tests, with the judge that gives the reward: passes, fails, or cannot be told; and
+a seeded mutator: wrong (mostly) versions of a right program, one small change each."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import random
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from code_rl.grading import syntax
+from code_rl.grading.compare import compare_printed, compare_returned
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Compare, Problem, StdinTest, TestCase
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand, closing
+from code_rl.grading.submission import in_one_process
+from code_rl.grading.values import dumps
+from code_rl.grading.verdict import Verdict
+
+_UNSTEADY = re.compile(
+    r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|monotonic|threading|multiprocessing"
+    r"|asyncio|concurrent|getpid)\b|\b(?:id|hash)\("
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program's verdict and the CPU seconds of each test that ran, in order."""
+
+    verdict: Verdict
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def slowest_s(self) -> float:
+        """CPU seconds of the slowest test."""
+        return max(self.seconds, default=0.0)
+
+
+class Listener(OnDemand):
+    """Writes down the CPU seconds of the tests of some `programs`, in order."""
+
+    def __init__(self, start: Callable[[], Executor], programs: Collection[str]) -> None:
+        super().__init__(start)
+        self._programs = programs
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """As the executor's own."""
+        seconds = self.seconds[job.code] if job.code in self._programs else []
+        async with closing(super().run(job)) as executions:
+            async for execution in executions:
+                seconds.append(execution.cpu_s)
+                yield execution
+
+
+async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None) -> Trial:
+    """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's own limit: it may be higher."""
+    if cpu_limit_s is not None:
+        problem = replace(problem, time_limit_s=cpu_limit_s)
+    listener = Listener(lambda: executor, (code,))
+    verdict = await judge(problem, code, listener)
+    return Trial(verdict, tuple(listener.seconds[code]))
+
+
+async def attempt_at_once(
+    problem: Problem, code: str, executor: Executor, cpu_limit_s: float, total_s: float = 0.0
+) -> Trial:
+    """As `attempt`, for a program that is known to pass each test apart, or almost: it makes all calls in one process, and what passes so has passed.
+
+    What does not within `total_s` (at least `cpu_limit_s`), and what is no plain calls, runs apart. The time of one process counts as so much for each call.
+    """
+    whole = in_one_process(problem, code)
+    if whole is not None:
+        trial = await attempt(whole, code, executor, max(cpu_limit_s, total_s))
+        if trial.verdict.correct:
+            return Trial(trial.verdict, (sum(trial.seconds) / len(problem.tests),) * len(problem.tests))
+    return await attempt(problem, code, executor, cpu_limit_s)
+
+
+def elsewhere(problem: Problem, number: int = 1) -> Problem:
+    """The problem, run for the `number`th time: with another seed of `random`. The sandbox seeds each program alike: what
+    answers differently under another has no one answer."""
+    before = str(problem.meta.get("preamble") or "")
+    seeded = (
+        f"__import__('random').seed({number})\nexec(compile({before!r}, '<preamble>', 'exec', dont_inherit=True))\n"
+    )
+    return replace(problem, meta={**problem.meta, "preamble": seeded})
+
+
+def is_unsteady(code: str) -> bool:
+    """True when a program uses randomness, the clock or threads: it may answer differently only now and then."""
+    return _UNSTEADY.search(code) is not None
+
+
+def trivial_pass(problem: Problem) -> tuple[str, str] | None:
+    """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers are not asked."""
+    if problem.compare.rule == "checker":
+        return None
+    first = problem.tests[0].expected
+    constant = (dumps(first) if problem.calls else str(first)).encode("utf-8", "surrogatepass")
+    nothing = dumps(None).encode() if problem.calls else b""
+    answers: tuple[tuple[str, str, Callable[[TestCase], bytes]], ...] = (
+        ("passes_empty", "a program that does nothing passes", lambda _: nothing),
+        ("passes_constant", f"one answer passes all {len(problem.tests)} tests", lambda _: constant),
+        ("passes_echo", "a program that gives back its input passes", _echo),
+    )
+    for reason, detail, answer in answers:
+        if all(accepts(test, answer(test), problem.compare) for test in problem.tests):
+            return reason, detail
+    known = {_input_key(test) for test in problem.tests if test.public}
+    if known and all(test.public or _input_key(test) in known for test in problem.tests):
+        return "passes_samples", f"all {len(problem.tests)} tests are public: a program that knows the samples passes"
+    return None
+
+
+def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
+    """True when the judge would call `answer` (printed bytes, or an encoded value) right for `test`."""
+    if isinstance(test, StdinTest):
+        return compare_printed(answer, test, compare) is None
+    return compare_returned(answer, test, compare) is None
+
+
+def _echo(test: TestCase) -> bytes:
+    if isinstance(test, StdinTest):
+        return test.input.encode("utf-8", "surrogatepass")
+    given = [*test.args, *test.kwargs.values()]
+    return dumps(given[0] if given else None).encode()
+
+
+def _input_key(test: TestCase) -> str:
+    if isinstance(test, StdinTest):
+        return test.input
+    return dumps([list(test.args), dict(test.kwargs)])
+
+
+Undo = Callable[[], None]
+Change = Callable[[], Undo]
+"""Changes the tree in one place; what it returns takes the change back."""
+
+COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+}  # fmt: skip
+BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
+    ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add,), ast.Mult: (ast.Add, ast.FloorDiv), ast.Div: (ast.Mult, ast.FloorDiv),
+    ast.FloorDiv: (ast.Div, ast.Mult), ast.Mod: (ast.FloorDiv, ast.Add), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,), ast.BitXor: (ast.BitOr,), ast.LShift: (ast.RShift,), ast.RShift: (ast.LShift,),
+}  # fmt: skip
+NAME_SWAPS = {
+    "min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "sorted": "list", "abs": "int", "set": "list",
+}  # fmt: skip
+METHOD_SWAPS = {
+    "append": "extend", "upper": "lower", "lower": "upper", "strip": "lstrip", "startswith": "endswith", "isdigit": "isalpha",
+}  # fmt: skip
+
+
+def mutants(source: str, count: int, seed: str) -> list[str]:
+    """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises SyntaxError for what does not parse."""
+    tree = syntax.parse(source)
+    original = ast.unparse(tree)
+    found = {original: None}
+    changes = list(_changes(tree))
+    for change in random.Random(seed).sample(changes, len(changes)):
+        if len(found) > count:
+            break
+        undo = change()
+        found[ast.unparse(tree)] = None
+        undo()
+    return list(found)[1:]
+
+
+def _changes(tree: ast.Module) -> Iterator[Change]:
+    for parent in ast.walk(tree):
+        yield from _own_changes(parent)
+        for name, value in ast.iter_fields(parent):
+            if isinstance(value, ast.expr):
+                yield from (_setter(parent, name, new) for new in _replacements(value, parent))
+            elif isinstance(value, list):
+                for index, item in enumerate(value):
+                    if isinstance(item, ast.expr):
+                        yield from (_setter(value, index, new) for new in _replacements(item, parent))
+                    elif isinstance(item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue) or (
+                        isinstance(item, ast.Expr) and not isinstance(item.value, ast.Constant)  # a docstring stays
+                    ):
+                        yield _setter(value, index, ast.Pass())
+
+
+def _setter(place: ast.AST | list[Any], at: Any, new: object) -> Change:
+    """Sets an attribute of a node, or an item of a list."""
+    node = isinstance(place, ast.AST)
+    get: Callable[[Any, Any], Any] = getattr if node else operator.getitem
+    put: Callable[[Any, Any, Any], None] = setattr if node else operator.setitem
+
+    def change() -> Undo:
+        old = get(place, at)
+        put(place, at, new)
+        return lambda: put(place, at, old)
+
+    return change
+
+
+def _own_changes(node: ast.AST) -> Iterator[Change]:
+    """Changes of a node in place: operators, names, bounds of slices, the value of a return."""
+    if isinstance(node, ast.Compare):
+        for index, op in enumerate(node.ops):
+            yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        for swap in BINARY_SWAPS.get(type(node.op), ()):
+            yield _setter(node, "op", swap())
+    elif isinstance(node, ast.BoolOp):
+        yield _setter(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+    elif isinstance(node, ast.Slice):
+        for name in ("lower", "upper"):
+            bound = getattr(node, name)
+            yield _setter(node, name, ast.BinOp(bound, ast.Add(), ast.Constant(1)) if bound else ast.Constant(1))
+    elif isinstance(node, ast.Name) and node.id in NAME_SWAPS and isinstance(node.ctx, ast.Load):
+        yield _setter(node, "id", NAME_SWAPS[node.id])
+    elif isinstance(node, ast.Attribute) and node.attr in METHOD_SWAPS:
+        yield _setter(node, "attr", METHOD_SWAPS[node.attr])
+    elif isinstance(node, ast.Return) and node.value is not None:
+        news: list[ast.expr] = [ast.Constant(None), ast.List([node.value], ast.Load())]
+        if isinstance(node.value, ast.List | ast.ListComp | ast.Tuple):
+            other = ast.Name("list" if isinstance(node.value, ast.Tuple) else "tuple", ast.Load())
+            news.append(ast.Call(other, [node.value], []))
+        if isinstance(node.value, ast.Compare | ast.BoolOp):
+            news.append(ast.UnaryOp(ast.Not(), node.value))
+        yield from (_setter(node, "value", new) for new in news)
+
+
+def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Constant) and not isinstance(parent, ast.Expr | ast.JoinedStr | ast.FormattedValue):
+        match node.value:
+            case bool(value):
+                yield ast.Constant(not value)
+            case int(value):
+                yield from (ast.Constant(value + 1), ast.Constant(value - 1))
+            case float(value):
+                yield from (ast.Constant(value + 1.0), ast.Constant(-value))
+            case str(value):
+                yield from (ast.Constant(value + "x"), ast.Constant(value[:-1]))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        yield node.operand
+    if isinstance(parent, ast.If | ast.While | ast.IfExp) and node is parent.test:
+        yield ast.UnaryOp(ast.Not(), node)

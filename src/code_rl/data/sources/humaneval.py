@@ -1,0 +1,89 @@
+"""HumanEval and HumanEval+ (full, mini, and the self-contained OriginFmt): raw row to problem.
+
+HumanEval: literal asserts of `check(candidate)`. HumanEval+: inputs, with expected values from the canonical solution
+(`resolve.with_expected`). OriginFmt rows already hold their results as literals.
+The prompt's imports and helper functions become the preamble, so that an answer may rely on them as a completion would.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import Any
+
+from code_rl.data.prompts import COMPLETE
+from code_rl.data.sources import asserts
+from code_rl.data.sources.records import Draft, Origin, Row, RowError, field, number
+from code_rl.grading.problem import Compare, Problem
+
+FIND_ZERO_CHECKER = """
+import json, math, sys
+
+test = json.load(sys.stdin)
+coefficients, root = test["args"][0], test["value"]
+if type(root) not in (int, float) or not math.isfinite(root):
+    print("wrong: not a finite number")
+else:
+    try:
+        residue = math.fsum(c * math.pow(root, power) for power, c in enumerate(coefficients))
+    except OverflowError:
+        residue = math.inf
+    print("ok" if abs(residue) <= 1e-4 else "wrong: not a root")
+"""
+"""HumanEval/32: any root of the polynomial is right, to 1e-4 in the polynomial's value, as the task's own test has it."""
+CHECKERS = {"find_zero": FIND_ZERO_CHECKER}
+
+
+def read_humaneval(row: Row, _origin: Origin) -> Problem:
+    """A HumanEval row (`test` holds asserts). Raises RowError for tests that are loops, random or computed."""
+    problem = _problem(row, "humaneval")
+    reader = asserts.AssertReader("candidate", problem.fn_name)
+    return asserts.asserted(problem, asserts.read_asserts(reader, asserts.check_body(field(row, "test", str))))
+
+
+def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
+    """A HumanEval+ row, full or mini."""
+    problem = _problem(row, "humanevalplus")
+    calls = tuple(_arguments(call) for name in ("base_input", "plus_input") for call in field(row, name, list))
+    checker = CHECKERS.get(str(problem.fn_name))
+    if checker:
+        problem = dataclasses.replace(problem, compare=Compare("checker", checker=checker))
+    return Draft(problem, calls, problem.solutions[0], number(row, "atol"))
+
+
+def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
+    """A HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
+    return asserts.tabled(
+        _problem(row, "humanevalplus-origin"), *asserts.read_tables(asserts.check_body(field(row, "test", str)))
+    )
+
+
+def _problem(row: Row, source: str) -> Problem:
+    """The problem but for its tests."""
+    prompt, name = field(row, "prompt", str), field(row, "entry_point", str)
+    begun = prompt if prompt.endswith("\n") else f"{prompt}\n"
+    return Problem(
+        id=field(row, "task_id", str),
+        statement=COMPLETE,
+        tests=(),
+        starter_code=prompt.strip("\n"),
+        fn_name=name,
+        solutions=(begun + field(row, "canonical_solution", str),),
+        source=source,
+        meta={"preamble": prompt_preamble(prompt, name)},
+    )
+
+
+def prompt_preamble(prompt: str, entry_point: str) -> str:
+    """The part of a prompt before the function to write: imports and helper functions."""
+    named = [part for part in asserts.read_statements(prompt) if getattr(part, "name", None) == entry_point]
+    functions = [part for part in named if isinstance(part, ast.FunctionDef)]
+    if not functions:
+        raise RowError("entry_point_not_in_prompt", entry_point)
+    return "\n".join(prompt.splitlines()[: functions[-1].lineno - 1]).strip("\n")
+
+
+def _arguments(call: object) -> tuple[Any, ...]:
+    if not isinstance(call, list):
+        raise RowError("wrong_field_type", f"an input must be a list of arguments, found {type(call).__name__}")
+    return tuple(call)

@@ -1,0 +1,200 @@
+"""LiveCodeBench `code_generation_lite`: shards and releases, date windows, raw row to problem.
+
+A release is a number of shards. `release_v5` is shards 1 to 5, `v5` is the fifth alone, `v3_v5` the third to the fifth. The rows of a window
+are chosen by `contest_date`, both ends inclusive.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import pickle
+import re
+import zlib
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from code_rl.data.sources.records import Origin, Row, RowError, Skipped, field, from_json
+from code_rl.data.sources.testcases import CALL_PRELUDE, read_tests
+from code_rl.grading.problem import Problem, TestCase
+from code_rl.util.data_files import parse_json
+from code_rl.util.errors import ConfigError
+
+REPOSITORY = "livecodebench/code_generation_lite"
+SHARDS = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl", "test6.jsonl")
+
+OUTSIDE_WINDOW = "outside_window"
+"""The reason code of rows that are sound but not asked for."""
+
+_BEFORE_BUILTINS = (
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator",
+    "io", "sys", "json",
+)  # fmt: skip
+
+LCB_PRELUDE = (
+    "".join(f"from {name} import *\n" for name in (*_BEFORE_BUILTINS, "builtins", "typing"))
+    + f"import {', '.join(_BEFORE_BUILTINS)}\nsys.setrecursionlimit(50000)\n"
+)
+"""What LiveCodeBench has before every program: the names of these modules, a later one before an earlier, then the modules themselves."""
+
+MAX_PRIVATE_BYTES = 1 << 30
+_RELEASE = re.compile(r"release_v([1-9])|v([1-9])(?:_v([1-9]))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Contest dates from `start` to `end`, both inclusive; None: open."""
+
+    start: date | None = None
+    end: date | None = None
+
+    def __contains__(self, day: date) -> bool:
+        return (self.start is None or day >= self.start) and (self.end is None or day <= self.end)
+
+    def __str__(self) -> str:
+        if self.start is None and self.end is None:
+            return "all dates"
+        return f"{self.start or 'the first'} to {self.end or 'the last'} inclusive"
+
+
+def parse_window(start: str | None, end: str | None) -> Window:
+    """A window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end before the start."""
+    days: list[date | None] = []
+    for name, text in (("start_date", start), ("end_date", end)):
+        try:
+            days.append(None if text is None else date.fromisoformat(text))
+        except ValueError as error:
+            raise ConfigError(f"{name}={text!r} is not a date; write YYYY-MM-DD") from error
+    window = Window(*days)
+    if window.start is not None and window.end is not None and window.end < window.start:
+        raise ConfigError(f"end_date={end} is before start_date={start}; both ends are inclusive")
+    return window
+
+
+def release_shards(version: str) -> tuple[str, ...]:
+    """The shard files of `release_vN` (the first N), `release_latest`, `vN` (that one alone) or `vM_vN`.
+
+    Raises ConfigError for anything else.
+    """
+    if version == "release_latest":
+        return SHARDS
+    match = _RELEASE.fullmatch(version)
+    if match is not None:
+        release, single, last = (int(part) if part else None for part in match.groups())
+        low, high = (1, release) if release else (single or 1, last or single or 1)
+        if low <= high <= len(SHARDS):
+            return SHARDS[low - 1 : high]
+    raise ConfigError(
+        f"version={version!r} is no LiveCodeBench release; use release_v1 to release_v{len(SHARDS)} (the shards so far), "
+        f"release_latest, v1 to v{len(SHARDS)} (one shard) or vM_vN"
+    )
+
+
+def shard_paths(folder: Path, version: str) -> list[Path]:
+    """The shard files of a release in a local folder. Raises ConfigError naming the first that is missing."""
+    paths = []
+    for name in release_shards(version):
+        found = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+        if found is None:
+            raise ConfigError(f"{folder} has no {name}, which version={version} needs; get it from {REPOSITORY}")
+        paths.append(found)
+    return paths
+
+
+def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) -> Problem | Skipped:
+    """A row as a problem; one outside `window` is Skipped before its tests are decoded.
+
+    Raises RowError: `missing_field`, `wrong_field_type`, `bad_date`, `bad_private_tests`, `pickle_refused`, `not_json`, `bad_tests`.
+    """
+    day = _contest_day(row)
+    if window is not None and day not in window:
+        return Skipped(field(row, "question_id", str), OUTSIDE_WINDOW, str(day))
+    public = _tests(row, "public_test_cases", field(row, "public_test_cases", str))
+    private = _tests(row, "private_test_cases", decode_private_tests(field(row, "private_test_cases", str)))
+    kinds = {called for tests, called in (public, private) if tests}
+    if len(kinds) != 1:
+        raise RowError("bad_tests", "no tests" if not kinds else "public and private tests are of different kinds")
+    starter, called = field(row, "starter_code", str), kinds.pop()
+    meta = {name: field(row, name, str) for name in ("platform", "difficulty", "contest_id")}
+    return Problem(
+        id=field(row, "question_id", str),
+        statement=field(row, "question_content", str),
+        tests=(*(replace(test, public=True) for test in public[0]), *private[0]),
+        starter_code=starter if starter.strip() else None,
+        fn_name=called,
+        source="livecodebench",
+        date=day.isoformat(),
+        meta={"title": field(row, "question_title", str), **meta, **({"preamble": CALL_PRELUDE} if called else {})},
+    )
+
+
+def decode_private_tests(text: str) -> Any:
+    """The value behind `private_test_cases`: JSON, or base64 of zlib of a pickled string of JSON, as upstream stores it.
+
+    The pickle may hold a string, or `{"input_output": string}` as copies of the set have it, and nothing else: no name in it is ever
+    looked up, let alone called. Raises RowError.
+    """
+    with contextlib.suppress(ValueError):
+        return parse_json(text)
+    try:
+        unpacked = _inflate(base64.b64decode(text, validate=True))
+    except (zlib.error, ValueError) as error:
+        raise RowError("bad_private_tests", f"neither JSON nor base64 of zlib: {error}") from error
+    try:
+        return parse_json(_unpickle_text(unpacked))
+    except ValueError as error:
+        raise RowError("bad_private_tests", f"the pickled text is not JSON: {error}") from error
+
+
+class _TextUnpickler(pickle.Unpickler):
+    """Builds plain values only: every reference to a name is refused."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise RowError("pickle_refused", f"the pickled tests refer to {module}.{name}; only a string is allowed")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise RowError("pickle_refused", f"the pickled tests refer to a persistent object ({type(pid).__name__})")
+
+
+def _unpickle_text(data: bytes) -> str:
+    try:
+        value = _TextUnpickler(io.BytesIO(data)).load()
+    except RowError:
+        raise
+    except Exception as error:  # unpickling broken bytes may raise nearly anything
+        raise RowError("bad_private_tests", f"not a pickle: {type(error).__name__}: {error}") from error
+    if isinstance(value, dict) and value.keys() == {"input_output"}:
+        value = value["input_output"]
+    if not isinstance(value, str):
+        raise RowError("bad_private_tests", f"the pickle holds a {type(value).__name__}, expected a string of JSON")
+    return value
+
+
+def _inflate(packed: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    data = stream.decompress(packed, MAX_PRIVATE_BYTES)
+    if not stream.eof:
+        over = f"more than {MAX_PRIVATE_BYTES} bytes when unpacked"
+        raise ValueError(over if stream.unconsumed_tail else "the compressed data ends early")
+    return data
+
+
+def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | None]:
+    """The tests of one field and the function they call; nothing for an empty list."""
+    try:
+        found = from_json(raw, name)
+        return ((), None) if found == [] else read_tests(found, row.get("metadata"))
+    except RowError as error:
+        raise RowError("bad_tests", f"{name}: {error}") from error
+
+
+def _contest_day(row: Row) -> date:
+    value = row.get("contest_date")
+    text = value.isoformat() if isinstance(value, datetime) else field(row, "contest_date", str)
+    try:
+        return datetime.fromisoformat(text).date()
+    except ValueError as error:
+        raise RowError("bad_date", text[:40]) from error

@@ -1,0 +1,174 @@
+"""MBPP, its sanitized subset, and MBPP+ (full and OriginFmt): raw row to problem.
+
+MBPP names its function only in its tests, so the first assert is part of the statement and its test is public, as EvalPlus shows it.
+MBPP+ special oracles are kept as views: eight tasks compare as sets, three ask only whether something was found. Two of EvalPlus's
+oracles forgive wrong references (`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
+
+MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row shows the same base inputs twice, as JSON lists and as
+Python literals in `assertion`: the literals are examples, at each argument and depth, of the types that all inputs have.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+from code_rl.data.sources import asserts, records
+from code_rl.data.sources.records import Draft, Origin, Row, RowError, field, number, strings
+from code_rl.grading.problem import Problem
+
+SET_VIEWS = (
+    "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum", "intersection_array", "find_dissimilar", "Diff",
+)  # fmt: skip
+FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
+DEEP_TUPLES = ("extract_even", "average_tuple", "remove_nested")
+"""Tasks about tuples nested to any depth: deeper than their asserts show, lists of the JSON are tuples too."""
+
+CONTAINERS = (list, tuple, set, frozenset)
+NUMBERS = {int, float, complex}
+COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
+"""JSON has no complex numbers: where the asserts show only numbers, `"(1+2j)"` is one."""
+
+
+def _row_id(row: Row, _origin: Origin | None = None) -> str:
+    task_id = str(row.get("task_id", "?"))
+    return task_id if task_id.startswith("Mbpp/") else f"Mbpp/{task_id}"
+
+
+@records.named(_row_id)
+def read_mbpp(row: Row, _origin: Origin) -> Problem:
+    """An MBPP row, original (`text`) or sanitized (`prompt`)."""
+    text = field(row, "text" if "text" in row else "prompt", str)
+    solution, stated = field(row, "code", str).replace("\r\n", "\n"), strings(row, "test_list")
+    statements = [part for source in stated for part in asserts.read_statements(source)]
+    name = entry_point(solution, statements)
+    imports = strings(row, "test_imports") if "test_imports" in row else []
+    setup = "\n".join([*imports, str(row.get("test_setup_code") or "").replace("\r\n", "\n")]).strip()
+    problem = _problem(row, "mbpp", name, _statement(row, text, stated), solution=solution, setup=setup)
+    return asserts.asserted(problem, asserts.read_asserts(asserts.AssertReader(name), statements), public=1)
+
+
+@records.named(_row_id)
+def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
+    """An MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
+    name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
+    stated = [part for part in asserts.read_statements(field(row, "assertion", str)) if isinstance(part, ast.Assert)]
+    reader = asserts.AssertReader(name)
+    literal = [reader.arguments(part) for part in stated]
+    unseen = tuple if name in DEEP_TUPLES else list
+    calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), unseen)
+    problem = _problem(row, "mbppplus", name, field(row, "prompt", str).strip().strip('"').strip(), solution=solution)
+    return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
+
+
+@records.named(_row_id)
+def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
+    """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
+    solution, stated = field(row, "code", str), strings(row, "test_list")
+    name = entry_point(solution, [part for source in stated for part in asserts.read_statements(source)])
+    inputs, results, atol = asserts.read_tables(asserts.read_statements(field(row, "test", str)))
+    statement = _statement(row, field(row, "prompt", str), stated)
+    problem = _problem(row, "mbppplus-origin", name, statement, solution=solution)
+    if results is not None and name in SET_VIEWS:
+        results = [set(value) for value in results]
+    return asserts.tabled(problem, inputs, results, atol, public=1)
+
+
+def _problem(row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = "") -> Problem:
+    view = "set" if name in SET_VIEWS else "found" if name in FOUND_VIEWS else None
+    if view is not None and source.startswith("mbppplus"):
+        setup += asserts.view_setup(name, view)
+    meta = {"setup": setup} if setup else {}
+    return Problem(_row_id(row), statement, (), fn_name=name, solutions=(solution,), source=source, meta=meta)
+
+
+def _statement(row: Row, text: str, stated: list[str]) -> str:
+    if not stated:
+        raise RowError("no_tests", _row_id(row))
+    return f"{text.strip()}\n\nYour code should pass this test:\n{stated[0].strip()}"
+
+
+def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
+    """The function that the tests call: the one name that every assert calls and `solution` (None: not Python) defines at the top.
+
+    Raises RowError when there is none, or more than one.
+    """
+    called: set[str] | None = None
+    for statement in statements:
+        if isinstance(statement, ast.Assert):
+            calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
+            names = {function.id for function in calls if isinstance(function, ast.Name)}
+            called = names if called is None else called & names
+    if solution is None:
+        candidates = sorted((called or set()) - set(dir(builtins)))
+    else:
+        defined = {part.name for part in asserts.read_statements(solution) if isinstance(part, ast.FunctionDef)}
+        candidates = sorted(defined & (called or set()))
+    if len(candidates) != 1:
+        raise RowError("entry_point_unclear", f"candidates {candidates}")
+    return candidates[0]
+
+
+def _calls(row: Row, name: str) -> list[list[Any]]:
+    """The inputs under `name`. One row of the set writes its empty list of inputs as an empty object."""
+    if row.get(name) == {}:
+        return []
+    calls = field(row, name, list)
+    if not all(isinstance(call, list) for call in calls):
+        raise RowError("wrong_field_type", f"{name} must be a list of argument lists")
+    return calls
+
+
+def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
+    """`value` (from JSON) as the type that the examples `shown` have at its place; a sequence at a place without an example becomes `unseen`."""
+    if isinstance(value, list):
+        sequences = [one for one in shown if isinstance(one, CONTAINERS)]
+        kinds = {type(one) for one in sequences}
+        if len(kinds) > 1:
+            raise TypeError(f"both {' and '.join(sorted(kind.__name__ for kind in kinds))}")
+        items = list(chain.from_iterable(sequences))
+        return (kinds.pop() if kinds else unseen)(_cast(item, items, unseen) for item in value)
+    if isinstance(value, dict):
+        tables = [one for one in shown if isinstance(one, dict)]
+        kind = int if {type(key) for one in tables for key in one} == {int} else str
+        entries = [entry for one in tables for entry in one.values()]
+        return {kind(key): _cast(entry, entries, list) for key, entry in value.items()}
+    is_complex = not isinstance(value, bool) and any(type(one) is complex for one in shown) and _are_numbers(shown)
+    return complex(value) if is_complex else value
+
+
+def _are_numbers(shown: Iterable[Any]) -> bool:
+    scalars = {type(one) for one in shown if not isinstance(one, (*CONTAINERS, dict))}
+    return bool(scalars) and scalars <= NUMBERS
+
+
+def cast_calls(
+    literal: Sequence[Sequence[Any]], base: Sequence[Sequence[Any]], extra: Sequence[Sequence[Any]], unseen: type = list
+) -> list[tuple[Any, ...]]:
+    """The calls of `base` and `extra` (JSON) with typed arguments; `literal` holds the base calls as the row's asserts write them.
+
+    Raises RowError `input_types_unknown` when the examples contradict each other or the types learned do not fit the JSON.
+    """
+    calls = (*base, *extra)
+    shown: list[list[Any]] = [[] for _ in range(max(map(len, (*literal, *calls)), default=0))]
+    numerals: set[int] = set()  # a number may be written as text
+    for call, texts in zip(literal, base, strict=False):
+        for place, (value, text) in enumerate(zip(call, texts, strict=False)):
+            shown[place].append(value)
+            numerals |= {place} if type(value) in NUMBERS and isinstance(text, str) else set()
+    for call in extra:  # complex text among arguments that are numbers makes all of them complex
+        for examples, text in zip(shown, call, strict=False):
+            if isinstance(text, str) and COMPLEX_TEXT.fullmatch(text) and _are_numbers(examples):
+                examples.append(0j)
+    try:
+        cast = [[_cast(*each, unseen) for each in zip(call, shown, strict=False)] for call in calls]
+        return [
+            tuple(float(arg) if place in numerals and isinstance(arg, str) else arg for place, arg in enumerate(call))
+            for call in cast
+        ]
+    except (TypeError, ValueError) as error:
+        raise RowError("input_types_unknown", str(error)) from error

@@ -1,0 +1,189 @@
+"""What every reader of a public data set shares: the result types, and row access that names what is missing.
+
+A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted reference has yet to give), an `Ambiguous`
+(tests that can be read in several ways, until a reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code.
+Nothing is guessed and nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from code_rl.grading.problem import CallTest, Problem, TestCase
+from code_rl.util.data_files import parse_json
+from code_rl.util.errors import DataError
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a row comes from: the set's name, what ids of its rows begin with, the row's position, and its place in words."""
+
+    source: str
+    prefix: str
+    index: int
+    where: str = "row"
+
+    @property
+    def row_id(self) -> str:
+        """The id of a row that carries none."""
+        return f"{self.prefix}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that has no faithful form as a `Problem`. `reason` is a code to count by, `detail` a short text for people."""
+
+    row_id: str
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A problem without tests yet: `resolve.with_expected` runs `reference` on `calls` to learn the expected values.
+
+    `problem.tests` is empty. The first `public` calls become public tests. `abs_tol` is the set's own tolerance (0: none).
+    """
+
+    problem: Problem
+    calls: tuple[tuple[Any, ...], ...]
+    reference: str
+    abs_tol: float = 0.0
+    public: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read a row's tests: what was taken for the arguments, what for the result, and the tests that this gives."""
+
+    arguments: str
+    result: str
+    tests: tuple[CallTest, ...]
+
+    @property
+    def name(self) -> str:
+        """`arguments/result`, for people and for `meta`."""
+        return f"{self.arguments}/{self.result}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ambiguous:
+    """A problem whose call tests can be read in several ways: `resolve.resolve` runs its solutions to learn which is meant.
+
+    `problem.tests` is empty. `tiers` are tried in order: first the readings that the set documents, then those that occur all the same.
+    """
+
+    problem: Problem
+    tiers: tuple[tuple[Reading, ...], ...]
+
+
+Item = Problem | Draft | Ambiguous | Skipped
+"""What becomes of one row."""
+
+
+def item_id(item: Item) -> str:
+    """The id of any item."""
+    if isinstance(item, Skipped):
+        return item.row_id
+    return item.id if isinstance(item, Problem) else item.problem.id
+
+
+class RowError(DataError):
+    """A row lacks a field, or the field has another shape than the data set documents."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+        self.row_id = ""
+
+
+Reader = Callable[[Row, Origin], T]
+
+
+def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
+    """For a reader that makes ids in a way of its own (`row_id`): what it refuses is left out under the id that it would have had."""
+
+    def of(read: Reader[T]) -> Reader[T]:
+        @functools.wraps(read)
+        def reading(row: Row, origin: Origin) -> T:
+            try:
+                return read(row, origin)
+            except RowError as error:
+                error.row_id = row_id(row, origin)
+                raise
+
+        return reading
+
+    return of
+
+
+def stated_id(row: Row, *names: str) -> str:
+    """The first text or number that is not blank among these fields of a row; empty where there is none."""
+    values = (row.get(name) for name in names)
+    stated = (str(value) for value in values if isinstance(value, str | int) and not isinstance(value, bool))
+    return next((value for value in stated if value.strip()), "")
+
+
+def make_problem(
+    origin: Origin,
+    row_id: object,
+    statement: str,
+    tests: Iterable[TestCase] = (),
+    starter: str | None = None,
+    **more: Any,
+) -> Problem:
+    """A problem of the set; a row without an id has its place as one, and starter code that is blank is none."""
+    starter = starter if starter and starter.strip() else None
+    return Problem(str(row_id or origin.row_id), statement, tuple(tests), starter, **{"source": origin.source, **more})
+
+
+def field(row: Row, name: str, kind: type[T]) -> T:
+    """`row[name]`, which must be of type `kind`. Raises RowError naming the field and what was found."""
+    if row.get(name) is None:
+        raise RowError("missing_field", name)
+    value = row[name]
+    if not isinstance(value, kind):
+        raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}")
+    return value
+
+
+def filled(row: Row, name: str) -> str:
+    """`row[name]`, which must be a text that is not blank."""
+    text = field(row, name, str)
+    if not text.strip():
+        raise RowError("blank_statement", name)
+    return text
+
+
+def number(row: Row, name: str) -> float:
+    """`row[name]`, which must be a number."""
+    if isinstance(row.get(name), bool):
+        raise RowError("wrong_field_type", f"{name} is bool, expected a number")
+    return float(field(row, name, float if isinstance(row.get(name), float) else int))
+
+
+def strings(row: Row, name: str) -> list[str]:
+    """`row[name]`, which must be a list of strings."""
+    items = field(row, name, list)
+    if not all(isinstance(item, str) for item in items):
+        raise RowError("wrong_field_type", f"{name} must be a list of strings")
+    return items
+
+
+def from_json(value: Any, name: str, kind: type[T] | None = None) -> Any:
+    """`value`, parsed when it is text; with `kind` it must be of that type. Raises RowError."""
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError as error:
+            raise RowError("not_json", f"{name}: {error}") from error
+    if kind is not None and not isinstance(value, kind):
+        raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}")
+    return value

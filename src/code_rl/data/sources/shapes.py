@@ -1,0 +1,91 @@
+"""Which reader a raw row is for, told by its columns alone: no name of a data set is needed, and none is trusted.
+
+A shape of your own is one file with a function from a row and its origin to a `Problem` (or `Draft`, or `Ambiguous`), and its line here. A row that fits
+no shape is a `Skipped` with reason `unknown_shape` that names its columns; one that lacks a single field of our own format is taken for it, so that its
+reader names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from code_rl.data.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
+from code_rl.data.sources.records import Item, Origin, Reader, Row, RowError, Skipped, stated_id
+from code_rl.grading.native import REQUIRED, read_native
+
+ReadRow = Reader[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows that have `columns` (not None) and, where columns do not suffice, pass `test`."""
+
+    name: str
+    columns: frozenset[str]
+    read: ReadRow
+    test: Callable[[Row], bool] = lambda _: True
+
+    def fits(self, row: Row) -> bool:
+        """True when this shape's reader is the one for `row`."""
+        return all(row.get(name) is not None for name in self.columns) and self.test(row)
+
+
+def read_row(row: Row, origin: Origin) -> Item:
+    """What the row is: whatever its reader makes of it, or a Skipped that says why nothing could be made."""
+    shape = shape_of(row)
+    if shape is not None:
+        return read_as(shape.read, row, origin)
+    columns = ", ".join(sorted(name for name, value in row.items() if value is not None))[:200]
+    return Skipped(origin.row_id, "unknown_shape", f"{origin.where}: no known format has the columns {columns}")
+
+
+def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
+    """What `read` makes of the row; a row that it refuses is a Skipped with the refusal's reason."""
+    try:
+        try:
+            return read(row, origin)
+        except RecursionError as error:
+            raise RowError("value_not_plain", str(error)) from error
+    except RowError as error:
+        name = error.row_id or stated_id(row, "task_id", "question_id", "id") or origin.row_id
+        return Skipped(name, error.reason, error.detail[:300])
+
+
+def shape_of(row: Row) -> Shape | None:
+    """The shape of a raw row; None when it is not known."""
+    almost_native = sum(row.get(name) is not None for name in REQUIRED) >= len(REQUIRED) - 1
+    return next((shape for shape in SHAPES if shape.fits(row)), SHAPES[0] if almost_native else None)
+
+
+def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
+    def test(row: Row) -> bool:
+        value = row.get(name)
+        return isinstance(value, str) and all(part in value for part in parts)
+
+    return test
+
+
+def _shape(name: str, columns: str, read: ReadRow, test: Callable[[Row], bool] = lambda _: True) -> Shape:
+    return Shape(name, frozenset(columns.split()), read, test)
+
+
+NATIVE = "native"
+_TABLES = _text_holds("test", "inputs = [")
+"""What EvalPlus's original format has in its tests, and HumanEval has not."""
+
+SHAPES = (
+    _shape(NATIVE, " ".join(REQUIRED), read_native),
+    _shape("livecodebench", "question_content public_test_cases private_test_cases", livecodebench.read_livecodebench),
+    _shape("leetcode", "task_id completion entry_point test", leetcode.read_leetcode),
+    _shape("humanevalplus", "task_id canonical_solution base_input prompt", humaneval.read_humaneval_plus, _text_holds("task_id", "HumanEval")),
+    _shape("mbppplus", "task_id canonical_solution base_input assertion", mbpp.read_mbpp_plus),
+    _shape("humanevalplus-origin", "task_id canonical_solution prompt test", humaneval.read_humaneval_plus_origin, _TABLES),
+    _shape("humaneval", "task_id canonical_solution prompt test", humaneval.read_humaneval),
+    _shape("mbppplus-origin", "task_id code test_list test", mbpp.read_mbpp_plus_origin),
+    _shape("mbpp", "task_id code test_list", mbpp.read_mbpp),
+    _shape("code_contests", "description public_tests private_tests", competition.read_code_contests),
+    _shape("verl", "prompt reward_model", verl.read_verl),
+    _shape("apps", "question input_output", competition.read_apps),
+    _shape("deepcoder", "problem tests", competition.read_deepcoder),
+)  # fmt: skip

@@ -1,0 +1,359 @@
+"""Test cases in the shapes that public rows and course code use, to typed tests and to LiveCodeBench's row shape.
+
+| shape | from |
+|---|---|
+| list of `{"input", "output", "testtype": "stdin" or "functional"[, "metadata": {"func_name"}]}` | LiveCodeBench, DeepCoder lcbv5 |
+| list of `{"type": "stdin_stdout" or "function_call", "fn_name", "input", "output"}` | DeepCoder primeintellect |
+| list of `{"input", "output"}` | DeepCoder codeforces |
+| `{"inputs": [...], "outputs": [...][, "fn_name"]}` | TACO, APPS |
+
+Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result as JSON text) are exact. The other call shapes
+hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and a result that is a list of one item for that
+item; `with_tests_of` gives every `Reading`: a way to take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
+decided here: `loading.resolve` runs the row's own solutions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from code_rl.data.sources.records import Ambiguous, Reading, RowError, from_json
+from code_rl.grading import syntax
+from code_rl.grading.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.grading.values import ValueCodecError, decode, dumps, loads
+from code_rl.util.data_files import parse_json, short
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class DoesNotFitError(Exception):
+    """The value cannot be read this way."""
+
+
+def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Reading, ...], ...]:
+    """Every reading of raw call tests, the documented ones first. Raises RowError for values that no reading fits."""
+    wanted = _fitting(_RESULTS, outputs)
+    tiers = tuple(
+        tuple(
+            Reading(arguments, result, tuple(CallTest(a, v, k) for (a, k), v in zip(calls, values, strict=True)))
+            for arguments, calls in _fitting(ways, inputs)
+            for result, values in wanted
+        )
+        for ways in (_DOCUMENTED, _SEEN)
+    )
+    if not any(tiers):
+        raise RowError("unknown_call_shape", f"input of type {type(inputs[0]).__name__}" if inputs else "no tests")
+    return tuple(tier for tier in tiers if tier)
+
+
+def _fitting(ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """Each way that fits every value, with what it makes of them; ways that agree on all values are one."""
+    found: list[tuple[str, list[Any]]] = []
+    for name, way in ways.items():
+        try:
+            values = [way(value) for value in raw]
+        except DoesNotFitError:
+            continue
+        if not any(_same(values, earlier) for _, earlier in found):
+            found.append((name, values))
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality that tells True from 1 and 1 from 1.0."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return _same(list(one.items()), list(other.items()))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _line_each(value: Any) -> Arguments:
+    return tuple(parsed(line) for line in typed(value, str).split("\n") if line.strip()), {}
+
+
+def _json_items(value: Any) -> Arguments:
+    """A list of JSON texts, one an argument, or a list of one text with one argument a line."""
+    items = typed(value, list)
+    return _line_each(items[0]) if len(items) == 1 else (tuple(map(parsed, items)), {})
+
+
+def _named(value: Any) -> Arguments:
+    names = typed(value, dict)
+    if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise DoesNotFitError
+    return (), dict(names)
+
+
+def only_item(value: Any) -> Any:
+    """The item of a list of one. Raises DoesNotFitError for anything else."""
+    items = typed(value, list)
+    if len(items) != 1:
+        raise DoesNotFitError
+    return items[0]
+
+
+def typed(value: Any, kind: Any) -> Any:
+    """A value of this type, or of one of several (`list | tuple`). Raises DoesNotFitError for any other."""
+    if not isinstance(value, kind):
+        raise DoesNotFitError
+    return value
+
+
+def parsed(text: Any) -> Any:
+    """The value of a JSON text. Raises DoesNotFitError for anything else."""
+    try:
+        return parse_json(typed(text, str))
+    except ValueError:
+        raise DoesNotFitError from None
+
+
+def _with_integer_keys(value: Any) -> Any:
+    """JSON has no integer keys: a dict whose keys are all numerals may have been one with integers."""
+    if isinstance(value, list):
+        return [_with_integer_keys(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    entries = {key: _with_integer_keys(item) for key, item in value.items()}
+    if entries and all(isinstance(key, str) and key.lstrip("-").isdecimal() for key in entries):
+        return {int(key): item for key, item in entries.items()}
+    return entries
+
+
+_DOCUMENTED: dict[str, Callable[[Any], Arguments]] = {
+    "argument list": lambda value: (tuple(typed(value, list)), {}),
+    "argument a line": _line_each,
+    "argument list, integer keys": lambda value: (tuple(map(_with_integer_keys, typed(value, list))), {}),
+}
+DOCUMENTED = frozenset(_DOCUMENTED)
+"""The names of the ways of taking arguments that some set documents."""
+
+_SEEN: dict[str, Callable[[Any], Arguments]] = {
+    "argument list in a list": lambda value: (tuple(typed(only_item(value), list)), {}),
+    "argument list as JSON texts": _json_items,
+    "arguments by name": _named,
+    "one argument": lambda value: ((value,), {}),
+}
+_RESULTS: dict[str, Callable[[Any], Any]] = {
+    "result": lambda value: value,
+    "result in a list": only_item,
+    "result as JSON text": parsed,
+    "result as JSON text in a list": lambda value: parsed(only_item(value)),
+    "result, integer keys": _with_integer_keys,
+    "result in a list, integer keys": lambda value: _with_integer_keys(only_item(value)),
+}
+
+STDIN_TYPES = ("stdin", "stdin_stdout")
+CALL_TYPES = ("functional", "function_call")
+MAX_SOLUTIONS = 10
+"""Solutions kept of a row, the first ones: some rows have hundreds."""
+
+CALL_PRELUDE = """\
+from typing import *
+from bisect import *
+from collections import *
+from functools import *
+from heapq import *
+from itertools import *
+from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, prod, sqrt
+import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
+"""
+"""The names that starter code of competition sites takes for granted: their judges import much of the standard library first. In training only
+calls have them, and only names that shadow no builtin: a program that reads stdin writes its own imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawTests:
+    """Raw inputs and outputs of one row. `fn_name` None: stdin. `exact`: calls are JSON text, one value a line; else values, in some wrapping."""
+
+    fn_name: str | None
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    exact: bool
+
+    def typed(self) -> tuple[TestCase, ...]:
+        """The tests, wrapped as is usual."""
+        pairs = [(f"tests[{i}]", *pair) for i, pair in enumerate(zip(self.inputs, self.outputs, strict=True))]
+        if self.fn_name is not None:
+            return tuple(_call_test(given, wanted, at) for at, given, wanted in pairs)
+        return tuple(
+            StdinTest(_lines(given, f"{at}: input"), _lines(wanted, f"{at}: output")) for at, given, wanted in pairs
+        )
+
+
+def read_tests(raw: Any, metadata: Any = None) -> tuple[tuple[TestCase, ...], str | None]:
+    """Typed tests and the function's name (None: stdin tests). Raises RowError for a shape that is not in the table."""
+    found = _parse(raw, metadata)
+    return found.typed(), found.fn_name
+
+
+def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
+    """Any shape of the table as LiveCodeBench rows: `{"input", "output", "testtype", "metadata": {"func_name"}}`, all strings.
+
+    Idempotent. Raises RowError as `read_tests` does.
+    """
+    tests, fn_name = read_tests(raw_tests, metadata)
+    return [_to_row(test, fn_name) for test in tests]
+
+
+def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Ambiguous:
+    """`draft` (no tests yet) with the tests of `raw`. Raises RowError for a shape that is not known.
+
+    `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to find out.
+    """
+    found = _parse(raw, metadata)
+    if found.fn_name is None or found.exact or text_calls:
+        return with_calls(draft, found.fn_name, found.typed())
+    tiers = call_tiers(found.inputs, found.outputs)
+    return Ambiguous(replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)
+
+
+def solutions(value: Any) -> tuple[str, ...]:
+    """The row's solutions without fences: a list, or JSON text of one; at most `MAX_SOLUTIONS`. None, blank and `[]` are none."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return ()
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        value = from_json(value, "solutions")
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise RowError("wrong_field_type", "solutions must be a list of strings")
+    return tuple(unfenced(text) for text in texts[:MAX_SOLUTIONS])
+
+
+def unfenced(text: str) -> str:
+    """The code inside the last fenced block, or the text itself where there is none."""
+    if "```" not in text:
+        return text
+    block = text.rpartition("```")[0].rpartition("```")[2]
+    first, newline, rest = block.partition("\n")
+    return rest if newline and (not first.strip() or first.strip().isalnum()) else block
+
+
+def _parse(raw: Any, metadata: Any) -> RawTests:
+    raw, named = from_json(raw, "tests"), _function_name(metadata, "metadata")
+    if isinstance(raw, Mapping) and "inputs" in raw:
+        inputs, outputs = raw["inputs"], raw.get("outputs")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
+            raise RowError("bad_tests", "inputs and outputs must be lists of one length, at least 1")
+        name = raw.get("fn_name") or named
+        return RawTests(None if name is None else _identifier(name, "tests"), inputs, outputs, exact=False)
+    rows = [raw] if isinstance(raw, Mapping) else raw
+    if not isinstance(rows, list) or not rows:
+        raise RowError(
+            "bad_tests", f"a list of tests or an object with inputs and outputs was expected, not {short(raw)}"
+        )
+    kinds = {_kind(row, named, f"tests[{index}]") for index, row in enumerate(rows)}
+    if len(kinds) > 1:
+        shown = sorted(f"{kind} {name or ''}".strip() for kind, name in kinds)
+        raise RowError("bad_tests", f"all tests must be of one kind and call one function; found {', '.join(shown)}")
+    kind, name = kinds.pop()
+    exact = kind != "function_call"
+    return RawTests(name, [row["input"] for row in rows], [row["output"] for row in rows], exact)
+
+
+def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
+    """How one test is written, and the function that it calls."""
+    if not isinstance(row, Mapping):
+        raise RowError("bad_tests", f"{where}: an object was expected, not {short(row)}")
+    for name in ("input", "output"):
+        if name not in row:
+            raise RowError("bad_tests", f"{where}: {name} is missing")
+    own = row.get("fn_name") or _function_name(row.get("metadata"), f"{where}: metadata")
+    kind = row.get("testtype") or row.get("type") or ("function_call" if own else "stdin")
+    if kind in STDIN_TYPES:
+        return "stdin", None
+    if kind not in CALL_TYPES:
+        known = ", ".join((*STDIN_TYPES, *CALL_TYPES))
+        raise RowError("bad_tests", f"{where}: type {short(kind)} is unknown; known are {known}")
+    return kind, _identifier(own or named, where)
+
+
+def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
+    try:
+        if isinstance(given, str):
+            args = tuple(loads(line) for line in given.split("\n")) if given.strip() else ()
+            return CallTest(args, loads(wanted) if isinstance(wanted, str) else _unwrapped(wanted))
+        if isinstance(given, list):
+            return CallTest(tuple(map(decode, given)), _unwrapped(wanted))
+    except ValueCodecError as error:
+        raise RowError("bad_tests", f"{where}: input or output is not one JSON value a line: {error}") from error
+    raise RowError(
+        "bad_tests", f"{where}: input {short(given)} must be a list of arguments, or JSON text, one value a line"
+    )
+
+
+def _unwrapped(output: Any) -> Any:
+    value = decode(output)
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _lines(value: Any, where: str) -> str:
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if not isinstance(value, str):
+        raise RowError("bad_tests", f"{where} {short(value)} must be a string or a list of lines")
+    return value
+
+
+def _to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
+    if isinstance(test, StdinTest):
+        return {"input": test.input, "output": test.expected, "testtype": "stdin", "metadata": {"func_name": None}}
+    if isinstance(test, SequenceTest) or test.raises is not None or test.kwargs:
+        raise RowError(
+            "bad_tests",
+            "a sequence of calls, an expected exception or arguments by name have no place in LiveCodeBench's rows",
+        )
+    given, metadata = "\n".join(map(dumps, test.args)), {"func_name": fn_name}
+    return {"input": given, "output": dumps(test.expected), "testtype": "functional", "metadata": metadata}
+
+
+def _function_name(metadata: Any, where: str) -> str | None:
+    found = from_json(metadata, where) or {}
+    if not isinstance(found, Mapping):
+        raise RowError("wrong_field_type", f"{where} is {type(found).__name__}, expected an object")
+    name = found.get("func_name") or found.get("fn_name")
+    return None if name is None else _identifier(name, where)
+
+
+def _identifier(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not name.isidentifier():
+        wanted = "a call needs the function's name, in fn_name or metadata.func_name"
+        raise RowError("bad_fn_name", f"{where}: {wanted}; found {short(name)}")
+    return name
+
+
+def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
+    """The draft with its tests; where they call `fn_name`, with the starter code and the imports that a call needs."""
+    if fn_name is None:
+        return replace(draft, tests=tests)
+    starter = draft.starter_code
+    if starter is None or not starter.strip():
+        headers = filter(None, (_header(code, fn_name) for code in draft.solutions))
+        count = len(tests[0].args) if isinstance(tests[0], CallTest) else 0
+        plain = f"def {fn_name}({', '.join(f'arg{index + 1}' for index in range(count))}):\n    "
+        starter = next(headers, plain)
+    meta = {**draft.meta, "preamble": CALL_PRELUDE}
+    return replace(draft, tests=tests, fn_name=fn_name, starter_code=starter, meta=meta)
+
+
+def _header(code: str, fn_name: str) -> str | None:
+    """The line of `code` that defines `fn_name` (in its class, if it is a method), without its body."""
+    try:
+        body = syntax.parse(code).body
+    except SyntaxError:
+        return None
+    for part in body:
+        if isinstance(part, ast.FunctionDef) and part.name == fn_name:
+            return f"def {fn_name}({ast.unparse(part.args)}):\n    "
+        if isinstance(part, ast.ClassDef) and part.name == "Solution":
+            for method in part.body:
+                if isinstance(method, ast.FunctionDef) and method.name == fn_name:
+                    return f"class Solution:\n    def {fn_name}({ast.unparse(method.args)}):\n        "
+    return None

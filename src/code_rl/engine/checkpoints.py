@@ -1,0 +1,116 @@
+"""Checkpoints of a run: training state with optimizer, sampler weights, and the line in `checkpoints.jsonl` that names them.
+
+`marks`, where a run wrote them, say how the files began that belong to the checkpoint: a run is resumed from it only when they still do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from code_rl.util.concurrency import wait_for
+from code_rl.util.data_files import file_sha256
+from code_rl.util.errors import CheckpointError
+from code_rl.util.files import JsonLines, drop_torn_line, line_of, read_lines, write_lines_atomically
+
+if TYPE_CHECKING:
+    import tinker
+
+CHECKPOINTS = "checkpoints.jsonl"
+DIGEST = "state_sha256"
+Kind = Literal["state", "sampler", "both"]
+
+
+async def save_checkpoint_async(
+    training_client: tinker.TrainingClient,
+    name: str,
+    log_path: str | Path,
+    loop_state: Mapping[str, Any],
+    kind: Kind = "both",
+) -> dict[str, str]:
+    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record. Returns the paths, by these names."""
+    paths = await saved_paths(submit_save(training_client, name, kind))
+    append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths, **digest_of(paths)})
+    return paths
+
+
+def submit_save(training_client: tinker.TrainingClient, name: str, kind: Kind = "both") -> dict[str, Any]:
+    """Ask for the weights as they are now; futures by `state_path` and `sampler_path`.
+
+    State of that name that a killed process saved, without a line that names it, is replaced where the service can do so.
+    """
+    pending: dict[str, Any] = {}
+    if kind in ("state", "both"):
+        pending["state_path"] = training_client.save_state(name, overwrite=True)
+    if kind in ("sampler", "both"):
+        pending["sampler_path"] = training_client.save_weights_for_sampler(name)
+    return pending
+
+
+async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
+    """Wait for what was asked for; paths by `state_path` and `sampler_path`."""
+    return {key: str((await future).path) for key, future in pending.items()}
+
+
+def digest_of(paths: Mapping[str, str]) -> dict[str, str]:
+    """The SHA-256 of the training state's file, for its record; empty where a server keeps the state."""
+    state = Path(paths.get("state_path", ""))
+    return {DIGEST: file_sha256(state)} if state.is_file() else {}
+
+
+def append_checkpoint(log_path: Path, record: Mapping[str, Any]) -> None:
+    """Write the line that makes saved weights a checkpoint."""
+    drop_torn_line(log_path / CHECKPOINTS)
+    with contextlib.closing(JsonLines(log_path / CHECKPOINTS, durable=True)) as lines:
+        lines.append(record)
+
+
+def write_checkpoints(log_path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Replace all lines."""
+    write_lines_atomically(log_path / CHECKPOINTS, map(line_of, records))
+
+
+def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
+    """The records of all checkpoints, in order. Raises DataError for a damaged line."""
+    return list(read_lines(Path(log_dir) / CHECKPOINTS))
+
+
+def file_beside(path: str, log_dir: str | Path) -> Path:
+    """Where a run directory, which may be a copy, keeps the file that was saved as `path`."""
+    return Path(log_dir).absolute() / "checkpoints" / Path(path).name
+
+
+def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
+    """The training state of a checkpoint: the file beside the log if there is one, else the recorded path.
+
+    Raises CheckpointError: the file is not the one that was saved.
+    """
+    recorded = str(record["state_path"])
+    beside = file_beside(recorded, log_dir)
+    path = beside if beside.is_file() else Path(recorded)
+    if not path.is_file():
+        return recorded
+    if DIGEST in record and file_sha256(path) != record[DIGEST]:
+        raise CheckpointError(
+            f"{path} is not the state that checkpoint {record.get('name')} of {log_dir} saved (another SHA-256)"
+        )
+    return str(path)
+
+
+def save_checkpoint(
+    training_client: tinker.TrainingClient,
+    name: str,
+    log_path: str | Path,
+    loop_state: Mapping[str, Any],
+    kind: Kind = "both",
+) -> dict[str, str]:
+    """`save_checkpoint_async`, waited for; also where an event loop runs already, which waits too."""
+    return wait_for(save_checkpoint_async(training_client, name, log_path, loop_state, kind))
+
+
+def get_last_checkpoint(log_dir: str | Path, required_key: str = "state_path") -> dict[str, Any] | None:
+    """The last record that has `required_key`, or None when there is none."""
+    found = [record for record in read_checkpoints(log_dir) if required_key in record]
+    return found[-1] if found else None

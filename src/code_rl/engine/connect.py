@@ -1,0 +1,232 @@
+"""One factory: where the model lives is decided here and nowhere else in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import chz
+
+from code_rl.engine.losses import POLICY_LOSSES
+from code_rl.engine.places import BackendKind, Capabilities, kind_of, place_of
+from code_rl.training.config import FACTS, Config, context_schedule, loss_config
+from code_rl.util.concurrency import interruptible
+from code_rl.util.errors import BackendError, CheckpointError, ConfigError, install_command
+
+if TYPE_CHECKING:
+    import tinker
+
+    from code_rl.engine.preflight import Survey
+    from code_rl.engine.remote import RemoteService, RemoteTrainingClient
+    from code_rl.engine.vllm import Vllm
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A training client with what the loop needs to know of its model and its service. `context` is in tokens.
+
+    `base_sampler` makes a sampling client of the base model, without any adapter; `close` gives back what the service holds. `vllm` samples in
+    the trainer's place, where there is one.
+    """
+
+    description: str
+    trainer: tinker.TrainingClient
+    tokenizer: Any
+    context: int
+    capabilities: Capabilities
+    base_sampler: Callable[[], Awaitable[tinker.SamplingClient]]
+    close: Callable[[], object]
+    vllm: Vllm | None = None
+
+    async def sync_weights(self) -> tinker.SamplingClient:
+        """A sampling client that holds the weights as they are now."""
+        if self.vllm is not None:
+            return cast("tinker.SamplingClient", await self.vllm.snapshot(cast("Any", self.trainer)))
+        sampler: tinker.SamplingClient = await ready(self.trainer.save_weights_and_get_sampling_client())
+        return sampler
+
+
+def refuse_settings(config: Config) -> None:
+    """Raise ConfigError, by name, for a setting that the run's kind of back end would not hear of."""
+    kind, fields = kind_of(config.backend), chz.chz_fields(Config)
+    for name, facts in FACTS.items():
+        value: Any = getattr(config, name)
+        honoured = kind in facts.reach.honoured or (facts.reach.sampler and config.sampler is not None)
+        if facts.reach.note and not honoured and value != fields[name]._default:
+            raise ConfigError(
+                f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"
+            )
+
+
+async def preflight(config: Config) -> Survey | None:
+    """Ask a remote back end whether this run can begin; None on the embedded engine. Nothing is written or spent.
+
+    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another generation of the protocol, a package that the
+    embedded engine needs missing or too old, or a setting that this kind of back end cannot honour.
+    """
+    refuse_settings(config)
+    from code_rl.engine.preflight import sdk_is_newer, survey
+
+    if config.backend == BackendKind.EMBEDDED:
+        if importlib.util.find_spec("torch") is None:
+            raise ConfigError(
+                f"backend=embedded needs torch, which is not installed; run: {install_command('embedded')}"
+            )
+        if not sdk_is_newer():
+            raise ConfigError(
+                "backend=embedded needs a newer tinker SDK than the one installed; run: pip install 'tinker>=0.38'"
+            )
+        if config.sampler is not None:
+            from code_rl.engine.vllm import find_vllm, vllm_at
+
+            await asyncio.to_thread(find_vllm, vllm_at(config.sampler))
+        return None
+
+    return await survey(place_of(config.backend), config.model_name)
+
+
+async def connect(
+    config: Config, state_dir: Path, state_path: str | None = None, found: Survey | None = None
+) -> Backend:
+    """Create the training client, fresh or (with `state_path`) as a checkpoint left it, optimizer included.
+
+    `found` is what `preflight` returned; it is asked here otherwise. Raises ConfigError (the model is unknown or cannot be loaded, a setting cannot be
+    honoured), CheckpointError (it is missing or damaged), BackendError (the server failed).
+    """
+    found = found or await preflight(config)
+    if found is None:
+        return await _connect_embedded(config, state_dir, state_path)
+    return await _connect_remote(config, state_path, found)
+
+
+async def _connect_embedded(config: Config, state_dir: Path, state_path: str | None) -> Backend:
+    from code_rl.engine.local import EmbeddedService
+    from code_rl.engine.local.passes import loss_settings
+
+    if config.model_name is None:
+        raise ConfigError("model_name is not set; give model_name=tiny, a local folder or a hub id")
+    name = config.model_name
+    service = EmbeddedService(config.device, config.dtype, config.threads, state_dir)
+    if state_path is not None:
+        trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
+    else:
+        trainer = await ready(service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed))
+    backend = Backend(
+        description=f"the embedded engine ({service.device}, {str(service.dtype).removeprefix('torch.')})",
+        trainer=trainer,
+        tokenizer=trainer.get_tokenizer(),
+        context=trainer.max_context_length(),
+        capabilities=Capabilities(BackendKind.EMBEDDED, losses=loss_settings(), scaled_logprobs=True),
+        base_sampler=lambda: ready(service.create_sampling_client(base_model=name)),
+        close=service.close,
+    )
+    return backend if config.sampler is None else await _sampled_by_vllm(backend, config, config.sampler, state_dir)
+
+
+async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state_dir: Path) -> Backend:
+    """The same trainer with vLLM as its sampler; the shorter of the two contexts counts."""
+    from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
+
+    place = vllm_at(sampler)
+    model, context, held = await asyncio.to_thread(find_vllm, place)
+    wanted = min(max(config.max_tokens, context_schedule(config, backend.context).longest) + 1, backend.context)
+    if context < wanted:
+        raise ConfigError(
+            f"max_tokens={wanted - 1} does not fit into the {context} tokens of sampler={place.url}; start it with --max-model-len {backend.context}"
+        )
+    vllm = Vllm(config, place, state_dir)
+
+    def close() -> object:
+        vllm.close()
+        return backend.close()
+
+    try:
+        await vllm.begin(cast("Any", backend.trainer), held)
+    except BaseException:
+        close()
+        raise
+    description = f"{backend.description}, sampled by {model} at {place.url}"
+    return replace(backend, description=description, context=min(context, backend.context), close=close, vllm=vllm)
+
+
+async def _connect_remote(config: Config, state_path: str | None, found: Survey) -> Backend:
+    from code_rl.engine import preflight as asking
+    from code_rl.engine.remote import RemoteService
+
+    place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
+    context = asking.context_of(name, found.models[name])
+    ttl_s = None if ttl is None else round(ttl * 86400)
+    service = await asyncio.to_thread(RemoteService, place, config.backend_patience, ttl_s, config.request_patience)
+    try:
+        if state_path is not None:
+            trainer = await _restored(service, state_path)
+        else:
+            trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
+        info = await asyncio.to_thread(trainer.get_info)
+        with interruptible():
+            tokenizer = asking.load_tokenizer(name, info.model_data.tokenizer_id)
+        capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
+        token = int(tokenizer.encode("a", add_special_tokens=False)[0])
+        if config.temperature not in (0.0, 1.0):
+            sampler = await trainer.save_weights_and_get_sampling_client()
+            capabilities = replace(capabilities, scaled_logprobs=await asking.probe_scaling(sampler, token))
+            capabilities.require_temperature(config.temperature)
+        if config.top_p < 1 or config.top_k > 0:
+            sampler = await trainer.save_weights_and_get_sampling_client()
+            await asking.probe_narrowing(sampler, token, config.top_p, config.top_k)
+        if config.loss in POLICY_LOSSES:
+            settings = loss_config(config) | capabilities.pass_settings(config.temperature)
+            await asking.probe_loss(trainer, config.loss, settings, token)
+    except BaseException:
+        service.close()
+        raise
+    return Backend(
+        description=f"{place.url} (session {service.session_id})",
+        trainer=cast("tinker.TrainingClient", trainer),
+        tokenizer=tokenizer,
+        context=context,
+        capabilities=capabilities,
+        base_sampler=lambda: cast("Awaitable[tinker.SamplingClient]", service.create_sampling_client(base_model=name)),
+        close=service.close,
+    )
+
+
+async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingClient:
+    """The client that a checkpoint is; a server that answers that it has none, or cannot read it, has no outage."""
+    try:
+        return await service.create_training_client_from_state_with_optimizer(state_path)
+    except BackendError as error:
+        if getattr(error.__cause__, "status_code", None) in (404, 410) or "is damaged" in str(error):
+            raise CheckpointError(f"{state_path} cannot be loaded: {error}") from error
+        raise
+
+
+async def logprobs_of(sampler: tinker.SamplingClient, tokens: Sequence[int], temperature: float) -> list[float | None]:
+    """The log-probability of each token given those before it (None for the first) at the temperature of passes.
+
+    A temperature other than 1 needs a back end that scales (`Capabilities.pass_temperature`).
+    """
+    from tinker import types
+
+    from code_rl.engine.remote import from_first
+
+    text = types.ModelInput.from_ints(list(tokens))
+    if temperature == 1:
+        return list(await ready(sampler.compute_logprobs(text)))
+    # As the SDK scores a text: with one token drawn after it, to no purpose.
+    scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
+    response = await ready(sampler.sample(text, 1, scoring, include_prompt_logprobs=True))
+    return from_first(response.prompt_logprobs, len(tokens))
+
+
+async def ready(value: Any) -> Any:
+    """The value itself, or what it resolves to: SDK versions differ in which calls return futures."""
+    if hasattr(value, "__await__"):
+        return await value
+    if hasattr(value, "result"):
+        return await asyncio.to_thread(value.result)
+    return value

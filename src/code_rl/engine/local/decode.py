@@ -1,0 +1,347 @@
+"""Batched sampling: one prefill per distinct prompt, then steps over all unfinished sequences together.
+
+Cohorts. Sequences that begin together are a cohort and share a step count; a cohort begins when the budget for caches has
+room, so a batch does not wait for its longest row. Matrix products with weights run over the rows of all cohorts together,
+attention for each by itself.
+
+Layout. A prompt's keys and values are kept once and shared by its completions: at each step the queries of all its
+completions meet them in one matrix product. A completion's own keys and values lie in a cache, in which token t has
+index t; it grows by `BLOCK` tokens, one layer after another. Finished rows are dropped when enough of them have gathered.
+
+Independence from the batch. Everything is computed row by row except matrix products, and for the built-in model's sizes
+these give a row the same bits for any number of other rows that `even_rows` allows (measured with MKL on Intel and AMD processors). So
+the batch is never allowed below `MIN_ROWS`, and prompts are padded to multiples of `WIDTH`, where trailing zeros add nothing. For large models, other libraries and GPUs, logits may differ in the last bits between batch shapes; a token then
+changes only where its uniform number falls into that gap.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from code_rl.util.errors import BackendError
+
+from .forward import (
+    PREFILL_TOKENS,
+    WIDTH,
+    Prefilled,
+    Prompt,
+    Scored,
+    decoder_layer,
+    extended,
+    prefill,
+    rms_norm,
+    weighted,
+)
+from .picking import Choice, Picker
+from .weights import Weights, even_rows
+
+MAX_ROWS = 256
+MIN_ROWS = 16
+BLOCK = 64
+COMPACT_BELOW = 0.85
+_WORTH_A_COHORT = 4
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One completion to sample: whose it is, which prompt it continues, how far, how tokens are chosen, where it stops.
+
+    `stop_tokens` end it and are kept as its last token; `stopped(tokens)`, when given, is asked after every token.
+    """
+
+    place: tuple[int, int]
+    prompt: Prompt
+    max_tokens: int
+    choice: Choice
+    stop_tokens: frozenset[int]
+    stopped: Callable[[list[int]], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false when it ran out of tokens.
+
+    `scored` is what its prompt was scored.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    stopped: bool
+    scored: Scored
+
+
+@torch.inference_mode()
+def decode(
+    weights: Weights, waiting: deque[Draw], budget: int, arrived: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Draw, Completion]]:
+    """Sample what waits, first come, first served; yields each draw with its completion as soon as that ends.
+
+    `arrived` is called before every step and may add to `waiting`. The caches take at most `budget` bytes, unless a single
+    row needs more. Draws with equal prompts share one only if it is the same object.
+    """
+    cohorts: list[_Cohort] = []
+    tried = (-1, 0)
+    while waiting or cohorts:
+        arrived()
+        now = (sum(cohort.cells for cohort in cohorts), len(waiting))
+        draws = _admitted(weights, cohorts, waiting, budget) if now != tried else []
+        tried = (-1, 0) if draws else now
+        if draws:
+            numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(draw.prompt for draw in draws))}
+            filled = prefill(weights, list(numbers))
+            for draw in draws:
+                if not draw.max_tokens:
+                    nothing = np.empty(0)
+                    scored = filled.scored[numbers[draw.prompt]]
+                    yield draw, Completion(nothing.astype(np.int32), nothing.astype(np.float32), False, scored)
+            if any(draw.max_tokens for draw in draws):
+                cohorts.append(_Cohort(weights, [draw for draw in draws if draw.max_tokens], numbers, filled))
+            del filled
+        for cohort in cohorts:
+            yield from cohort.pick()
+        cohorts = [cohort for cohort in cohorts if cohort.alive.any()]
+        if cohorts:
+            _step(weights, cohorts)
+
+
+def _admitted(weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw], budget: int) -> list[Draw]:
+    """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw where nothing runs.
+
+    A short prompt's keys lie in as much memory as the longest of its cohort's, so that lengths that differ much make several.
+    """
+    running = sum(len(cohort.ids) for cohort in cohorts)
+    left = budget // cell_bytes(weights) - sum(cohort.cells for cohort in cohorts)
+    prompts: dict[int, int] = {}
+    count = limit = 0
+    for draw in itertools.islice(waiting, MAX_ROWS - running):
+        prompts[id(draw.prompt)] = _round_up(len(draw.prompt.tokens))
+        limit = max(limit, _round_up(draw.max_tokens))
+        cells = len(prompts) * max(prompts.values())
+        if cells + (count + 1) * limit > left or cells > max(PREFILL_TOKENS, 2 * sum(prompts.values())):
+            break
+        count += 1
+    if not cohorts:
+        count = max(count, 1)
+    elif count < min(len(waiting), 1 + running // _WORTH_A_COHORT):
+        count = 0
+    return [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+
+def cell_bytes(weights: Weights) -> int:
+    """Bytes of a token's keys and values in all layers, and in one more: a layer is there twice while its cache is copied."""
+    return 2 * (weights.arch.layers + 1) * weights.arch.kv_width * weights.embed.element_size()
+
+
+def _round_up(tokens: int) -> int:
+    return -(-tokens // WIDTH) * WIDTH
+
+
+def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
+    """Feed every row its last token, and hand each cohort the logits of the next."""
+    arch = weights.arch
+    sizes = [len(cohort.ids) for cohort in cohorts]
+    spare = max(0, MIN_ROWS - sum(sizes))
+    sizes.append(spare)
+    positions = F.pad(torch.cat([cohort.begin() for cohort in cohorts]), (0, spare))
+    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
+    x = F.embedding(F.pad(torch.cat([cohort.token for cohort in cohorts]), (0, spare)), weights.embed)
+    for i, layer in enumerate(weights.layers):
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, i: int = i) -> Tensor:
+            parts = zip(cohorts, *(torch.split(each, sizes) for each in (query, key, value)), strict=False)
+            found = [cohort.attend(i, q, k, v) for cohort, q, k, v in parts]
+            return torch.cat([*found, query.new_zeros(spare, arch.q_width)]) if len(sizes) > 2 or spare else found[0]
+
+        x = decoder_layer(weights, layer, x, cos, sin, attend)
+    logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
+    for cohort, part in zip(cohorts, torch.split(logits, sizes), strict=False):
+        cohort.logits = part
+        cohort.step += 1
+
+
+class _Cohort:
+    """Draws that began together: their caches, the logits of their next tokens, and what they have sampled so far.
+
+    `ids` are the draws of the rows in the cache, `alive` [rows] those that go on. `places` [rows] puts rows in a grid of prompts × slots,
+    `grid` [prompts · slots] says which row each cell holds; both are None when the rows fill that grid in order.
+    """
+
+    def __init__(
+        self, weights: Weights, draws: Sequence[Draw], numbers: Mapping[Prompt, int], prompts: Prefilled
+    ) -> None:
+        self.weights, self.arch, self.device = weights, weights.arch, weights.device
+        self.draws = sorted(draws, key=lambda draw: numbers[draw.prompt])
+        self.prompt_of = [numbers[draw.prompt] for draw in self.draws]
+        self.scored = [prompts.scored[prompt] for prompt in self.prompt_of]
+        self.stem_keys, self.stem_values = prompts.keys, prompts.values
+        self.stem_lengths = prompts.lengths
+        self.logits = prompts.logits.index_select(0, torch.tensor(self.prompt_of, device=self.device))
+        self._renumber_prompts()
+        rows, kv, d = len(draws), self.arch.kv_heads, self.arch.head_dim
+        self.ids, self.alive = list(range(rows)), np.ones(rows, dtype=np.bool_)
+        self.places: Tensor | None
+        self.grid: Tensor | None
+        self._lay_out()
+        self.step = self.capacity = 0
+        self.keys = [self.stem_values[0].new_zeros(rows, kv, d, 0) for _ in weights.layers]
+        self.values = [self.stem_values[0].new_zeros(rows, kv, 0, d) for _ in weights.layers]
+        self.token = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self.picker = Picker([draw.choice for draw in self.draws], self.device)
+        self.limits = np.array([draw.max_tokens for draw in self.draws])
+        self.stop_table, self.stop_sets = self._stops()
+        self.tokens = np.zeros((BLOCK, rows), dtype=np.int32)
+        self.logprobs = np.zeros((BLOCK, rows), dtype=np.float32)
+        self.texts: dict[int, list[int]] = {i: [] for i, draw in enumerate(self.draws) if draw.stopped is not None}
+
+    @property
+    def cells(self) -> int:
+        """Tokens that its caches have room for when they are largest."""
+        own = max(self.capacity, _round_up(int(self.limits.max())))
+        return len(self.stem_lengths) * self.stem_values[0].shape[2] + len(self.ids) * own
+
+    def pick(self) -> list[tuple[Draw, Completion]]:
+        """Choose the next token of every row; returns what that ended."""
+        token, logprob = self.picker.pick(self.logits)
+        logprobs = logprob.cpu().numpy()
+        if np.isnan(logprobs).any():
+            raise BackendError("the model's logits are not finite: its weights are damaged, or training has diverged")
+        ended = self._record(token.cpu().numpy(), logprobs)
+        alive = int(self.alive.sum())
+        self.token = self._compact(token) if 0 < alive <= COMPACT_BELOW * len(self.ids) else token
+        return ended
+
+    def _record(self, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]) -> list[tuple[Draw, Completion]]:
+        if self.step == len(self.tokens):
+            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
+            self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
+        alive = np.flatnonzero(self.alive)
+        ids = np.asarray(self.ids)[alive]
+        self.tokens[self.step, ids] = token[alive]
+        self.logprobs[self.step, ids] = logprob[alive]
+        n = self.step + 1
+        stopping = self.stop_table[self.stop_sets[alive], token[alive]]
+        for i, row in enumerate(alive) if self.texts else ():
+            text = self.texts.get(int(ids[i]))
+            if text is not None:
+                text.append(int(token[row]))
+                ask = self.draws[ids[i]].stopped
+                stopping[i] = stopping[i] or (ask is not None and ask(text))
+        ending = stopping | (n >= self.limits[alive])
+        self.alive[alive] = ~ending
+        return [
+            (self.draws[i], Completion(self.tokens[:n, i].copy(), self.logprobs[:n, i].copy(), stop, self.scored[i]))
+            for i, stop in zip(ids[ending].tolist(), stopping[ending].tolist(), strict=True)
+        ]
+
+    def begin(self) -> Tensor:
+        """Make room for the step's keys and values; returns the position of each row's last token [rows]."""
+        if self.step == self.capacity:
+            self.capacity = min(self.capacity + BLOCK, _round_up(int(self.limits.max())))
+            for i in range(self.arch.layers):
+                self.keys[i] = extended(self.keys[i], 3, self.capacity)
+                self.values[i] = extended(self.values[i], 2, self.capacity)
+        # A finished row runs on until it is dropped, possibly past the end of the tables.
+        return (self.starts + self.step).clamp_(max=self.arch.max_context - 1)
+
+    def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Layer i's attention of the rows' last tokens: queries [rows, heads, d], keys and values [rows, kv, d] to [rows, heads · d]."""
+        arch, step = self.arch, self.step
+        self.keys[i][:, :, :, step] = key
+        self.values[i][:, :, step] = value
+        rows, stem = len(query), self.stem_mask.shape[-1]
+        query = query.reshape(rows, arch.kv_heads, arch.queries_per_kv, arch.head_dim)
+        to_stem = self._meet(query, self.stem_keys[i], self.stem_mask)
+        # Where a row's result starts in memory decides its rounding; four columns more at most, and every row starts alike.
+        to_own = (query @ self.keys[i][..., : (step + 4) // 4 * 4])[..., : step + 1]
+        probs = torch.softmax(torch.cat([to_stem, to_own], dim=-1), dim=-1)
+        out = self._meet(probs[..., :stem], self.stem_values[i])
+        out = out + probs[..., stem:] @ self.values[i][:, :, : step + 1]
+        return out.reshape(rows, arch.q_width)
+
+    def _meet(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Multiply each row's [kv, per, m] with its prompt's [kv, m, n]: one product per prompt for all its rows.
+
+        `mask` [prompts, 1, 1, n] is added to the result.
+        """
+        if self.grid is not None:
+            left = left.index_select(0, self.grid)
+        n, slots = len(right), self.slots
+        kv, per, m = left.shape[1:]
+        folded = left.reshape(n, slots, kv, per, m).transpose(1, 2).reshape(n, kv, slots * per, m)
+        product = weighted(self.arch, folded, right) if mask is None else folded @ right + mask
+        out = product.view(n, kv, slots, per, -1).transpose(1, 2).reshape(n * slots, kv, per, -1)
+        return out if self.places is None else out.index_select(0, self.places)
+
+    def _compact(self, token: Tensor) -> Tensor:
+        """Drop finished rows and return the tokens of the rows that stay."""
+        keep = np.flatnonzero(self.alive)
+        chosen = keep.tolist()
+        index = torch.from_numpy(keep).to(self.device)
+        self.prompt_of = [self.prompt_of[row] for row in chosen]
+        self.ids, self.alive = [self.ids[row] for row in chosen], self.alive[keep]
+        self._renumber_prompts()
+        self._lay_out()
+        _select(self.keys, index)
+        _select(self.values, index)
+        self.picker.keep(chosen)
+        self.limits, self.stop_sets = self.limits[keep], self.stop_sets[keep]
+        return token.index_select(0, index)
+
+    def _renumber_prompts(self) -> None:
+        """Forget prompts that no row continues; `prompt_of` numbers those that are left."""
+        used = sorted(set(self.prompt_of))
+        if len(used) < len(self.stem_lengths):
+            index = torch.tensor(used, device=self.device)
+            _select(self.stem_keys, index)
+            _select(self.stem_values, index)
+            self.stem_lengths = self.stem_lengths.index_select(0, index)
+        columns = torch.arange(self.stem_values[0].shape[2], device=self.device)
+        hidden = (columns[None, :] >= self.stem_lengths[:, None])[:, None, None, :]
+        self.stem_mask = torch.zeros(hidden.shape, dtype=self.weights.dtype, device=self.device)
+        self.stem_mask.masked_fill_(hidden, float("-inf"))
+        place = {prompt: i for i, prompt in enumerate(used)}
+        self.prompt_of = [place[prompt] for prompt in self.prompt_of]
+        self.starts = self.stem_lengths.index_select(0, torch.tensor(self.prompt_of, device=self.device))
+
+    def _lay_out(self) -> None:
+        counts = np.bincount(self.prompt_of)
+        slots, per = int(counts.max()), self.arch.queries_per_kv
+        while even_rows(slots * per) != slots * per:
+            slots += 1
+        self.slots = slots
+        self.places = self.grid = None
+        if bool((counts == slots).all()):
+            return
+        seen = np.zeros(len(counts), dtype=np.int64)
+        grid = np.zeros(len(counts) * slots, dtype=np.int64)
+        places = np.zeros(len(self.prompt_of), dtype=np.int64)
+        for row, prompt in enumerate(self.prompt_of):
+            places[row] = prompt * slots + seen[prompt]
+            grid[places[row]] = row
+            seen[prompt] += 1
+        self.places = torch.from_numpy(places).to(self.device)
+        self.grid = torch.from_numpy(grid).to(self.device)
+
+    def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """Return which tokens end a completion, [sets, vocab], and which set each row has [rows]."""
+        sets = list(dict.fromkeys(draw.stop_tokens for draw in self.draws))
+        table = np.zeros((len(sets), self.arch.vocab), dtype=np.bool_)
+        for row, tokens in enumerate(sets):
+            table[row, [t for t in tokens if 0 <= t < self.arch.vocab]] = True
+        number = {tokens: i for i, tokens in enumerate(sets)}
+        return table, np.array([number[draw.stop_tokens] for draw in self.draws])
+
+
+def _select(caches: list[Tensor], index: Tensor) -> None:
+    """Keep these rows of every layer's cache, one layer after another: no more than one is there twice."""
+    for i, cache in enumerate(caches):
+        caches[i] = cache.index_select(0, index)

@@ -1,0 +1,229 @@
+"""Gradients and AdamW steps for one model: base weights, its adapter, accumulated gradient, optimizer state.
+
+Not thread-safe: the client's worker calls it, one operation at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from tinker import types
+from torch import Tensor
+
+from code_rl.util.errors import BackendError, ConfigError
+
+from .forward import hidden_states, target_logprobs
+from .lora import Lora
+from .packing import Packed, pack, plan
+from .passes import Example, Floats, Pass
+from .weights import SMALL_HIDDEN, Linear, Weights, packed
+
+MERGE_LIMIT = 32_000_000
+_Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
+"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and B."""
+
+
+@dataclass
+class AdamState:
+    """Running means of the gradient and of its square, laid out as the parameters, and the number of steps taken."""
+
+    mean: Tensor
+    square: Tensor
+    steps: int = 0
+
+    @classmethod
+    def fresh(cls, parameters: Tensor) -> AdamState:
+        """State before the first step."""
+        return cls(torch.zeros_like(parameters), torch.zeros_like(parameters))
+
+
+def check_adam(params: object) -> types.AdamParams:
+    """Return `params`; raises ConfigError when it is another optimizer's, or a value is out of range."""
+    if not isinstance(params, types.AdamParams):
+        raise ConfigError(
+            f"optim_params {type(params).__name__} is not supported by the embedded engine, only AdamParams"
+        )
+    for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
+        value = getattr(params, name)
+        if not math.isfinite(value) or value < 0:
+            raise ConfigError(f"AdamParams {name}={value} must be a finite number of at least 0")
+    for name in ("beta1", "beta2"):
+        value = getattr(params, name)
+        if not 0 <= value < 1:
+            raise ConfigError(f"AdamParams {name}={value} must be in [0, 1)")
+    return params
+
+
+@torch.no_grad()
+def adam_step(parameters: Tensor, gradient: Tensor, state: AdamState, params: types.AdamParams) -> dict[str, float]:
+    """Change `parameters` and `state` in place and return metrics; `gradient` is scaled in place when it is clipped."""
+    norm = float(torch.linalg.vector_norm(gradient))
+    if params.grad_clip_norm > 0 and norm > params.grad_clip_norm:
+        gradient.mul_(params.grad_clip_norm / norm)
+    state.steps += 1
+    state.mean.lerp_(gradient, 1 - params.beta1)
+    state.square.mul_(params.beta2).addcmul_(gradient, gradient, value=1 - params.beta2)
+    mean_correction = 1 - params.beta1**state.steps
+    square_correction = math.sqrt(1 - params.beta2**state.steps)
+    if params.weight_decay:
+        parameters.mul_(1 - params.learning_rate * params.weight_decay)
+    denominator = state.square.sqrt().div_(square_correction).add_(params.eps)
+    parameters.addcdiv_(state.mean, denominator, value=-params.learning_rate / mean_correction)
+    return {"grad_norm:mean": norm}
+
+
+class Learner:
+    """One model in training.
+
+    Small fp32 models are trained through merged matrices, whose gradient is chained to A and B once per request; models with
+    over `MERGE_LIMIT` adapted elements, and bf16 ones, keep A and B apart so that no full-size gradient exists.
+    """
+
+    def __init__(
+        self,
+        base: Weights,
+        lora: Lora,
+        token_budget: int | None = None,
+        for_sampling: Callable[[], Weights] | None = None,
+    ) -> None:
+        self.base = base
+        self._for_sampling = for_sampling or (lambda: base)
+        self.lora = lora
+        self.adam = AdamState.fresh(lora.flat)
+        self.gradient: Tensor | None = None
+        adapted = sum(m.inputs * m.outputs for m in lora.modules)
+        self.merging = base.dtype == torch.float32 and adapted <= MERGE_LIMIT
+        small = base.arch.hidden <= SMALL_HIDDEN
+        self.budget = token_budget or (8192 if base.device.type == "cuda" else 2048)
+        self.recompute = not small
+        self._merged: Weights | None = None
+
+    def sampler_weights(self) -> Weights:
+        """Weights for a sampler that later training does not change: merged in fp32; apart in bf16, where merging would
+        round small updates away.
+        """
+        if self.base.dtype != torch.float32:
+            return self.lora.apart(self._for_sampling(), self.base.dtype)  # as each product would round it
+        if self._merged is None:
+            merged = self.lora.merged(self.base)
+            self._merged = merged if self.merging else packed(merged)
+        return self._merged
+
+    def forward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
+        """Losses and log-probabilities without gradients."""
+        with torch.no_grad():
+            return self._run(examples, how, self._weights(), backward=False)
+
+    def forward_backward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
+        """The same, adding this request's gradient to the accumulated one, wholly or (on failure) not at all."""
+        weights, leaves = self._trainable()
+        output = self._run(examples, how, weights, backward=True)
+        gradient = torch.zeros_like(self.lora.flat)
+        for tensors, chain in leaves:
+            grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
+            if len(grads) == len(tensors):
+                chain(*grads, into=gradient)
+        if self.gradient is None:
+            self.gradient = gradient
+        else:
+            self.gradient += gradient
+        return output
+
+    def optim_step(self, params: types.AdamParams) -> dict[str, float]:
+        """Apply the accumulated gradient and forget it; raises BackendError when there is none or it is not finite."""
+        if self.gradient is None:
+            raise BackendError(
+                "optim_step without a forward_backward since the last step: there is no gradient to apply"
+            )
+        gradient, self.gradient = self.gradient, None
+        if not bool(torch.isfinite(gradient).all()):
+            raise BackendError("the accumulated gradient is not finite; it was dropped and no step was taken")
+        metrics = adam_step(self.lora.flat, gradient, self.adam, params)
+        self._merged = None
+        return metrics
+
+    def weights_changed(self) -> None:
+        """Tell the learner that the adapter was replaced from outside (a restored checkpoint)."""
+        self._merged = None
+
+    def _trainable(self) -> tuple[Weights, list[_Leaf]]:
+        weights = self._weights()
+        leaves: list[_Leaf] = []
+
+        def leaf(linear: Linear, layer: int, site: str) -> Linear:
+            if self.merging:
+                weight = linear.weight.detach().requires_grad_()
+                leaves.append(((weight,), partial(self.lora.chain_merged, layer, site)))
+                return replace(linear, weight=weight)
+            assert linear.lora_a is not None
+            assert linear.lora_b is not None
+            a, b = linear.lora_a.requires_grad_(), linear.lora_b.requires_grad_()
+            leaves.append(((a, b), partial(self.lora.chain_apart, layer, site)))
+            return replace(linear, lora_a=a, lora_b=b)
+
+        return self.lora.mapped(weights, leaf), leaves
+
+    def _weights(self) -> Weights:
+        return self.sampler_weights() if self.merging else self.lora.apart(self.base)
+
+    def _run(
+        self, examples: Sequence[Example], how: Pass, weights: Weights, backward: bool
+    ) -> types.ForwardBackwardOutput:
+        logprobs = [np.empty(e.targets.shape, dtype=np.float32) for e in examples]
+        losses = [np.zeros(e.targets.shape, dtype=np.float32) for e in examples]
+        for units in plan(examples, self.budget):
+            batch = pack(units, self.base.device)
+            _spread(batch, self._micro_batch(batch, how, weights, backward), logprobs, losses)
+        total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
+        return types.ForwardBackwardOutput(
+            loss_fn_output_type="ArrayRecord",
+            loss_fn_outputs=[
+                {"logprobs": types.TensorData.from_numpy(lp), "elementwise_loss": types.TensorData.from_numpy(part)}
+                for lp, part in zip(logprobs, losses, strict=True)
+            ],
+            metrics={"loss:sum": total},
+        )
+
+    def _micro_batch(self, batch: Packed, how: Pass, weights: Weights, backward: bool) -> list[Tensor]:
+        """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves gradients in the weights."""
+        states, at = hidden_states(weights, batch, recompute=self.recompute and backward), batch.stem_tokens
+        with torch.no_grad():
+            nothing = torch.empty(batch.targets[:0].shape)
+            stem = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature) if at else nothing
+        branch = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
+        losses = _losses(how, branch, batch)
+        if backward:
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+        return [stem, branch.detach(), losses.detach()]
+
+
+def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
+    """The loss of each of the branches' tokens."""
+    if not how.loss.whole:
+        return how.loss.formula(torch, logprobs, batch.inputs, how.settings)  # type: ignore[no-any-return]
+    lengths = [part.length for unit in batch.units for part in unit.branches]
+    cut = {name: torch.split(values, lengths) for name, values in batch.inputs.items()}
+    return torch.cat(
+        [
+            how.loss.formula(torch, part, {name: parts[i] for name, parts in cut.items()}, how.settings)
+            for i, part in enumerate(torch.split(logprobs, lengths))
+        ]
+    )
+
+
+def _spread(batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]) -> None:
+    """Write a micro-batch's results to the examples they belong to."""
+    stem, branch, token_losses = (part.cpu().numpy() for part in found)
+    at_stem = at = 0
+    for unit in batch.units:
+        for part in unit.branches:
+            logprobs[part.index][: unit.stem] = stem[at_stem : at_stem + unit.stem]
+            logprobs[part.index][unit.stem :] = branch[at : at + part.length]
+            losses[part.index][unit.stem :] = token_losses[at : at + part.length]
+            at += part.length
+        at_stem += unit.stem

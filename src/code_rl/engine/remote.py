@@ -1,0 +1,373 @@
+"""A remote back end through Tinker's SDK: hosted Tinker, or a server of one's own. Same methods as the embedded engine.
+
+The SDK numbers every request of a training client; a server of this protocol answers a repeated number with the first
+answer, so that a request whose answer was lost is repeated without being carried out twice. Requests are submitted at once and
+in order; nothing here waits before a future is asked for. The SDK retries what may be retried (connection errors, 408, 429, 5xx)
+and keeps asking for results without limit: `Link` sets the limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from code_rl.engine.places import HOSTED, Place
+from code_rl.util.errors import BackendError, CodeRLError, ConfigError
+
+if TYPE_CHECKING:
+    from tinker import types
+
+T = TypeVar("T")
+logger = logging.getLogger("code_rl.engine")
+outages = logging.getLogger("code_rl.outages")
+_CHECK_EVERY_S = 5.0
+_LONGEST_PAUSE_S = 30.0
+_CLOSING_S = 5.0
+
+
+class Link:
+    """One server, watched: for how long it has been away, and how its errors read.
+
+    A server that has not answered a health check for `patience_s` ends a wait, and so does one that is well but has not answered
+    a request for `request_patience_s`. `health` is the path of the check; a server error there is no answer.
+    """
+
+    def __init__(
+        self, place: Place, patience_s: float, request_patience_s: float = math.inf, health: str = "/api/v1/healthz"
+    ) -> None:
+        self.place, self._health = place, place.url + health
+        self.patience_s = patience_s
+        self.request_patience_s = request_patience_s
+        self.check_every_s = min(_CHECK_EVERY_S, patience_s / 2)
+        self._checking = threading.Lock()
+        self._next_check = 0.0
+        self._away, self._away_since = 0, 0.0
+
+    @property
+    def away(self) -> bool:
+        """Whether it was silent when last asked."""
+        return self._away > 0
+
+    def check(self, waited_s: float = 0.0, said: str = "") -> None:
+        """Ask the server for its health, unless that was done lately; `waited_s` is how long the caller has waited for its answer, `said` what it got instead.
+
+        Raises BackendError when the server has been silent for longer than its patience, or this request for longer than its own.
+        """
+        if waited_s > self.request_patience_s and not self.away and self.silence() is None:
+            raise BackendError(
+                f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (request_patience={self.request_patience_s:g})"
+                + (f"; it said: {self.place.redacted(said)}" if said else "")
+            )
+        if not self._checking.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() >= self._next_check:
+                self._check()
+        finally:
+            self._checking.release()
+
+    def silence(self) -> str | None:
+        """Ask for the server's health; why there is no answer, or None."""
+        import httpx
+
+        try:
+            answer = httpx.get(self._health, timeout=self.check_every_s)
+        except httpx.HTTPError as error:
+            return self.place.redacted(str(error)) or type(error).__name__
+        return f"status {answer.status_code}" if answer.is_server_error else None
+
+    def _check(self) -> None:
+        why = self.silence()
+        if why is not None:
+            if not self._away:
+                self._away_since = time.monotonic()
+            silent = time.monotonic() - self._away_since
+            if silent > self.patience_s:
+                raise BackendError(f"{self.place.url} has not answered for {silent:.0f} s ({why})")
+            said = outages.info if self._away else outages.warning
+            said("%s does not answer (%s); waiting for up to %g s", self.place.url, why, self.patience_s)
+            self._away += 1
+        else:
+            self.answered()
+        pause = min(self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2)
+        # Of many that wait for a server that is well, one asks; a first silence is looked at again at once.
+        self._next_check = time.monotonic() + (
+            0.0 if self._away == 1 else pause if self._away else self.check_every_s / 2
+        )
+
+    def answered(self) -> None:
+        """The server is there: an outage has ended."""
+        if self._away:
+            outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
+        self._away = 0
+
+    def outcome(self, future: Future[T]) -> T:
+        """A finished future's result. Raises BackendError in place of what the SDK raised."""
+        try:
+            result = future.result()
+        except CodeRLError:
+            raise
+        except Exception as error:  # the SDK's own kinds differ between versions; the cause is kept
+            raise BackendError(f"{self.place.url}: {self.place.redacted(_in_words(error))}") from error
+        return result
+
+    def submit(self, call: Callable[[], Any], then: Callable[[Any], T] = lambda value: value) -> RemoteFuture[T]:
+        """Make a call of the SDK now; the future resolves to `then` of its result, or raises BackendError."""
+        immediate: Future[Any] = Future()
+        try:
+            answer = call()
+        except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the future
+            immediate.set_exception(error)
+            answer = immediate
+        return RemoteFuture(_plain(answer), self, then)
+
+
+class SdkLog(logging.Handler):
+    """What the SDK logs, without the key, for the run's own log."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(logging.INFO)
+        self._place = place
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one record on."""
+        logger.log(record.levelno, "sdk: %s", self._place.redacted(record.getMessage()))
+
+    @classmethod
+    def install(cls, place: Place) -> None:
+        """Take the place of an earlier one."""
+        sdk = logging.getLogger("tinker")
+        sdk.handlers = [handler for handler in sdk.handlers if not isinstance(handler, cls)] + [cls(place)]
+        sdk.propagate = False
+
+
+class RemoteFuture(Generic[T]):
+    """A result that is on its way. `result()` and `await` both raise BackendError when it cannot come."""
+
+    def __init__(self, future: Future[Any], link: Link, then: Callable[[Any], T]) -> None:
+        self._future = future
+        self._link = link
+        self._then = then
+        self._since = time.monotonic()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the result, at most `timeout` seconds (TimeoutError)."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = self._link.check_every_s if deadline is None else deadline - time.monotonic()
+            if wait([self._future], timeout=max(0.0, min(left, self._link.check_every_s))).done:
+                return self._then(self._link.outcome(self._future))
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError
+            self._link.check(time.monotonic() - self._since)
+
+    async def result_async(self) -> T:
+        """`result`, awaited; cancelling the wait cancels the request."""
+        waiting = asyncio.wrap_future(self._future)
+        try:
+            while not (await asyncio.wait({waiting}, timeout=self._link.check_every_s))[0]:
+                await asyncio.to_thread(self._link.check, time.monotonic() - self._since)
+        except BaseException:
+            waiting.cancel()
+            raise
+        if not waiting.cancelled():
+            waiting.exception()  # looked at, or asyncio reports it as forgotten
+        return self._then(self._link.outcome(self._future))
+
+    def done(self) -> bool:
+        """True when `result` would not wait."""
+        return self._future.done()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.result_async().__await__()
+
+
+class RemoteService:
+    """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask `preflight` first."""
+
+    def __init__(
+        self, place: Place, patience_s: float, ttl_seconds: int | None, request_patience_s: float = math.inf
+    ) -> None:
+        if place.url != HOSTED:
+            os.environ.setdefault("TINKER_TELEMETRY", "0")
+        import tinker
+
+        self.link = Link(place, patience_s, request_patience_s)
+        SdkLog.install(place)
+        self._ttl_seconds = ttl_seconds
+        self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)
+        # Older SDKs create clients by blocking calls; newer ones return futures.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tinker-create")
+
+    @property
+    def session_id(self) -> str:
+        """The server's name for this session."""
+        return str(self._service.holder.get_session_id())
+
+    async def create_lora_training_client(self, base_model: str, rank: int, seed: int) -> RemoteTrainingClient:
+        """A client that trains a fresh adapter. Raises BackendError."""
+        return await self._training_client(self._service.create_lora_training_client, base_model, rank=rank, seed=seed)
+
+    async def create_training_client_from_state_with_optimizer(self, path: str) -> RemoteTrainingClient:
+        """A client that continues where `save_state` left off, optimizer included. Raises BackendError."""
+        return await self._training_client(self._service.create_training_client_from_state_with_optimizer, path)
+
+    async def create_sampling_client(self, base_model: str) -> RemoteSamplingClient:
+        """A sampler of a base model. Raises BackendError."""
+        made = await self._created(self._service.create_sampling_client, base_model=base_model)
+        return RemoteSamplingClient(made, self.link)
+
+    def close(self) -> None:
+        """Finish the session, so that the server need not wait for its heartbeat to lapse. Never raises."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        close = getattr(self._service, "close", None)
+        if close is None:
+            return
+        try:
+            self.link.submit(lambda: close("success")).result(timeout=_CLOSING_S)
+        except (BackendError, TimeoutError) as error:
+            logger.warning("the session could not be finished: %s", error)
+
+    async def _training_client(self, create: Any, *args: Any, **kwargs: Any) -> RemoteTrainingClient:
+        client = await self._created(create, *args, **kwargs)
+        logger.info("%s session %s model %s", self.link.place.url, self.session_id, client.model_id)
+        return RemoteTrainingClient(client, self.link, self._ttl_seconds, self._threads)
+
+    async def _created(self, create: Any, *args: Any, **kwargs: Any) -> Any:
+        def run() -> Any:
+            made = create(*args, **kwargs)
+            return made.result() if hasattr(made, "result") else made
+
+        return await self.link.submit(lambda: self._threads.submit(run))
+
+
+class RemoteTrainingClient:
+    """One model in training on a server; methods and results are those of `tinker.TrainingClient`."""
+
+    def __init__(self, client: Any, link: Link, ttl_seconds: int | None, threads: ThreadPoolExecutor) -> None:
+        self._client = client
+        self._link = link
+        self._ttl_seconds = ttl_seconds
+        self._threads = threads
+        self.model_id = str(client.model_id)
+
+    def forward(
+        self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float] | None = None
+    ) -> RemoteFuture[types.ForwardBackwardOutput]:
+        """Log-probabilities without gradients."""
+        return self._ask(self._client.forward, list(data), loss_fn, dict(loss_fn_config or {}) or None)
+
+    def forward_backward(
+        self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float] | None = None
+    ) -> RemoteFuture[types.ForwardBackwardOutput]:
+        """The same, accumulating the gradient. What the server measured goes into the log."""
+        config = dict(loss_fn_config or {}) or None
+        return self._ask(self._client.forward_backward, list(data), loss_fn, config, log="forward_backward")
+
+    def forward_backward_custom(
+        self, data: Sequence[types.Datum], loss_fn: Callable[..., Any], *, temperature: float = 1.0
+    ) -> RemoteFuture[types.ForwardBackwardOutput]:
+        """`forward_backward` with `loss_fn(data, logprobs) -> (loss, metrics)`, which runs here: the SDK sends its gradient.
+
+        Raises ConfigError for a temperature other than 1, which the SDK cannot ask for.
+        """
+        if temperature != 1:
+            raise ConfigError(f"temperature={temperature:g}: custom losses on a server are computed at temperature 1")
+        return self._ask(self._client.forward_backward_custom, list(data), loss_fn, log="forward_backward")
+
+    def optim_step(self, adam_params: types.AdamParams) -> RemoteFuture[types.OptimStepResponse]:
+        """One step of Adam with the accumulated gradient."""
+        return self._ask(self._client.optim_step, adam_params, log="optim_step")
+
+    def save_state(self, name: str, overwrite: bool = False) -> RemoteFuture[types.SaveWeightsResponse]:
+        """Save weights and optimizer state, with the run's expiry if it has one."""
+        return self._ask(self._client.save_state, name, ttl_seconds=self._ttl_seconds, overwrite=overwrite)
+
+    def save_weights_for_sampler(self, name: str) -> RemoteFuture[types.SaveWeightsForSamplerResponse]:
+        """Save weights to sample from later, with the run's expiry if it has one."""
+        return self._ask(self._client.save_weights_for_sampler, name, ttl_seconds=self._ttl_seconds)
+
+    def _ask(self, call: Callable[..., Any], *args: Any, log: str | None = None, **kwargs: Any) -> RemoteFuture[Any]:
+        """Make a call of the SDK; what it measured is logged under the name `log`."""
+
+        def then(response: Any) -> Any:
+            if log is not None and getattr(response, "metrics", None):
+                logger.info("%s %s", log, dict(response.metrics))
+            return response
+
+        return self._link.submit(lambda: call(*args, **kwargs), then)
+
+    def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteSamplingClient]:
+        """A sampler over a snapshot of the weights as they are when this request's turn comes."""
+        create = self._client.save_weights_and_get_sampling_client
+        # Older SDKs wait for the sampler here.
+        at_once = importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future") is not None
+        return self._link.submit(
+            lambda: create() if at_once else self._threads.submit(create),
+            lambda made: RemoteSamplingClient(made, self._link),
+        )
+
+    def get_info(self) -> types.GetInfoResponse:
+        """What the server says of this model. Raises BackendError."""
+        return cast("types.GetInfoResponse", self._link.submit(self._client.get_info).result())
+
+
+class RemoteSamplingClient:
+    """A snapshot of weights on a server; methods and results are those of `tinker.SamplingClient`."""
+
+    def __init__(self, client: Any, link: Link) -> None:
+        self._client = client
+        self._link = link
+
+    def sample(
+        self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams, **options: Any
+    ) -> RemoteFuture[types.SampleResponse]:
+        """Draw completions with the log-probability of each token."""
+        return self._link.submit(
+            lambda: self._client.sample(
+                prompt=prompt, num_samples=num_samples, sampling_params=sampling_params, **options
+            )
+        )
+
+    async def sample_async(self, *args: Any, **kwargs: Any) -> types.SampleResponse:
+        """`sample`, awaited."""
+        return await self.sample(*args, **kwargs)
+
+    def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
+        """The log-probability of each prompt token given those before it, None for the first."""
+        return self._link.submit(
+            lambda: self._client.compute_logprobs(prompt), lambda found: from_first(found, prompt.length)
+        )
+
+
+def from_first(logprobs: Sequence[float | None], count: int) -> list[float | None]:
+    """Log-probabilities of a prompt of `count` tokens, None for the first where the server (SkyRL 0.4) leaves that out."""
+    return [None, *logprobs] if len(logprobs) == count - 1 else list(logprobs)
+
+
+def _plain(answer: Any) -> Future[Any]:
+    """The standard future behind what a version of the SDK returns, or a finished one around a value."""
+    inner = getattr(answer, "future", None)
+    if callable(inner):
+        found: Future[Any] = inner()
+        return found
+    if isinstance(answer, Future):
+        return answer
+    finished: Future[Any] = Future()
+    finished.set_result(answer)
+    return finished
+
+
+def _in_words(error: BaseException) -> str:
+    """An error of the SDK and what caused it, once each."""
+    cause = error.__cause__
+    text = str(error) or type(error).__name__
+    return f"{text} ({cause})" if cause is not None and str(cause) and str(cause) not in text else text

@@ -1,0 +1,267 @@
+"""The HTTP application: routes, the token, refusals, and the life of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel
+from tinker import types
+from tinker.types.future_retrieve_request import FutureRetrieveRequest
+
+from code_rl.util.admission import listening
+from code_rl.util.errors import BackendError, CodeRLError
+from code_rl.util.redaction import print_exception, redacted
+
+from .core import Core
+from .promises import Promise
+from .sampling_calls import CancelRequest, SamplingCalls
+from .service_calls import ServiceCalls, WeightsInfoRequest
+from .store import Checkpoint
+from .training_calls import TrainingCalls
+from .upkeep import CONTENT_TYPE, Janitor, Metrics
+from .wire import (
+    SERVER,
+    Refusal,
+    category,
+    digest,
+    encoded,
+    read_json,
+    read_pass,
+    validated,
+)  # fmt: skip
+
+API = "/api/v1"
+LARGE_RESULT = 256 << 10
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Call = Callable[[web.Request, bytes], Any]
+_NOT_HERE = {
+    "auth/token": "keys are not exchanged: client/config says pjwt_auth_enabled false",
+    "create_custom_loss": "custom losses run in the client: client/config says custom_loss_server_side false",
+    "publish": "this server has one owner, and nobody to publish to",
+    "billing": "nothing here costs money",
+}
+
+
+class Application:
+    """Serves a Core. Belongs to one event loop."""
+
+    def __init__(self, core: Core, token: str | None, max_request_bytes: int) -> None:
+        self.core = core
+        self.metrics = Metrics(core)
+        core.promises.on_done = self.metrics.ended
+        self._token = token
+        self._max_request_bytes = max_request_bytes
+        self._training, self._sampling, self._service = TrainingCalls(core), SamplingCalls(core), ServiceCalls(core)
+        self._janitor = Janitor(core)
+
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[int]:
+        """Accept connections; yields the port."""
+        app = web.Application(client_max_size=self._max_request_bytes, middlewares=[self._guard])
+        self._route(app)
+        janitor = asyncio.create_task(self._janitor.work())
+        try:
+            async with listening(app, host, port) as bound:
+                yield bound
+        finally:
+            janitor.cancel()
+
+    async def drain(self, grace_s: float) -> bool:
+        """Refuse what is new, end what was accepted, give clients a moment to fetch it.
+
+        False when something was still queued after `grace_s`.
+        """
+        core = self.core
+        core.draining = True
+        for run in core.runs.values():
+            core.drop_held(run, BackendError("the server shut down before the request before this one came"))
+        try:
+            await asyncio.wait_for(core.promises.idle.wait(), grace_s)
+        except TimeoutError:
+            return False
+        for _ in range(20):
+            if not core.promises.unfetched():
+                break
+            await asyncio.sleep(0.1)
+        return True
+
+    def _route(self, app: web.Application) -> None:
+        """Every call, as a function of the request and its body; `_answer` says what it may return."""
+        training, sampling, service = self._training, self._sampling, self._service
+
+        def add(method: str, path: str, call: Call, disk: bool = False) -> None:
+            getattr(app.router, f"add_{method}")(f"{API}/{path}", self._handler(call, disk))
+
+        def post(path: str, kind: type[BaseModel], call: Callable[[Any], object]) -> None:
+            """A call whose body is one of the SDK's requests."""
+            add("post", path, lambda _, b: call(validated(kind, read_json(b))))
+
+        def promise(path: str, kind: type[BaseModel], call: Callable[[Any, bytes], Promise]) -> None:
+            """The same for a call that promises its result, whichever copy of the request it gets."""
+            add("post", path, lambda _, b: call(validated(kind, read_json(b)), digest(b)))
+
+        app.router.add_get("/metrics", self._metrics_text)
+        add("get", "healthz", lambda _r, _b: {"status": "ok"})
+        add("post", "client/config", lambda _r, _b: CLIENT_CONFIG)
+        add("post", "client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
+        add("post", "telemetry", lambda _r, _b: {"status": "accepted"})
+        add("post", "create_session", lambda r, b: service.create(read_json(b), r.headers.get("X-Idempotency-Key")))
+        post("session_heartbeat", types.SessionHeartbeatRequest, service.heartbeat)
+        add("post", "sessions/{session}/finish", lambda r, b: service.finish(r.match_info["session"], read_json(b)))
+        promise("create_model", types.CreateModelRequest, training.create)
+        promise("load_weights", types.LoadWeightsRequest, training.load)
+        add("post", "forward_backward", self._pass)
+        promise("optim_step", types.OptimStepRequest, training.optim_step)
+        promise("save_weights", types.SaveWeightsRequest, training.save)
+        promise("save_weights_for_sampler", types.SaveWeightsForSamplerRequest, training.save_for_sampler)
+        promise("save_weights_external", types.SaveWeightsExternalRequest, training.save_external)
+        post("get_info", types.GetInfoRequest, training.info)
+        post("create_sampling_session", types.CreateSamplingSessionRequest, sampling.create_session)
+        add("post", "asample", lambda _, b: sampling.sample(read_json(b), digest(b), len(b)))
+        add("post", "retrieve_future", self._retrieve)
+        post("cancel_future", CancelRequest, sampling.cancel)
+        post("weights_info", WeightsInfoRequest, service.weights_info)
+        add("get", "samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
+        self._route_stored(add)
+        app.router.add_route("*", "/{tail:.*}", self._missing)
+
+    def _route_stored(self, add: Callable[..., None]) -> None:
+        """Route the calls that read the state folder, or delete from it."""
+        service, store = self._service, self.core.store
+        one = "training_runs/{run}/checkpoints/{checkpoint:[^/]+/[^/]+}"
+        external = "{checkpoint:external_weights/[^/]+}"
+
+        def found(r: web.Request) -> Checkpoint:
+            return store.find_in_run(r.match_info["run"], r.match_info["checkpoint"])
+
+        for path, look in (
+            ("get_server_capabilities", lambda r, _: service.capabilities(r.query.get("model_name"))),
+            ("training_runs", lambda r, _: service.runs(r.query)),
+            ("training_runs/{run}", lambda r, _: service.run(r.match_info["run"])),
+            ("training_runs/{run}/checkpoints", lambda r, _: service.checkpoints_of(r.match_info["run"])),
+            ("checkpoints", lambda r, _: service.checkpoints(r.query)),
+            ("sessions", lambda r, _: service.sessions(r.query)),
+            ("sessions/{session}", lambda r, _: service.session(r.match_info["session"])),
+            (
+                f"training_runs/{{run}}/checkpoints/{external}/external_weights_urls",
+                lambda r, _: service.external_urls(found(r), f"{r.url.origin()}{API}"),
+            ),
+            (
+                f"download/{{secret}}/{{run}}/{external}/{{file}}",
+                lambda r, _: service.external_file(found(r), r.match_info["file"]),
+            ),
+        ):
+            add("get", path, look, disk=True)
+        add("delete", one, lambda r, _: store.delete_checkpoint(found(r)), disk=True)
+        # `tinker checkpoint download` prolongs its export; here checkpoints stay until deleted.
+        add("put", f"{one}/ttl", lambda r, _: found(r) and None)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The token, and every refusal and failure as an answer."""
+        try:
+            self._check_key(request)
+            response = await handler(request)
+        except Refusal as refusal:
+            response = _refused(refusal)
+        except web.HTTPRequestEntityTooLarge:
+            response = _refused(Refusal(413, f"a request may have {self._max_request_bytes} bytes"))
+        except web.HTTPException as error:
+            response = _refused(Refusal(error.status, error.reason))
+        except CodeRLError as error:
+            response = _refused(Refusal(400 if category(error) != SERVER else 500, str(error)))
+        except Exception as error:  # noqa: BLE001 - a fault of ours is an answer too, and is printed
+            print_exception(error)
+            response = _refused(Refusal(500, redacted(f"{type(error).__name__}: {error}")))
+        resource = request.match_info.route.resource
+        self.metrics.answered(resource.canonical if resource is not None else "other", response.status)
+        return response
+
+    def _check_key(self, request: web.Request) -> None:
+        download = request.path.startswith(f"{API}/download/{self._service.secret}/")
+        if download or (request.path in ("/metrics", f"{API}/healthz") and self._token is None):
+            return
+        bearer = request.headers.get("Authorization", "")
+        key = request.headers.get("X-API-Key") or bearer.removeprefix("Bearer ")
+        if not key:
+            # Any key will do without a token, but a web page cannot send this header to us unasked.
+            raise Refusal(401, "an X-API-Key header is missing; set TINKER_API_KEY, to tml-dummy for instance")
+        if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
+            raise Refusal(401, "the key is not this server's token; set TINKER_API_KEY to it")
+
+    async def _read(self, request: web.Request) -> bytes:
+        size = request.content_length or 0
+        if size > self._max_request_bytes:
+            raise Refusal(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise Refusal(415, f"Content-Encoding {encoding[:40]!r} is not supported: client/config asks for none")
+        return await request.read()
+
+    def _handler(self, call: Call, disk: bool = False) -> Handler:
+        """`disk`: it may take a while, and is called on another thread."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            body = await self._read(request)
+            found = await asyncio.to_thread(call, request, body) if disk else call(request, body)
+            return _answer(await found if inspect.isawaitable(found) else found)
+
+        return handle
+
+    async def _pass(self, _: web.Request, body: bytes) -> Promise:
+        large = len(body) >= LARGE_RESULT
+        read = await asyncio.to_thread(read_pass, body) if large else read_pass(body)
+        return await self._training.run_pass(read, len(body))
+
+    async def _retrieve(self, _: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
+        wanted = validated(FutureRetrieveRequest, read_json(sent)).request_id
+        found = await self._sampling.retrieve(wanted)
+        if found is None:
+            waiting = {"type": "try_again", "request_id": wanted, "queue_state": "active"}
+            return web.json_response(waiting, status=408)
+        if found.error is not None:
+            return {"error": found.error, "category": found.error_category}
+        large = found.size >= LARGE_RESULT
+        result = found.result
+        body, kind = await asyncio.to_thread(encoded, result) if large else encoded(result)
+        return web.Response(body=body, content_type=kind)
+
+    async def _metrics_text(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _missing(self, request: web.Request) -> web.Response:
+        call = request.path.removeprefix(f"{API}/")
+        known = {r.canonical for r in request.app.router.resources()}
+        if request.path in known:
+            raise Refusal(405, f"{request.path} does not take {request.method}")
+        why = next((why for name, why in _NOT_HERE.items() if name in call), "its calls are listed in docs/serve.md")
+        raise Refusal(404, f"{request.method} {request.path[:200]} is not implemented by code-rl serve: {why}")
+
+
+CLIENT_CONFIG = types.ClientConfigResponse(
+    pjwt_auth_enabled=False,
+    parallel_fwdbwd_chunks=True,
+    proto_compress_fwdbwd=False,
+    custom_loss_server_side=False,
+)
+DYNAMIC_CONFIG = types.ClientDynamicConfigResponse(sample_cancel_enabled=True)
+
+
+def _answer(found: object) -> web.StreamResponse:
+    """The HTTP answer that a call's result is: a response, a promise, a model of the SDK's, an object, or nothing."""
+    if isinstance(found, web.StreamResponse):
+        return found
+    if isinstance(found, Promise):
+        return web.json_response({"request_id": found.request_id})
+    return web.json_response(found.model_dump(mode="json") if isinstance(found, BaseModel) else found or {})
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    headers = {"Retry-After": str(refusal.retry_after_s)} if refusal.retry_after_s is not None else None
+    return web.json_response({"detail": str(refusal)}, status=refusal.status, headers=headers)

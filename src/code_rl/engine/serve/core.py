@@ -1,0 +1,291 @@
+"""What the calls share: names of models, sessions, runs, sampling sessions, engines, promises, and who is in memory."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from code_rl.engine.names import source_of
+from code_rl.util.errors import CodeRLError, ConfigError
+
+from .promises import Limits, Promise, Promises, session_of, unchanged
+from .seam import Engine, Facts, Host
+from .store import RunRecord, SamplerRecord, Store, now
+from .wire import Refusal, bad, busy, gone, unknown
+
+MAX_HELD = 4096
+Start = Callable[[Engine], "Future[Any]"]
+
+
+def read_models(path: str | None) -> dict[str, str]:
+    """Names of the hosted service and the local models behind them, from a TOML file's table `models`; raises ConfigError naming what is wrong."""
+    if path is None:
+        return {}
+    try:
+        data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"models={path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"models={path} is not TOML: {error}") from error
+    table = data.get("models")
+    if set(data) != {"models"} or not isinstance(table, dict):
+        raise ConfigError(f'models={path} must hold one table [models] with lines "name" = "local name or path"')
+    for asked, local in table.items():
+        if not isinstance(local, str) or not local:
+            raise ConfigError(f"models={path}: {asked!r} must be a string, not {local!r}")
+        try:
+            source_of(local)
+        except ConfigError as error:
+            raise ConfigError(f"models: {asked!r} stands for {local!r}: {error}") from error
+    return dict(table)
+
+
+@dataclass
+class Session:
+    """One `ServiceClient`. `vanished`: no sign of life for long; its samples were dropped, and it may come back."""
+
+    session_id: str
+    last_seen: float = field(default_factory=time.monotonic)
+    vanished: bool = False
+    finished: bool = False
+    waiting: int = 0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While a client waits for an answer it is alive, heartbeat or not."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+            self.last_seen = time.monotonic()
+
+
+@dataclass(eq=False)
+class Run:
+    """A model in training. Requests run in the order of their numbers, 0 its creation; `record` is None until that ended well."""
+
+    run_id: str
+    local: str
+    next_seq: int = 0
+    record: RunRecord | None = None
+    held: dict[int, tuple[Promise, Callable[[], None]]] = field(default_factory=dict)
+    held_since: float = 0.0
+    queued: int = 0
+    last_used: float = field(default_factory=time.monotonic)
+
+
+@dataclass(eq=False)
+class SamplingSession:
+    """Weights to sample from."""
+
+    record: SamplerRecord
+    queued: int = 0
+    last_used: float = field(default_factory=time.monotonic)
+
+
+class Core:
+    """The server's state. Belongs to the event loop, apart from what runs on engines' threads."""
+
+    def __init__(self, store: Store, models: Mapping[str, str], limits: Limits, host: Host) -> None:
+        self.store = store
+        self.models = models
+        self.limits = limits
+        self.host = host
+        self.promises = Promises(limits)
+        self.engines: dict[str, Engine] = {}
+        self.sessions: dict[str, Session] = {}
+        self.runs: dict[str, Run] = {}
+        self.samplers: dict[str, SamplingSession] = {}
+        self.draining = False
+
+    def local(self, asked: str) -> str:
+        """The local model behind a name, which may stand for itself; raises ConfigError for a name that can be none."""
+        local = self.models.get(asked, asked)
+        source_of(local)
+        return local
+
+    def create_session(self, record: dict[str, Any]) -> str:
+        """Begin a session; returns its id."""
+        session_id = str(uuid.uuid4())
+        self.store.write_session(session_id, {**record, "created": now(), "finished": None})
+        self.sessions[session_id] = Session(session_id)
+        return session_id
+
+    def session(self, member_id: str) -> Session:
+        """The session of this id, or of a run or sampling session, marked alive; raises a Refusal when it is unknown or finished."""
+        session_id = session_of(member_id)
+        found = self.sessions.get(session_id)
+        if found is None:
+            record = self.store.read_session(session_id)
+            if record is None:
+                raise unknown(f"session {session_id[:100]!r}")
+            found = Session(session_id, finished=record.get("finished") is not None)
+            self.sessions[session_id] = found
+        if found.finished:
+            raise gone(f"session {session_id} has finished")
+        found.last_seen = time.monotonic()
+        found.vanished = False
+        return found
+
+    def engine(self, local: str) -> Engine:
+        """The engine of a base model, started on first use."""
+        engine = self.engines.get(local)
+        if engine is None:
+            engine = self.engines[local] = self.host.start(local)
+            engine.loaded.add_done_callback(lambda loaded: self._forget_failed(local, loaded))
+        return engine
+
+    def _forget_failed(self, local: str, loaded: Future[Facts]) -> None:
+        if loaded.exception() is not None and (engine := self.engines.pop(local, None)) is not None:
+            engine.close()
+
+    def run(self, run_id: str) -> Run:
+        """A run that may go on; raises a Refusal when it is unknown, or is no longer in memory."""
+        found = self.runs.get(run_id)
+        if found is None:
+            if self.store.read_run(run_id) is None:
+                raise unknown(f"model {run_id[:100]!r}")
+            self.session(run_id)
+            raise gone(
+                f"model {run_id} is no longer loaded: it was unloaded, its client showed no life, or the server stopped; "
+                "create a training client from its last checkpoint"
+            )
+        self.session(run_id)
+        found.last_used = time.monotonic()
+        return found
+
+    def begin(
+        self, run_id: str, local: str, kind: str, fingerprint: bytes, start: Start, then: Callable[[Run, Any], object]
+    ) -> Promise:
+        """Promise a new run; `then` makes its record and the answer of what `start` returned."""
+        seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
+        if seen is not None:
+            return seen
+        self.refuse_when_draining()
+        if run_id in self.runs or self.store.read_run(run_id) is not None:
+            raise gone(f"model {run_id} was created before, and the answer is no longer kept")
+        self.promises.check_room(0)
+        if len(self.runs) >= self.limits.max_models:
+            # The model of a client that vanished gives way.
+            lost = [r for r in self.runs.values() if (s := self.sessions.get(session_of(r.run_id))) and s.vanished]
+            if not lost:
+                raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
+            self.unload(min(lost, key=lambda run: run.last_used))
+        run = self.runs[run_id] = Run(run_id, local)
+        return self.accept(run, 0, kind, fingerprint, start, lambda result: then(run, result))
+
+    def accept(
+        self,
+        run: Run,
+        seq: int,
+        kind: str,
+        fingerprint: bytes,
+        start: Start,
+        then: Callable[[Any], object] = unchanged,
+        size: int = 0,
+    ) -> Promise:
+        """Promise the result of an operation on a run's model; the same number and request give the same promise.
+
+        Raises:
+            Refusal: the number was used for something else or is long over, or the queues are full.
+        """
+        request_id = f"{run.run_id}:{seq}"
+        seen = self.promises.seen(request_id, kind, fingerprint)
+        if seen is not None:
+            return seen
+        self.refuse_when_draining()
+        if seq < run.next_seq:
+            raise gone(f"request {seq} of model {run.run_id} was answered before, and its result is no longer kept")
+        if seq >= run.next_seq + MAX_HELD:
+            raise bad(f"seq_id={seq} of model {run.run_id} is far ahead of {run.next_seq}, which is expected next")
+        # The one that all others wait for is always let in: the queue could not empty without it.
+        if seq != run.next_seq or run.queued:
+            self.promises.check_room(size)
+        promise = self.promises.add(Promise(request_id, kind, fingerprint, size))
+
+        def begin() -> None:
+            try:
+                future = start(self.engine(run.local))
+            except CodeRLError as error:
+                future = Future()
+                future.set_exception(error)
+            self.follow(run, promise, future, then)
+
+        run.held[seq] = promise, begin
+        run.held_since = time.monotonic()
+        while (ready := run.held.pop(run.next_seq, None)) is not None:
+            ready[1]()
+            run.next_seq += 1
+        return promise
+
+    def follow(
+        self,
+        owner: Run | SamplingSession,
+        promise: Promise,
+        future: Future[Any],
+        then: Callable[[Any], object] = unchanged,
+    ) -> None:
+        """Fulfil a promise from an engine's future, and count it in its owner's queue until it ends."""
+        owner.queued += 1
+
+        def on_end() -> None:
+            owner.queued -= 1
+            owner.last_used = time.monotonic()
+            if isinstance(owner, Run) and owner.record is None and promise.request_id.endswith(":0"):
+                self.runs.pop(owner.run_id, None)  # it could not be created
+
+        promise.on_end = on_end
+        self.promises.follow(promise, future, then)
+
+    def drop_held(self, run: Run, error: Exception) -> None:
+        """Fail the requests that wait for one before them."""
+        for promise, _ in run.held.values():
+            self.promises.end(promise, None, error)
+        run.held.clear()
+
+    def close_gap(self, run: Run) -> None:
+        """Requests whose predecessor never came fail, as does the next step: it would have a part of its gradient."""
+        error = bad(f"request {run.next_seq} of model {run.run_id}, before this one, never came")
+        run.next_seq = max(run.held) + 1
+        self.drop_held(run, error)
+        self.engine(run.local).refuse(run.run_id, error, backward=True)
+
+    def unload(self, run: Run) -> None:
+        """Forget a run's model, behind what is queued for it; its checkpoints stay."""
+        self.runs.pop(run.run_id, None)
+        self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
+        self.engine(run.local).drop(run.run_id)
+
+    def sampler(self, sampler_id: str) -> SamplingSession:
+        """A sampling session; raises a Refusal when it is unknown."""
+        found = self.samplers.get(sampler_id)
+        if found is None:
+            record = self.store.read_sampler(sampler_id)
+            if record is None:
+                raise unknown(f"sampling session {sampler_id[:100]!r}")
+            found = self.samplers[sampler_id] = SamplingSession(record)
+        self.session(sampler_id)
+        found.last_used = time.monotonic()
+        return found
+
+    def add_sampler(self, record: SamplerRecord) -> None:
+        """Keep a new sampling session; its weights' file is already there."""
+        self.store.write_sampler(record)
+        self.samplers[record.sampler_id] = SamplingSession(record)
+
+    def runs_of(self, session_id: str) -> list[Run]:
+        """A session's models in memory."""
+        return [run for run in list(self.runs.values()) if run.run_id.startswith(f"{session_id}:")]
+
+    def refuse_when_draining(self) -> None:
+        """Raise a Refusal, which the SDK retries until it reaches the successor, when the server is shutting down."""
+        if self.draining:
+            raise Refusal(503, "the server is shutting down", retry_after_s=2)

@@ -1,0 +1,228 @@
+"""What the SDK's ServiceClient and RestClient call: sessions, what the server has, runs, checkpoints and their files."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict
+from tinker import types
+
+from code_rl.engine.local.models import supported
+from code_rl.engine.local.state import read_state
+from code_rl.engine.names import built_in_context
+from code_rl.engine.places import BUILT_IN
+from code_rl.util.errors import ConfigError
+
+from .core import Core
+from .store import Checkpoint, RunRecord
+from .wire import bad, unknown, validated
+
+T = TypeVar("T")
+KEPT_KEYS = 1024
+MAX_PAGE = 1000
+
+
+class _Finish(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    reason: dict[str, Any]
+    detail: str | None = None
+
+
+class WeightsInfoRequest(BaseModel):
+    """Which checkpoint is asked about."""
+
+    model_config = ConfigDict(extra="forbid")
+    tinker_path: str
+
+
+class Capabilities(types.GetServerCapabilitiesResponse):
+    """What the SDK asks for, and for those who would rather know at the start: which losses there are with their settings, and
+    why the model that was asked about cannot be loaded."""
+
+    losses: dict[str, list[str]]
+    refused: str | None = None
+
+
+class ServiceCalls:
+    """Runs, checkpoints and sessions are read from the state folder, so that they are there after a restart."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._by_key: dict[str, str] = {}
+        # Part of the addresses of files, which the SDK fetches without a key.
+        self.secret = secrets.token_urlsafe()
+
+    def create(self, data: Mapping[str, Any], key: str | None) -> types.CreateSessionResponse:
+        """A new session; `key` is the client's idempotency key, under which a retry finds the session again."""
+        request = validated(types.CreateSessionRequest, data)
+        session_id = self._by_key.get(key or "")
+        if session_id is None:
+            self._core.refuse_when_draining()
+            record = request.model_dump(mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"})
+            session_id = self._core.create_session(record)
+            if key:
+                self._by_key[key] = session_id
+            while len(self._by_key) > KEPT_KEYS:
+                del self._by_key[next(iter(self._by_key))]
+        return types.CreateSessionResponse(session_id=session_id)
+
+    def heartbeat(self, request: types.SessionHeartbeatRequest) -> types.SessionHeartbeatResponse:
+        """The client is alive."""
+        self._core.session(request.session_id)
+        return types.SessionHeartbeatResponse()
+
+    def finish(self, session_id: str, data: Mapping[str, Any]) -> None:
+        """The client is done: what it held is freed, its checkpoints stay. The first reason counts."""
+        request = validated(_Finish, data)
+        record = self._core.store.read_session(session_id)
+        if record is None:
+            raise unknown(f"session {session_id[:100]!r}")
+        if request.reason.get("type") not in ("success", "errored", "interrupted"):
+            raise bad("reason.type must be success, errored or interrupted")
+        if record.get("finished") is not None:
+            return
+        session = self._core.session(session_id)
+        session.finished = True
+        self._core.store.write_session(
+            session_id, {**record, "finished": {"type": request.reason["type"], "detail": request.detail}}
+        )
+        core = self._core
+        core.promises.drop_session(session_id)
+        for sampler_id in core.store.samplers_of(session_id):
+            core.samplers.pop(sampler_id, None)
+            core.store.delete_sampler(sampler_id)
+        for run in core.runs_of(session_id):
+            core.unload(run)
+
+    def capabilities(self, wanted: str | None) -> Capabilities:
+        """The models known by name: mapped ones, the built-in one and those in memory; and `wanted`, if it could be loaded."""
+        core, contexts, refused = self._core, dict[str, int | None](), None
+        for name, engine in list(core.engines.items()):
+            if engine.loaded.done() and engine.loaded.exception() is None:
+                contexts[name] = engine.loaded.result().context
+        if (built_in := built_in_context()) is not None:
+            contexts.setdefault(BUILT_IN, built_in)
+        for asked, local in core.models.items():
+            contexts.setdefault(asked, contexts.get(local))
+        if wanted is not None and contexts.get(wanted) is None:
+            try:
+                contexts[wanted] = core.host.context_of(core.local(wanted))
+            except ConfigError as error:
+                refused = str(error)
+        losses = {name: sorted(keys) for name, keys in core.host.losses.items()}
+        return Capabilities(losses=losses, supported_models=supported(contexts), refused=refused)
+
+    def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
+        """Training runs, newest first."""
+        found, cursor = _page(self._core.store.runs(), query, 20)
+        return types.TrainingRunsResponse(training_runs=[self._run(record) for record in found], cursor=cursor)
+
+    def run(self, run_id: str) -> types.TrainingRun:
+        """One training run."""
+        return self._run(self._known(run_id))
+
+    def checkpoints_of(self, run_id: str) -> types.CheckpointsListResponse:
+        """The checkpoints of a run."""
+        found = self._core.store.checkpoints(self._known(run_id).run_id)
+        return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found])
+
+    def checkpoints(self, query: Mapping[str, str]) -> types.CheckpointsListResponse:
+        """All checkpoints, newest first."""
+        found, cursor = _page(self._core.store.checkpoints(), query, 100)
+        return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found], cursor=cursor)
+
+    def sessions(self, query: Mapping[str, str]) -> types.ListSessionsResponse:
+        """Session ids, newest first."""
+        return types.ListSessionsResponse(sessions=_page(self._core.store.sessions(), query, 20)[0])
+
+    def session(self, session_id: str) -> types.GetSessionResponse:
+        """What belongs to a session."""
+        record = self._core.store.read_session(session_id)
+        if record is None:
+            raise unknown(f"session {session_id[:100]!r}")
+        return types.GetSessionResponse(
+            training_run_ids=self._core.store.runs_of(session_id),
+            sampler_ids=self._core.store.samplers_of(session_id),
+            user_metadata=record.get("user_metadata"),
+            display_name=record.get("display_name"),
+        )
+
+    def external_urls(self, checkpoint: Checkpoint, server: str) -> types.ExternalWeightsUrlsResponse:
+        """Return an address for each file of an external checkpoint; it opens without a key."""
+        folder = f"{server}/download/{self.secret}/{checkpoint.run_id}/{checkpoint.checkpoint_id}"
+        urls = {name: f"{folder}/{name}" for name in self._files(checkpoint)}
+        never = datetime.max.replace(tzinfo=UTC)
+        return types.ExternalWeightsUrlsResponse(urls=urls, expires=never)
+
+    def external_file(self, checkpoint: Checkpoint, name: str) -> web.FileResponse:
+        """Send one of the files; raises a Refusal if there is none of this name."""
+        found = self._files(checkpoint).get(name)
+        if found is None:
+            raise unknown(f"file {name[:100]!r}")
+        return web.FileResponse(found)
+
+    def _files(self, checkpoint: Checkpoint) -> dict[str, Path]:
+        return {file.name: file for file in sorted(self._core.store.file_of(checkpoint).iterdir())}
+
+    def weights_info(self, request: WeightsInfoRequest) -> types.WeightsInfoResponse:
+        """What a checkpoint was made from, for those who load it."""
+        checkpoint = self._core.store.find(request.tinker_path, "state", "sampler")
+        run = self._core.store.read_run(checkpoint.run_id)
+        meta = read_state(self._core.store.file_of(checkpoint)).meta
+        return types.WeightsInfoResponse(
+            base_model=run.base_model if run is not None else str(meta["base_model"]),
+            is_lora=True,
+            lora_rank=int(meta["rank"]),
+            train_unembed=bool(meta["train_unembed"]),
+            train_mlp=bool(meta["train_mlp"]),
+            train_attn=bool(meta["train_attn"]),
+        )
+
+    def _known(self, run_id: str) -> RunRecord:
+        record = self._core.store.read_run(run_id)
+        if record is None:
+            raise unknown(f"training run {run_id[:100]!r}")
+        return record
+
+    def _run(self, record: RunRecord) -> types.TrainingRun:
+        found = self._core.store.checkpoints(record.run_id)
+        last = {c.kind: _checkpoint(c) for c in reversed(found)}
+        return types.TrainingRun(
+            training_run_id=record.run_id,
+            base_model=record.base_model,
+            model_owner="local",
+            is_lora=True,
+            lora_rank=record.rank,
+            last_request_time=max([record.created, *(c.time for c in found)]),  # type: ignore[arg-type]
+            last_checkpoint=last.get("state"),
+            last_sampler_checkpoint=last.get("sampler"),
+            user_metadata=record.user_metadata,
+        )
+
+
+def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
+    return types.Checkpoint(
+        checkpoint_id=checkpoint.checkpoint_id,
+        checkpoint_type="training" if checkpoint.kind == "state" else checkpoint.kind,
+        time=checkpoint.time,  # type: ignore[arg-type]
+        tinker_path=checkpoint.tinker_path,
+        size_bytes=checkpoint.size_bytes,
+        user_metadata=checkpoint.user_metadata,
+    )
+
+
+def _page(found: list[T], query: Mapping[str, str], limit: int) -> tuple[list[T], types.Cursor]:
+    """The part of a list that is asked for, `limit` by default, and where it lies."""
+    asked = {}
+    for name, default in (("limit", limit), ("offset", 0)):
+        text = query.get(name, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise bad(f"{name}={text[:40]!r} must be a whole number")
+        asked[name] = int(text)
+    limit, offset = min(asked["limit"], MAX_PAGE), asked["offset"]
+    return found[offset : offset + limit], types.Cursor(offset=offset, limit=limit, total_count=len(found))

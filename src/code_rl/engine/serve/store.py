@@ -1,0 +1,253 @@
+"""The state folder: sessions, runs, their checkpoints, and the weights of samplers. Everything here survives a restart.
+
+```
+lock                                  held by the one server that uses the folder
+sessions/SESSION.json                 tags, metadata, how it ended
+runs/RUN/run.json                     base model, adapter settings, metadata
+runs/RUN/checkpoints/NAME.KIND.safetensors, beside it NAME.KIND.json; KIND is state, sampler, or external (a folder in peft's form)
+samplers/SAMPLER.json, SAMPLER.safetensors    a sampling session; its weights are a link of their own, which nothing replaces
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from code_rl.util.errors import CheckpointError, ConfigError
+from code_rl.util.files import only_writer, write_atomically
+
+from .wire import bad, unknown
+
+Kind = Literal["state", "sampler", "external"]
+_SEGMENTS: dict[str, Kind] = {"weights": "state", "sampler_weights": "sampler", "external_weights": "external"}
+_RUN_ID = re.compile(r"[0-9a-f-]{36}:train:\d{1,19}")
+_SAMPLER_ID = re.compile(r"[0-9a-f-]{36}:sample:\d{1,19}")
+_SESSION_ID = re.compile(r"[0-9a-f-]{36}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A model in training, as the disk knows it. `base_model` is the name asked for, `local` what it was loaded from."""
+
+    run_id: str
+    base_model: str
+    local: str
+    arch: str
+    tokenizer: str
+    rank: int
+    created: str
+    user_metadata: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class SamplerRecord:
+    """A sampling session: weights of its own (`file`), or (`None`) the base model's."""
+
+    sampler_id: str
+    base_model: str
+    local: str
+    model_path: str | None
+    has_weights: bool
+    created: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved checkpoint."""
+
+    run_id: str
+    name: str
+    kind: Kind
+    time: str
+    size_bytes: int
+    user_metadata: dict[str, str] | None
+
+    @property
+    def checkpoint_id(self) -> str:
+        """Its id within the run."""
+        return f"{next(segment for segment, kind in _SEGMENTS.items() if kind == self.kind)}/{self.name}"
+
+    @property
+    def tinker_path(self) -> str:
+        """Its URI."""
+        return f"tinker://{self.run_id}/{self.checkpoint_id}"
+
+
+def now() -> str:
+    """The time as records hold it."""
+    return datetime.now(UTC).isoformat()
+
+
+class Store:
+    """One server's state folder. Raises ConfigError when another server has it, or when it cannot be written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            for name in ("sessions", "runs", "samplers"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"state_dir={folder} cannot be used: {error.strerror}") from error
+        self._lock = contextlib.ExitStack()
+        self._lock.enter_context(only_writer(folder / "lock", f"state_dir={folder}"))
+
+    def close(self) -> None:
+        """Let another server have the folder."""
+        self._lock.close()
+
+    def write_session(self, session_id: str, record: Mapping[str, Any]) -> None:
+        """Keep a session's record."""
+        _write(self.folder / "sessions" / f"{session_id}.json", record)
+
+    def read_session(self, session_id: str) -> dict[str, Any] | None:
+        """A session's record, or None."""
+        return _read(self.folder / "sessions" / f"{session_id}.json") if _SESSION_ID.fullmatch(session_id) else None
+
+    def sessions(self) -> list[str]:
+        """Ids of all sessions, newest first."""
+        files = sorted((self.folder / "sessions").glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
+        return [path.stem for path in files]
+
+    def write_run(self, record: RunRecord) -> None:
+        """Keep a run's record."""
+        self.checkpoint_folder(record.run_id).mkdir(parents=True, exist_ok=True)
+        _write(self.folder / "runs" / record.run_id / "run.json", asdict(record))
+
+    def read_run(self, run_id: str) -> RunRecord | None:
+        """A run's record, or None."""
+        found = _read(self.folder / "runs" / run_id / "run.json") if _RUN_ID.fullmatch(run_id) else None
+        return RunRecord(**found) if found is not None else None
+
+    def runs(self) -> list[RunRecord]:
+        """All runs, newest first."""
+        found = [self.read_run(run_id) for run_id in self.runs_of("")]
+        return sorted((r for r in found if r is not None), key=lambda r: r.created, reverse=True)
+
+    def runs_of(self, session_id: str) -> list[str]:
+        """Ids of the runs of a session ("": of all)."""
+        return sorted(path.name for path in (self.folder / "runs").glob(f"{session_id}*:*"))
+
+    def checkpoint_folder(self, run_id: str) -> Path:
+        """Where a run's checkpoints are."""
+        return self.folder / "runs" / run_id / "checkpoints"
+
+    def write_checkpoint(
+        self,
+        run_id: str,
+        name: str,
+        kind: Kind,
+        metadata: dict[str, str] | None,
+    ) -> Checkpoint:
+        """Describe a checkpoint after its tensors were written."""
+        file = self.checkpoint_file(run_id, name, kind)
+        record = Checkpoint(
+            run_id,
+            name,
+            kind,
+            now(),
+            sum(path.stat().st_size for path in (file.iterdir() if kind == "external" else [file])),
+            metadata,
+        )
+        _write(self.checkpoint_folder(run_id) / f"{name}.{kind}.json", asdict(record))
+        return record
+
+    def checkpoints(self, run_id: str | None = None) -> list[Checkpoint]:
+        """List the checkpoints of one run or of all, newest first."""
+        folders = [self.checkpoint_folder(each) for each in ([run_id] if run_id is not None else self.runs_of(""))]
+        records = [_read(path) for folder in folders for path in folder.glob("*.json")]
+        found = [Checkpoint(**record) for record in records if record is not None]
+        return sorted(found, key=lambda c: c.time, reverse=True)
+
+    def checkpoint_file(self, run_id: str, name: str, kind: Kind) -> Path:
+        """The tensors of a checkpoint; of an external one, the folder of its files."""
+        end = "" if kind == "external" else ".safetensors"
+        return self.checkpoint_folder(run_id) / f"{name}.{kind}{end}"
+
+    def file_of(self, checkpoint: Checkpoint) -> Path:
+        """`checkpoint_file` of one that is there."""
+        return self.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
+
+    def delete_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint; samplers that hold its weights keep them."""
+        folder = self.checkpoint_folder(checkpoint.run_id)
+        (folder / f"{checkpoint.name}.{checkpoint.kind}.json").unlink(missing_ok=True)
+        file = self.file_of(checkpoint)
+        if checkpoint.kind == "external":
+            shutil.rmtree(file, ignore_errors=True)
+        else:
+            file.unlink(missing_ok=True)
+
+    def find(self, tinker_path: str, *kinds: Kind) -> Checkpoint:
+        """The checkpoint that a URI names; raises a Refusal when there is none, or it is none of these kinds."""
+        parts = tinker_path.removeprefix("tinker://").split("/")
+        allowed = [segment for segment, kind in _SEGMENTS.items() if kind in kinds]
+        if not tinker_path.startswith("tinker://") or len(parts) != 3 or parts[1] not in allowed:
+            raise bad(f"path {tinker_path[:300]!r} must be {' or '.join(f'tinker://RUN/{s}/NAME' for s in allowed)}")
+        return self.find_in_run(parts[0], f"{parts[1]}/{parts[2]}")
+
+    def find_in_run(self, run_id: str, checkpoint_id: str) -> Checkpoint:
+        """The checkpoint of a run; raises a Refusal when there is none."""
+        segment, _, name = checkpoint_id.partition("/")
+        kind = _SEGMENTS.get(segment)
+        if kind is not None and _RUN_ID.fullmatch(run_id) and _NAME.fullmatch(name):
+            found = _read(self.checkpoint_folder(run_id) / f"{name}.{kind}.json")
+            if found is not None:
+                return Checkpoint(**found)
+        raise unknown(f"checkpoint {checkpoint_id[:300]!r} of run {run_id[:100]!r}")
+
+    def write_sampler(self, record: SamplerRecord) -> None:
+        """Keep a sampling session's record."""
+        _write(self.folder / "samplers" / f"{record.sampler_id}.json", asdict(record))
+
+    def read_sampler(self, sampler_id: str) -> SamplerRecord | None:
+        """A sampling session's record, or None."""
+        known = _SAMPLER_ID.fullmatch(sampler_id)
+        found = _read(self.folder / "samplers" / f"{sampler_id}.json") if known else None
+        return SamplerRecord(**found) if found is not None else None
+
+    def samplers_of(self, session_id: str) -> list[str]:
+        """Ids of the sampling sessions of a session."""
+        return sorted(path.stem for path in (self.folder / "samplers").glob(f"{session_id}:*.json"))
+
+    def sampler_file(self, sampler_id: str) -> Path:
+        """The weights of a sampling session."""
+        return self.folder / "samplers" / f"{sampler_id}.safetensors"
+
+    def link_sampler(self, sampler_id: str, source: Path) -> None:
+        """Give a sampling session weights that later saves under the same name do not change."""
+        target = self.sampler_file(sampler_id)
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError as error:
+            raise CheckpointError(f"the weights of {source.name} could not be kept: {error.strerror}") from error
+
+    def delete_sampler(self, sampler_id: str) -> None:
+        """Forget a sampling session and its weights."""
+        (self.folder / "samplers" / f"{sampler_id}.json").unlink(missing_ok=True)
+        self.sampler_file(sampler_id).unlink(missing_ok=True)
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(dict(record)))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    assert isinstance(data, dict)
+    return data

@@ -1,0 +1,239 @@
+"""Calls about models in training: create, passes, optimizer steps, saving and loading."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from tinker import types
+
+from code_rl.engine.adapters import read_embedded, write_peft
+from code_rl.engine.local.lora import LoraSettings
+from code_rl.engine.local.models import model_info
+from code_rl.engine.local.state import check_name
+from code_rl.util.errors import ConfigError, InputError
+
+from .core import Core, Run, Start
+from .promises import Promise, session_of
+from .seam import Engine
+from .store import Kind, RunRecord, SamplerRecord, now
+from .wire import PassRequest, Refusal, bad, checked_seq, gone
+
+MAX_RANK = 1024
+SMALL_PASS = 64 << 10
+
+
+_SAVED: Mapping[Kind, tuple[str, Callable[..., object]]] = {
+    "state": ("save_weights", types.SaveWeightsResponse),
+    "sampler": ("save_weights_for_sampler", types.SaveWeightsForSamplerResponseInternal),
+    "external": ("save_weights_external", types.SaveWeightsExternalResponseInternal),
+}
+
+
+class TrainingCalls:
+    """What a TrainingClient calls. Each returns the promise of its result."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def create(self, request: types.CreateModelRequest, fingerprint: bytes) -> Promise:
+        """A model with a fresh adapter."""
+        run_id = self._new_id(request.session_id, request.model_seq_id)
+        lora = request.lora_config or types.LoraConfig(rank=32)
+        if not 1 <= lora.rank <= MAX_RANK:
+            raise bad(f"lora_config.rank={str(lora.rank)[:40]} must be from 1 to {MAX_RANK}")
+        if not (lora.train_mlp or lora.train_attn or lora.train_unembed):
+            raise bad("lora_config: nothing to train: train_mlp, train_attn and train_unembed are all false")
+        if lora.seed is not None and not 0 <= lora.seed < 2**63:
+            raise bad(f"lora_config.seed={str(lora.seed)[:40]} must be from 0 to 2^63 - 1")
+        _adam_only(request.optimizer_config)
+        seed = lora.seed if lora.seed is not None else secrets.randbits(63)
+        settings = LoraSettings(lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed)
+        return self._begin(
+            run_id, request.base_model, request.user_metadata, "create_model", fingerprint,
+            lambda engine: engine.create(run_id, settings), types.CreateModelResponse(model_id=run_id),
+        )  # fmt: skip
+
+    def load(self, request: types.LoadWeightsRequest, fingerprint: bytes) -> Promise:
+        """A checkpoint into a model: a new one (`session_id`), or one that exists (`model_id`)."""
+        if (request.session_id is None) == (request.model_id is None):
+            raise bad("load_weights needs session_id with model_seq_id, or model_id with seq_id")
+        if request.weights_access_token is not None:
+            raise bad("weights_access_token is not supported: this server has one owner")
+        if request.optimizer_config is not None:
+            _adam_only(request.optimizer_config)
+        core, optimizer = self._core, request.optimizer
+        checkpoint = core.store.find(request.path, "state", "sampler")
+        if optimizer and checkpoint.kind != "state":
+            raise bad(f"{request.path} holds sampler weights, without optimizer state; load one of save_state")
+        file = core.store.file_of(checkpoint)
+
+        def answer(run_id: str) -> types.LoadWeightsResponse:
+            return types.LoadWeightsResponse(path=request.path, model_id=run_id, type="load_weights")
+
+        if request.model_id is not None:
+            run = core.run(request.model_id)
+            return core.accept(
+                run, checked_seq(request.seq_id), "load_weights", fingerprint,
+                lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run.run_id),
+            )  # fmt: skip
+        run_id = self._new_id(request.session_id, request.model_seq_id)
+        origin = core.store.read_run(checkpoint.run_id)
+        asked = request.base_model or (origin.base_model if origin is not None else None)
+        if asked is None:
+            raise gone(f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model")
+        return self._begin(
+            run_id, asked, request.user_metadata, "load_weights", fingerprint,
+            lambda engine: engine.create(run_id, None, file, optimizer), answer(run_id),
+        )  # fmt: skip
+
+    def _new_id(self, session_id: str | None, number: int | None) -> str:
+        session = self._core.session(session_id or "")
+        return f"{session.session_id}:train:{checked_seq(number, 'model_seq_id')}"
+
+    def _begin(
+        self,
+        run_id: str,
+        asked: str,
+        metadata: dict[str, Any] | None,
+        kind: str,
+        fingerprint: bytes,
+        start: Start,
+        answer: object,
+    ) -> Promise:
+        """Promise a new model, whose record is written once it is there."""
+        if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
+            raise bad("user_metadata must hold texts only")
+        core, local = self._core, self._core.local(asked)
+
+        def then(run: Run, lora: LoraSettings) -> object:
+            facts = core.engines[local].loaded.result()
+            made = RunRecord(run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
+            core.store.write_run(made)
+            run.record = made
+            return answer
+
+        return core.begin(run_id, local, kind, fingerprint, start, then)
+
+    def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
+        """What is known of a model."""
+        run = self._core.run(request.model_id)
+        record = self._created(run)
+        return model_info(run.run_id, record.arch, record.base_model, record.tokenizer, record.rank)
+
+    def _created(self, run: Run) -> RunRecord:
+        if run.record is None:
+            raise bad(f"model {run.run_id} is still being created: retrieve the answer of create_model first")
+        return run.record
+
+    async def run_pass(self, request: PassRequest, size: int) -> Promise:
+        """A forward or forward_backward pass. What is wrong with its data is refused here, and takes its turn as a failure."""
+        core, run = self._core, self._core.run(request.model_id)
+        what = request.data, request.loss_fn, request.loss_fn_config
+        backward = not request.forward_only
+        engine = core.engine(run.local)
+        await asyncio.wrap_future(engine.loaded)
+        fault: InputError | Refusal | None = request.fault
+        try:
+            if fault is None and size < SMALL_PASS:
+                engine.check_pass(*what)
+            elif fault is None:
+                await asyncio.to_thread(engine.check_pass, *what)
+        except InputError as error:
+            fault = error
+
+        def start(engine: Engine) -> Future[Any]:
+            if fault is not None:
+                return engine.refuse(run.run_id, fault, backward)
+            return engine.run_pass(run.run_id, *what, backward)
+
+        promise = core.accept(
+            run, request.seq_id, "forward_backward" if backward else "forward", request.fingerprint, start, size=size
+        )
+        if fault is not None:
+            # The numbers that follow go on, and the step behind it fails, as in process.
+            promise.fetched = time.monotonic()
+            raise bad(str(fault))
+        return promise
+
+    def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
+        """One optimizer step."""
+        run = self._core.run(request.model_id)
+        params = request.optim_params
+        if not isinstance(params, types.AdamParams):
+            raise bad(f"optim_params {type(params).__name__} is not supported by this server, only AdamParams")
+        return self._core.accept(
+            run, checked_seq(request.seq_id), "optim_step", fingerprint, lambda e: e.optim_step(run.run_id, params)
+        )
+
+    def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:
+        """A checkpoint of adapter and optimizer."""
+        if request.path is None:
+            raise bad("save_weights needs a path: the checkpoint's name")
+        return self._save(request, "state", fingerprint, request.user_metadata, bool(request.overwrite))
+
+    def save_external(self, request: types.SaveWeightsExternalRequest, fingerprint: bytes) -> Promise:
+        """The adapter in peft's form, to be downloaded."""
+        if request.age_encryption_recipients:
+            raise bad("age_encryption_recipients is not supported: this server does not encrypt")
+        return self._save(request, "external", fingerprint, None)
+
+    def save_for_sampler(self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes) -> Promise:
+        """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their own."""
+        if request.kind != "snapshot":
+            raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
+        if request.path is not None:
+            return self._save(request, "sampler", fingerprint, request.user_metadata)
+        if request.user_metadata:
+            raise bad("user_metadata needs a name for the weights")
+        number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
+        core, run = self._core, self._core.run(request.model_id)
+        sampler_id = f"{session_of(run.run_id)}:sample:{number}"
+        file = core.store.sampler_file(sampler_id)
+
+        def then(_: None) -> object:
+            core.add_sampler(SamplerRecord(sampler_id, self._created(run).base_model, run.local, None, True, now()))
+            return types.SaveWeightsForSamplerResponseInternal(
+                sampling_session_id=sampler_id, type="save_weights_for_sampler"
+            )
+
+        return core.accept(
+            run, checked_seq(request.seq_id), "save_weights_for_sampler", fingerprint,
+            lambda engine: engine.save(run.run_id, file, training=False, overwrite=True, keep=True), then,
+        )  # fmt: skip
+
+    def _save(
+        self,
+        request: types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest,
+        kind: Kind,
+        fingerprint: bytes,
+        metadata: dict[str, str] | None,
+        overwrite: bool = True,
+    ) -> Promise:
+        core, run, name = self._core, self._core.run(request.model_id), request.path or ""
+        call, answer = _SAVED[kind]
+        check_name(name)
+        file = core.store.checkpoint_file(run.run_id, name, kind)
+        written = file / "state.tmp" if kind == "external" else file
+
+        def then(_: None) -> object:
+            if kind == "external":
+                write_peft(read_embedded(written), self._created(run).base_model, file)
+                written.unlink()
+            made = core.store.write_checkpoint(run.run_id, name, kind, metadata)
+            return answer(path=made.tinker_path, type=call)
+
+        return core.accept(
+            run, checked_seq(request.seq_id), call, fingerprint,
+            lambda engine: engine.save(run.run_id, written, kind == "state", overwrite), then,
+        )  # fmt: skip
+
+
+def _adam_only(config: object) -> None:
+    if not isinstance(config, types.AdamOptimizerConfig):
+        kind = getattr(config, "type", type(config).__name__)
+        raise ConfigError(f"optimizer {str(kind)[:80]!r} is not supported by this server, only adamw")

@@ -1,0 +1,147 @@
+"""The server's upkeep: counters for Prometheus, and freeing what its clients no longer use.
+
+Models of vanished clients, samplers and idle engines are freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from tinker import types
+
+from code_rl.util.redaction import print_exception
+
+from .core import Core
+from .promises import Promise
+from .seam import Load
+from .wire import bad
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TICK_S = 1.0
+# Longer than the SDK keeps retrying one request.
+GAP_S = 360.0
+ABANDONED_S = 24 * 3600.0
+
+
+class Metrics:
+    """Counters of one server."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._registry = CollectorRegistry()
+        self._requests = Counter("code_rl_serve_requests", "HTTP requests", ["call", "status"], registry=self._registry)
+        self._ended = Counter("code_rl_serve_promises", "Ended promises", ["kind", "outcome"], registry=self._registry)
+        self._tokens = Counter(
+            "code_rl_serve_tokens", "Tokens sampled and trained on", ["kind"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "code_rl_serve_promise_seconds",
+            "Time from acceptance to the end",
+            ["kind"],
+            buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 600),
+            registry=self._registry,
+        )
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is read from the server's state when it is asked for."""
+        core, load = self._core, _load(self._core)
+        alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
+        held = {"base": len(core.engines), "training": load.models, "sampler": load.snapshots}
+        for name, text, value in (
+            ("queue", "Requests that wait", {"training": load.operations_waiting, "sample": load.samples_waiting}),
+            ("in_memory", "What is in memory", held),
+            ("sessions", "Sessions that are alive", {"": alive}),
+            ("promises_kept", "Promises kept", {"": len(core.promises)}),
+            ("result_bytes", "Bytes of results kept", {"": core.promises.result_bytes}),
+            ("sample_batches", "Batches sampled by the engines in memory", {"": load.batches}),
+            ("sample_requests", "Requests in those batches", {"": load.batched_requests}),
+        ):
+            family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=[] if "" in value else ["kind"])
+            for kind, count in value.items():
+                family.add_metric([kind] if kind else [], count)
+            yield family
+
+    def answered(self, call: str, status: int) -> None:
+        """Count an HTTP answer."""
+        self._requests.labels(call, str(status)).inc()
+
+    def ended(self, promise: Promise) -> None:
+        """Count a promise that ended."""
+        outcome = "done" if promise.error is None else promise.error_category
+        self._ended.labels(promise.kind, outcome).inc()
+        self._seconds.labels(promise.kind).observe(time.monotonic() - promise.created)
+        result, kind, count = promise.result, "sampled", 0
+        if isinstance(result, types.SampleResponse):
+            count = sum(len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
+        elif isinstance(result, types.ForwardBackwardOutput):
+            kind, count = "trained", sum(len(output["logprobs"].to_numpy()) for output in result.loss_fn_outputs)
+        self._tokens.labels(kind).inc(count)
+
+    def text(self) -> bytes:
+        """The exposition."""
+        return generate_latest(self._registry)
+
+
+def _load(core: Core) -> Load:
+    """Over all engines, with what waits for a request before it."""
+    loads = [engine.load_now() for engine in list(core.engines.values())]
+    total = Load(**{f.name: sum(getattr(load, f.name) for load in loads) for f in fields(Load)})
+    total.operations_waiting += sum(len(run.held) for run in core.runs.values())
+    return total
+
+
+class Janitor:
+    """Looks after a server every second."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._looked_at = time.monotonic()
+
+    async def work(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+            except Exception as error:  # noqa: BLE001 - a full disk, say; the server goes on, and so does the next look
+                print_exception(error)
+
+    def tick(self) -> None:
+        """One look."""
+        core = self._core
+        now = time.monotonic()
+        core.promises.sweep()
+        # While this process had no turn it heard no heartbeat: that time is not the clients'.
+        deaf = max(0.0, now - self._looked_at - 2 * TICK_S)
+        self._looked_at = now
+        for session in list(core.sessions.values()):
+            session.last_seen += deaf
+            silent = not session.finished and not session.waiting and now - session.last_seen
+            if silent > core.limits.session_timeout_s:
+                session.vanished = True
+                core.promises.drop_samples(session.session_id)
+                for run in core.runs_of(session.session_id):
+                    core.drop_held(run, bad("the client is gone"))
+                    if silent > core.limits.session_timeout_s + core.limits.idle_s:
+                        core.unload(run)
+        for run in list(core.runs.values()):
+            if run.held and now - run.held_since > GAP_S:
+                core.close_gap(run)
+        for sampler in list(core.samplers.values()):
+            if sampler.queued == 0 and now - sampler.last_used > max(core.limits.idle_s, ABANDONED_S):
+                del core.samplers[sampler.record.sampler_id]
+                core.store.delete_sampler(sampler.record.sampler_id)
+        used = {run.local for run in core.runs.values()}
+        used |= {sampler.record.local for sampler in core.samplers.values() if sampler.queued}
+        for name, engine in list(core.engines.items()):
+            if name not in used and engine.load_now().idle_s > core.limits.idle_s:
+                engine.close()
+                del core.engines[name]

@@ -1,0 +1,255 @@
+"""Requests and results on the wire: protobuf for passes and sampled sequences, JSON for the rest.
+
+Whatever is malformed raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and 5xx, and gives up at once on any other
+4xx. 410 means that what was asked about is gone: a sample is then submitted again, a training request fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from pydantic import BaseModel, ValidationError
+from tinker import types
+from tinker.proto import tinker_public_pb2 as pb
+
+from code_rl.util.errors import CheckpointError, InputError
+
+USER = "user"
+SERVER = "server"
+Model = TypeVar("Model", bound=BaseModel)
+MAX_SEQ_ID = 2**63 - 1
+MAX_DENSE = 1 << 24
+Array = np.ndarray[Any, np.dtype[Any]]
+_DTYPES: Mapping[int, np.dtype[Any]] = {
+    pb.DTYPE_FLOAT32: np.dtype("<f4"),
+    pb.DTYPE_INT64: np.dtype("<i8"),
+}
+_STOP = {"stop": pb.STOP_REASON_STOP, "length": pb.STOP_REASON_LENGTH}
+PROTOBUF = "application/x-protobuf"
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
+    """An HTTP answer other than success. `retry_after_s` tells the client when to come back."""
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(" ".join(message.split()))
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+bad = partial(Refusal, 400)
+"""The request cannot be served as it is; not retried."""
+gone = partial(Refusal, 410)
+"""What it names existed and no longer does."""
+busy = partial(Refusal, 429, retry_after_s=1)
+"""A queue is full; retried by the SDK with growing pauses."""
+
+
+def unknown(what: str) -> Refusal:
+    """Something named in the request does not exist: 404, not retried."""
+    return Refusal(404, f"{what} is not known to this server")
+
+
+def category(error: BaseException) -> str:
+    """Whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
+    return USER if isinstance(error, InputError | CheckpointError | Refusal) else SERVER
+
+
+@dataclass(frozen=True)
+class PassRequest:
+    """One forward or forward_backward request. `fault` is what is wrong with its data: the request takes its turn all the same."""
+
+    model_id: str
+    seq_id: int
+    data: list[types.Datum]
+    loss_fn: str
+    loss_fn_config: dict[str, float | str] | None
+    forward_only: bool
+    fingerprint: bytes
+    fault: Refusal | None
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body. NaN and Infinity, which Python's reader would accept, are refused."""
+    try:
+        data = json.loads(body, parse_constant=_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad(f"the body is not JSON: {str(error)[:200]}") from None
+    if not isinstance(data, dict):
+        raise bad(f"the body must be a JSON object, not {type(data).__name__}")
+    return data
+
+
+def validated(kind: type[Model], data: Mapping[str, Any]) -> Model:
+    """`data` as one of the SDK's request types."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise bad(f"{kind.__name__}: {_first(error)}") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise bad(f"{kind.__name__}: {str(error)[:200]}") from None
+
+
+def checked_seq(seq_id: int | None, name: str = "seq_id") -> int:
+    """A sequence number that a client may choose; every request has one."""
+    if seq_id is None or not 0 <= seq_id <= MAX_SEQ_ID:
+        raise bad(f"{name}={str(seq_id)[:40]} must be from 0 to {MAX_SEQ_ID}")
+    return seq_id
+
+
+def digest(body: bytes) -> bytes:
+    """What tells a request from another under the same number."""
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+def read_pass(body: bytes) -> PassRequest:
+    """Read a forward or forward_backward request; its provenance spans are not kept."""
+    try:
+        message = pb.ForwardBackwardRequest.FromString(body)
+    except DecodeError as error:
+        raise bad(f"the body is not a ForwardBackwardRequest: {str(error)[:200]}") from None
+    config: dict[str, float | str] = dict(message.loss_fn_config)
+    for name, value in message.loss_fn_config_v2.items():
+        config[name] = value.text if value.WhichOneof("value") == "text" else value.number
+    data: list[types.Datum] = []
+    fault: Refusal | None = None
+    try:
+        data = [_datum(i, datum) for i, datum in enumerate(message.data)]
+    except Refusal as error:
+        fault = error
+    return PassRequest(
+        message.model_id,
+        checked_seq(message.seq_id),
+        data,
+        message.loss_fn,
+        config or None,
+        message.forward_only,
+        # A retry may write the entries of a map in another order.
+        digest(message.SerializeToString(deterministic=True)),
+        fault,
+    )
+
+
+def _datum(index: int, message: pb.Datum) -> types.Datum:
+    where = f"datum {index}"
+    tokens: list[int] = []
+    for chunk in message.model_input:
+        if chunk.WhichOneof("chunk") != "encoded_text":
+            raise bad(f"{where}: only text chunks are supported by the embedded engine")
+        raw = chunk.encoded_text.tokens
+        if len(raw) % 4:
+            raise bad(f"{where}: {len(raw)} bytes of tokens are not whole 32-bit numbers")
+        tokens += np.frombuffer(raw, dtype="<i4").tolist()
+    inputs = {name: _tensor(f"{where}, {name}", tensor) for name, tensor in message.loss_fn_inputs.items()}
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens), loss_fn_inputs=inputs)
+
+
+def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
+    if message.dtype not in _DTYPES:
+        raise bad(f"{where}: dtype {message.dtype} must be float32 or int64")
+    dtype = _DTYPES[message.dtype]
+    sparse, shape = message.sparse_csr, list(message.shape)
+    raw = sparse.values if message.HasField("sparse_csr") else message.dense
+    if len(raw) % dtype.itemsize or len(sparse.crow_indices) % 8 or len(sparse.col_indices) % 8:
+        raise bad(f"{where}: {len(raw)} bytes are not whole {dtype.name} values")
+    data = np.frombuffer(raw, dtype=dtype)
+    if message.HasField("sparse_csr"):
+        indices = sparse.crow_indices, sparse.col_indices
+        starts, columns = (np.frombuffer(part, dtype="<i8") for part in indices)
+        data = _dense(where, data, starts, columns, shape)
+    elif shape:
+        if min(shape) < 0 or math.prod(shape) != data.size:
+            raise bad(f"{where}: shape {shape[:8]} does not fit {data.size} values")
+        data = data.reshape(shape)
+    return types.TensorData.from_numpy(data)
+
+
+def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list[int]) -> Array:
+    """A matrix of which compressed rows (CSR) name some values, and the others are zero."""
+    fits = len(shape) == 2 and min(shape) >= 0 and math.prod(shape) <= MAX_DENSE and len(starts) == shape[0] + 1
+    counts = np.diff(starts)
+    if not (fits and starts[0] == 0 and starts[-1] == len(values) == len(columns) and (counts >= 0).all()):
+        raise bad(
+            f"{where}: these are no compressed rows of a matrix of shape {shape[:8]} with at most {MAX_DENSE} cells"
+        )
+    if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
+        raise bad(f"{where}: a column is outside the shape {shape}")
+    found = np.zeros(shape, dtype=values.dtype)
+    found[np.repeat(np.arange(shape[0]), counts), columns] = values
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _first(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    where = ".".join(str(part)[:80] for part in found[0]["loc"][:8])
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{where}: {found[0]['msg'][:200]}{more}"
+
+
+def encoded(result: object) -> tuple[bytes, str]:
+    """Return a result's body and content type: protobuf of samples and passes, else JSON."""
+    if isinstance(result, BaseModel):
+        return result.model_dump_json(exclude_none=True).encode(), "application/json"
+    if isinstance(result, types.SampleResponse):
+        return _sample(result).SerializeToString(), PROTOBUF
+    assert isinstance(result, types.ForwardBackwardOutput)
+    return _pass(result).SerializeToString(), PROTOBUF
+
+
+def size_of(result: object) -> int:
+    """About how many bytes a result holds in memory."""
+    if isinstance(result, types.SampleResponse):
+        prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
+        prompt += 2 * result.topk_prompt_logprobs_np.logprobs.size if result.topk_prompt_logprobs_np is not None else 0
+        return 512 + 4 * prompt + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
+    if isinstance(result, types.ForwardBackwardOutput):
+        return 512 + sum(256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values())
+    return 512
+
+
+def _sample(result: types.SampleResponse) -> pb.SampleResponse:
+    message = pb.SampleResponse()
+    for sequence in result.sequences:
+        into = message.sequences.add(stop_reason=_STOP[sequence.stop_reason])
+        into.tokens = np.asarray(sequence.tokens_np, dtype="<i4").tobytes()
+        into.logprobs = np.asarray(sequence.logprobs_np, dtype="<f4").tobytes()
+    if result.prompt_logprobs_np is not None:
+        message.prompt_logprobs = np.asarray(result.prompt_logprobs_np, dtype="<f4").tobytes()
+    if (best := result.topk_prompt_logprobs_np) is not None:
+        length, k = best.token_ids.shape
+        message.topk_prompt_logprobs.CopyFrom(
+            pb.TopkLogprobs(
+                token_ids=best.token_ids.astype("<i4").tobytes(),
+                logprobs=best.logprobs.astype("<f4").tobytes(),
+                k=k,
+                length=length,
+            )
+        )
+    return message
+
+
+def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
+    message = pb.ForwardBackwardOutput(loss_fn_output_type=result.loss_fn_output_type)
+    record = message.loss_fn_outputs.add(num_datums=len(result.loss_fn_outputs))
+    for name in result.loss_fn_outputs[0] if result.loss_fn_outputs else ():
+        parts = [np.asarray(output[name].to_numpy(), dtype="<f4") for output in result.loss_fn_outputs]
+        field = record.fields[name]
+        field.dtype = pb.DTYPE_FLOAT32
+        field.trailing_shape.extend(parts[0].shape[1:])
+        field.data = b"".join(part.tobytes() for part in parts)
+        field.offsets = np.cumsum([0, *(part.nbytes for part in parts)], dtype="<i8").tobytes()
+    for name, value in result.metrics.items():
+        message.metrics[name] = value
+    return message

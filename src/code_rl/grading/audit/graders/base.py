@@ -1,0 +1,134 @@
+"""What a grader is to the audit: a program and its problem in, whether it is paid out. And a problem in the shapes that graders read."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from code_rl.grading.native import format_problem
+from code_rl.grading.problem import CallTest, Problem, StdinTest
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`paid`: None where the grader itself failed; `said` is what it answered, cut; `silent` where it answered nothing in time."""
+
+    paid: bool | None
+    said: str = ""
+    silent: bool = False
+
+
+def outcome_of(score: object, pays_at: float, said: str) -> Outcome:
+    """What a score says; what is no number, or none that can be compared, is a failure of the grader."""
+    if not isinstance(score, bool | int | float):
+        return Outcome(None, said)
+    try:
+        number = float(score)
+    except OverflowError:
+        return Outcome(None, f"the score is beyond every float: {said}")
+    if math.isnan(number):
+        return Outcome(None, f"the score is NaN: {said}")
+    return Outcome(number >= pays_at, said)
+
+
+class Grader:
+    """A target of the audit. `problems`: of those with plain tests, the forms that it takes: `stdin`, `call`, or `all`."""
+
+    name: str
+    problems = "all"
+
+    def takes(self, problem: Problem) -> bool:
+        """Whether it can be asked about such a problem."""
+        return is_plain(problem, self.problems)
+
+    async def check(self) -> None:
+        """Raise ConfigError when it cannot be asked at all."""
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        """Put one program to it. Failures of the grader are an outcome, not an exception."""
+        raise NotImplementedError
+
+    async def renew(self) -> None:
+        """Begin anew where what ran may have changed it."""
+
+    async def aclose(self) -> None:
+        """Give back what it holds."""
+
+
+def completion(code: str) -> str:
+    """A model's answer with this program."""
+    return f"Here is my solution.\n\n```python\n{code.strip(chr(10))}\n```\n"
+
+
+def is_plain(problem: Problem, takes: str = "all") -> bool:
+    """Whether each test is input and output, or one call and its value, which every grader knows; `takes`: only `stdin`, only `call`, or `all`."""
+    wanted = takes in ("all", "call" if problem.calls else "stdin")
+    return wanted and problem.compare.rule == "lcb" and all(_plain(test) for test in problem.tests)
+
+
+def _plain(test: Any) -> bool:
+    if isinstance(test, StdinTest):
+        return True
+    return (
+        isinstance(test, CallTest) and test.raises is None and not test.kwargs and _is_json([test.args, test.expected])
+    )
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == _listed(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return value
+
+
+def shapes(problem: Problem, code: str) -> dict[str, Any]:
+    """One program and the tests of its problem under the names that columns and `ground_truth` use."""
+    stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
+    calls = [test for test in problem.tests if isinstance(test, CallTest)]
+    inputs: list[Any] = [test.input for test in stdin] or [_listed(test.args) for test in calls]
+    outputs: list[Any] = [test.expected for test in stdin] or [test.expected for test in calls]
+    lines = [test.input for test in stdin] or [
+        "\n".join(json.dumps(_listed(arg)) for arg in test.args) for test in calls
+    ]
+    values = [test.expected for test in stdin] or [json.dumps(test.expected) for test in calls]
+    kind = "functional" if calls else "stdin"
+    return {
+        "code": code,
+        "completion": completion(code),
+        "native": format_problem(problem),
+        "statement": problem.statement,
+        "fn_name": problem.fn_name,
+        "time_limit_s": problem.time_limit_s,
+        "memory_limit_mb": problem.memory_limit_mb,
+        "inputs": inputs,
+        "outputs": outputs,
+        "input_output": {"inputs": inputs, "outputs": outputs} | ({"fn_name": problem.fn_name} if calls else {}),
+        "lcb_input_output": {"inputs": lines, "outputs": values} | ({"fn_name": problem.fn_name} if calls else {}),
+        "lcb_tests": [
+            {"input": given, "output": wanted, "testtype": kind} for given, wanted in zip(lines, values, strict=True)
+        ],
+        "test_cases": [
+            {"type": "function_call" if calls else "stdin_stdout", "fn_name": problem.fn_name, "input": a, "output": b}
+            for a, b in zip(inputs, outputs, strict=True)
+        ],
+        "asserts": [
+            f"assert {problem.fn_name}({', '.join(map(repr, test.args))}) == {test.expected!r}" for test in calls
+        ],
+    }
+
+
+def one_line(text: str) -> str:
+    """Somebody else's words on one line of a terminal or a page: control characters and lone surrogates escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split())
+    )

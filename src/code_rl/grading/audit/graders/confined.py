@@ -1,0 +1,88 @@
+"""Runs a command, a grader that runs hostile programs, where it can neither write nor reach a network: `python -m code_rl.grading.audit.graders.confined FOLDERS CMD …`.
+
+In namespaces of its own: every mount read-only, empty /tmp, /dev/shm and home, no network but the loopback, no other process to see, an environment without
+anything of ours but PYTHONPATH. It can read what the user can; of what is made empty, only FOLDERS (JSON) are seen, read-only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import NoReturn
+
+from code_rl.grading.sandbox.local.guest import kernel
+
+_MOUNT_SETATTR, _RECURSIVE, _AT_FDCWD, _RDONLY = 442, 0x8000, -100, 1
+_EMPTY = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - made empty
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
+
+
+def main() -> int:
+    """Run it; its exit code."""
+    kernel.die_with_parent()  # an audit that is killed leaves no hostile program behind
+    try:
+        _enter(json.loads(sys.argv[1]))
+    except OSError as error:
+        print(
+            f"a grader cannot be confined here ({error}); confine=false runs it with your own rights", file=sys.stderr
+        )
+        return 2
+    child = os.fork()
+    if child == 0:
+        _become(sys.argv[2:])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF
+
+
+def _become(command: list[str]) -> NoReturn:
+    """The grader, PID 1 of its namespace: with it ends all that it started."""
+    kernel.die_with_parent()
+    kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    os.execvpe(command[0], command, environment | {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"})  # noqa: S108, S606
+
+
+def _enter(folders: list[str]) -> None:
+    """The namespaces, and what is mounted in them."""
+    uid, gid = os.getuid(), os.getgid()
+    kernel.unshare(
+        (kernel.NEWUSER if uid else 0) | kernel.NEWNS | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS,
+        "unshare",
+    )
+    if uid:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0))
+    kernel.raw_syscall("mount_setattr", _MOUNT_SETATTR, _AT_FDCWD, b"/", _RECURSIVE, attributes, 32)
+    for place in _EMPTY:
+        if os.path.isdir(place) and not os.path.islink(place) and place not in folders:
+            _make_empty(place, [folder for folder in folders if folder.startswith(f"{place}/")])
+    with socket.socket() as loopback:
+        import fcntl
+
+        fcntl.ioctl(loopback, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+
+
+def _make_empty(place: str, folders: list[str]) -> None:
+    """Mount an empty file system there, with these folders of the old one in it."""
+    held = {folder: os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders if os.path.isdir(folder)}
+    kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=1777,size=1g")
+    for folder, fd in sorted(held.items()):
+        if not os.path.isdir(folder):  # else it came with one that it lies in
+            os.makedirs(folder)
+            kernel.mount(f"/proc/self/fd/{fd}", folder, None, kernel.MS_BIND | kernel.MS_REC)
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Our own judge, on any executor: the embedded sandbox, a Sandbox Fusion server through our client."""
+
+from __future__ import annotations
+
+from code_rl.grading.audit.graders.base import Grader, Outcome
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.connect import check_executor
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.util.errors import CodeRLError
+
+
+class Ours(Grader):
+    """`code_rl.judge`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.name = f"code-rl on {executor.description}"
+        self._executor = executor
+
+    def takes(self, problem: Problem) -> bool:  # noqa: ARG002 - the seam's
+        """Every problem."""
+        return True
+
+    async def check(self) -> None:
+        """Ask the executor."""
+        await check_executor(self._executor)
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        """A verdict about the program is one; `sandbox_error` is a failure of ours."""
+        try:
+            verdict = await judge(problem, code, self._executor)
+        except CodeRLError as error:
+            return Outcome(None, str(error))
+        return Outcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
+
+    async def aclose(self) -> None:
+        """Close the sandbox."""
+        await self._executor.aclose()

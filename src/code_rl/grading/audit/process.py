@@ -1,0 +1,110 @@
+"""A process of somebody's code that answers a line of JSON with a line of JSON, confined unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from code_rl.util.errors import ConfigError
+
+SAID = 300
+_LONGEST = 1 << 24
+_SHIM = Path(__file__).with_name("shim.py")
+
+
+async def start(python: str, calls: Path, spec: dict[str, Any], confined: bool, folder: str) -> Process:
+    """Start the interpreter `python` with `shim`; in namespaces without network, on file systems that it cannot write, where it is `confined`.
+
+    It sees `folder` wherever that is, the working directory, the interpreter's import path and the folder of this file.
+    Raises ConfigError.
+    """
+    command = [python, str(_SHIM), str(calls), json.dumps(spec)]
+    pipe = asyncio.subprocess.PIPE
+    try:
+        if confined:
+            seen = json.dumps(sorted({folder, os.getcwd(), str(_SHIM.parent), *await _import_path(python)}))
+            command = [sys.executable, "-m", "code_rl.grading.audit.graders.confined", seen, *command]
+        started = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
+        )
+    except OSError as error:
+        raise ConfigError(f"python={python} cannot be started: {error.strerror}; name an interpreter") from None
+    return Process(started)
+
+
+_IMPORT_PATH = """
+import json, os, sys
+print(json.dumps([os.path.dirname(sys.executable), sys.prefix, *map(os.path.abspath, sys.path)]))
+"""
+
+
+async def _import_path(python: str) -> list[str]:
+    """The folders of an interpreter, and those in which it looks for modules."""
+    asking = await asyncio.create_subprocess_exec(python, "-c", _IMPORT_PATH, stdout=asyncio.subprocess.PIPE)
+    answer, _ = await asking.communicate()
+    return list(json.loads(answer or "[]"))
+
+
+class Process:
+    """One shim: a line of JSON in, a line out."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._last = b""
+        self._draining = asyncio.create_task(self._drain())
+
+    async def ready(self, within_s: float) -> dict[str, Any]:
+        """What it says once its code is loaded. Raises EOFError, with why that is not."""
+        try:
+            return await asyncio.wait_for(self.hear(), within_s)
+        except TimeoutError:
+            raise EOFError(f"not within {within_s:g} s") from None
+
+    async def request(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one line. Raises EOFError where none comes."""
+        assert self._process.stdin is not None
+        nonce = secrets.token_hex(8)
+        try:
+            self._process.stdin.write(json.dumps({**question, "nonce": nonce}).encode() + b"\n")
+            await self._process.stdin.drain()
+        except (ConnectionError, OSError):
+            raise EOFError("the process has ended") from None
+        return await self.hear(nonce)
+
+    async def hear(self, nonce: str | None = None) -> dict[str, Any]:
+        """The next line that carries `nonce`: what a program wrote there is passed over. Raises EOFError, with the last that it wrote on stderr."""
+        assert self._process.stdout is not None
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:
+                raise EOFError(f"a line of more than {_LONGEST >> 20} MiB came back") from None
+            if not line:
+                break
+            with contextlib.suppress(ValueError, RecursionError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and answer.get("nonce") == nonce:
+                    return answer
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._draining), 1)
+        words = self._last.decode("utf-8", "replace").strip().splitlines()
+        raise EOFError("the process has ended" + (f": {words[-1][:SAID]}" if words else ""))
+
+    async def end(self) -> None:
+        """Kill it, and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
+        await self._process.wait()
+        await asyncio.wait([self._draining], timeout=1)  # what it started elsewhere may hold its stderr open
+        self._draining.cancel()
+
+    async def _drain(self) -> None:
+        assert self._process.stderr is not None
+        while part := await self._process.stderr.read(1 << 16):
+            self._last = (self._last + part)[-4096:]

@@ -1,0 +1,79 @@
+"""The corpora: programs with what they deserve, versioned data in `corpus/`, written from the tests' own by `scripts/write_corpus.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from code_rl.grading.native import problem_from_json
+from code_rl.grading.problem import Problem
+
+CHEAT, HONEST, MUTANT, OWNER, TROUBLE = "cheat", "honest", "mutant", "owner", "trouble"
+UNPAID = (CHEAT, MUTANT)
+STEALING = ("searches memory for others", "other submissions")
+"""Classes that look for right programs which ran before them."""
+HOLDING = "holds the grader"
+READING = "reads the expected output"
+_TOKEN = re.compile(rb"TOK-[0-9a-f]{24}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One program. `kind`: a cheat and a mutant deserve no pay, an honest program and an owner do; trouble only has to get a verdict."""
+
+    name: str
+    kind: str
+    group: str
+    code: str
+    problem: Problem
+
+    @property
+    def seeks_token(self) -> bool:
+        """Whether only a text drawn for this audit is right: to give it is to have read it."""
+        return self.group == READING and bool(_TOKEN.search(repr(self.problem.tests).encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Programs in the order of their file. `version` is a digest of all that is in them."""
+
+    version: str
+    entries: tuple[Entry, ...]
+
+    def of(self, *kinds: str) -> tuple[Entry, ...]:
+        """Those of some kinds."""
+        return tuple(entry for entry in self.entries if entry.kind in kinds)
+
+    def share(self, part: float) -> Corpus:
+        """About this part of each class, at least one program, always the same; owners and those who look for a token stay."""
+        seen: set[str] = set()
+        kept = []
+        for entry in self.entries:
+            if entry.kind == OWNER or entry.seeks_token or entry.group not in seen or _draw(entry.name) < part:
+                kept.append(entry)
+            seen.add(entry.group)
+        return Corpus(self.version, tuple(kept))
+
+
+def load_corpus() -> Corpus:
+    """All programs. What some of them look for, an expected output that nobody could guess, is drawn anew: it lies in no file."""
+    folder = resources.files("code_rl.grading.audit") / "corpus"
+    texts = [(folder / name).read_bytes() for name in ("problems.jsonl", "programs.jsonl")]
+    drawn = _TOKEN.sub(lambda _: b"TOK-" + secrets.token_hex(12).encode(), texts[0])
+    problems = {row["id"]: problem_from_json(row) for row in map(json.loads, drawn.splitlines())}
+    return Corpus(hashlib.sha256(b"".join(texts)).hexdigest()[:12], tuple(_entries(texts[1], problems)))
+
+
+def _entries(text: bytes, problems: dict[str, Problem]) -> Iterator[Entry]:
+    for row in map(json.loads, text.splitlines()):
+        yield Entry(row["name"], row["kind"], row["class"], row["code"], problems[row["problem"]])
+
+
+def _draw(name: str) -> float:
+    return zlib.crc32(name.encode()) / 2**32

@@ -1,0 +1,320 @@
+"""Puts the corpora to a grader and counts: cheats paid, honest programs and owners not paid, mutants paid, verdicts that load changes, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from code_rl.grading.audit.graders.base import Grader, Outcome, one_line
+from code_rl.grading.audit.programs import (
+    CHEAT,
+    HOLDING,
+    HONEST,
+    MUTANT,
+    OWNER,
+    READING,
+    STEALING,
+    TROUBLE,
+    UNPAID,
+    Corpus,
+    Entry,
+)
+from code_rl.grading.problem import Problem
+from code_rl.util.concurrency import together
+from code_rl.util.errors import ConfigError
+
+_OWNERS_A_THIEF = 2
+_LEAKS = {
+    READING: "; expected outputs can be read",
+    **dict.fromkeys(STEALING, "; other submissions can be read"),
+}
+_EVERYONE = 0.95
+_SILENT = 4
+"""So many programs without an answer, and then a right one that gets none either: it is asked no more."""
+_SAID = 120
+ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One program and what came of it, in `seconds` of wall time."""
+
+    entry: Entry
+    outcome: Outcome
+    seconds: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the grader decided, and decided wrongly."""
+        if self.outcome.paid is None or self.entry.kind == TROUBLE:
+            return False
+        return self.outcome.paid == (self.entry.kind in UNPAID)
+
+
+@dataclass(slots=True)
+class Row:
+    """One class of programs: how many there were, the names of those decided wrongly, and of those at which the grader failed."""
+
+    group: str
+    kind: str
+    count: int
+    wrong: list[str]
+    failed: list[str]
+    longest_s: float
+
+
+@dataclass(slots=True)
+class Scorecard:
+    """All that is said of one grader. `flips`: program -> what it got at each number at once, where that differed.
+
+    `random`: programs whose verdict differed when they were asked about twice at the first of `loads`. `silent`: the class at which it fell silent.
+    """
+
+    grader: str
+    corpus: str
+    rows: list[Row] = field(default_factory=list)
+    skipped: int = 0
+    flips: dict[str, dict[int, bool | None]] = field(default_factory=dict)
+    random: list[str] = field(default_factory=list)
+    silent: str | None = None
+    loads: tuple[int, ...] = ()
+    tried_under_load: int = 0
+    programs: list[dict[str, Any]] = field(default_factory=list)
+    read: str | None = None
+    """A program that was paid for a token which nobody could guess."""
+
+    def total(self, *kinds: str) -> tuple[int, int, int]:
+        """How many programs of these kinds there were, were decided wrongly, and made the grader fail."""
+        rows = [row for row in self.rows if row.kind in kinds]
+        return sum(r.count for r in rows), sum(len(r.wrong) for r in rows), sum(len(r.failed) for r in rows)
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything was decided, and rightly, by itself and under load."""
+        told = self.flips or self.random or self.silent
+        return not told and not any(row.wrong or row.failed for row in self.rows)
+
+    def findings(self) -> list[str]:
+        """What the figures say, worst first."""
+        return list(_findings(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `audit.json`."""
+        return {
+            "grader": self.grader,
+            "corpus": self.corpus,
+            "clean": self.clean,
+            "findings": self.findings(),
+            "classes": [
+                {
+                    "class": row.group,
+                    "kind": row.kind,
+                    "programs": row.count,
+                    "wrong": row.wrong,
+                    "failed": row.failed,
+                    "longest_s": round(row.longest_s, 2),
+                }
+                for row in self.rows
+            ],
+            "skipped": self.skipped,
+            "loads": list(self.loads),
+            "under_load": self.tried_under_load,
+            "silent": self.silent,
+            "random": self.random,
+            "flips": {name: {str(load): paid for load, paid in got.items()} for name, got in self.flips.items()},
+            "programs": self.programs,
+        }
+
+
+async def audit_grader(
+    grader: Grader, corpus: Corpus, at_once: int, loads: Sequence[int], under_load: int, say: Callable[[str], None]
+) -> Scorecard:
+    """Every class in turn, then `under_load` programs at each of `loads` at once. Raises ConfigError when the grader cannot be asked."""
+    await grader.check()
+    card = Scorecard(grader.name, corpus.version, loads=tuple(loads))
+    taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
+    card.skipped = len(corpus.entries) - len(taken)
+    if not taken:
+        raise ConfigError(f"grader={grader.name} takes no problem of the corpus; see takes=")
+    owners = [entry for entry in taken if entry.kind == OWNER]
+    listener = _Listener(grader, (owners or taken)[0])
+    all_tried: list[Tried] = []
+    for group, members in _classes(taken):
+        await grader.renew()
+        asked = _among(owners, members) if group in STEALING else members
+        try:
+            tried = await _try_all(listener.grade, asked, at_once)
+        except _SilentError:
+            card.silent = group
+            break
+        tried = [one for one in tried if one.entry in members]
+        all_tried += tried
+        card.rows.append(_row(group, tried))
+        card.programs += [
+            {"name": t.entry.name, "class": group, "kind": t.entry.kind, "paid": t.outcome.paid, "said": t.outcome.said}
+            for t in tried
+        ]
+        say(describe(card.rows[-1]))
+    card.read = _read_token(all_tried)
+    if loads and card.silent is None:
+        await _under_load(grader, _chosen(taken, under_load), loads, card)
+    return card
+
+
+class _SilentError(Exception):
+    """A grader that has answered answers no more."""
+
+
+class _Listener:
+    """Asks, and notices silence: the `right` program decides whether it is the programs' doing. Raises ConfigError where there was never an answer."""
+
+    def __init__(self, grader: Grader, right: Entry) -> None:
+        self._grader, self._right = grader, right
+        self._heard, self._unanswered = False, 0
+
+    async def grade(self, problem: Problem, code: str) -> Outcome:
+        outcome = await self._asked(problem, code)
+        if self._unanswered == _SILENT and (await self._asked(self._right.problem, self._right.code)).silent:
+            if self._heard:
+                raise _SilentError
+            raise ConfigError(
+                f"grader={self._grader.name} answers nothing: {_SILENT + 1} programs in a row, the last of them right ({outcome.said}); "
+                "see that it runs, or raise timeout="
+            )
+        return outcome
+
+    async def _asked(self, problem: Problem, code: str) -> Outcome:
+        outcome = await self._grader.grade(problem, code)
+        self._heard |= not outcome.silent
+        self._unanswered = self._unanswered + 1 if outcome.silent else 0
+        return outcome
+
+
+def _classes(entries: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    """Those that deserve pay first, programs that hold the grader last."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.group, []).append(entry)
+    first = (OWNER, HONEST, MUTANT, CHEAT, TROUBLE)
+    yield from sorted(groups.items(), key=lambda item: (item[0] == HOLDING, first.index(item[1][0].kind)))
+
+
+def _among(owners: Sequence[Entry], thieves: Sequence[Entry]) -> list[Entry]:
+    """Right programs before each thief, so that there is something to steal."""
+    mixed: list[Entry] = []
+    for number, thief in enumerate(thieves):
+        mixed += [owners[(number + turn) % len(owners)] for turn in range(_OWNERS_A_THIEF)] if owners else []
+        mixed.append(thief)
+    return mixed
+
+
+async def _try_all(
+    grade: Callable[[Problem, str], Awaitable[Outcome]], entries: Sequence[Entry], at_once: int
+) -> list[Tried]:
+    places = asyncio.Semaphore(at_once)
+
+    async def one(entry: Entry) -> Tried:
+        async with places:
+            began = time.perf_counter()
+            outcome = await grade(entry.problem, entry.code)
+            return Tried(entry, outcome, time.perf_counter() - began)
+
+    return await together(map(one, entries))
+
+
+def _row(group: str, tried: Sequence[Tried]) -> Row:
+    return Row(
+        group,
+        tried[0].entry.kind,
+        len(tried),
+        [one.entry.name for one in tried if one.wrong],
+        [one.entry.name for one in tried if one.outcome.paid is None],
+        max(one.seconds for one in tried),
+    )
+
+
+def _read_token(tried: Sequence[Tried]) -> str | None:
+    """A program that was paid for the token it looked for. Without it such a program ends as a mutant does, with a wrong answer and status 0:
+    where mutants of its form (calls, or standard input) are paid, nothing is known."""
+    for one in tried:
+        if one.wrong and one.entry.seeks_token:
+            form = bool(one.entry.problem.calls)
+            mutants = [m for m in tried if m.entry.kind == MUTANT and bool(m.entry.problem.calls) == form]
+            if sum(m.outcome.paid is False for m in mutants) >= _EVERYONE * len(mutants) > 0:
+                return one.entry.name
+    return None
+
+
+def _chosen(entries: Sequence[Entry], count: int) -> list[Entry]:
+    """Honest programs and mutants in equal parts: what no load should change."""
+    parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
+    return [entry for part in parts for entry in part[:: max(1, 2 * len(part) // max(1, count))][: count // 2]]
+
+
+async def _under_load(grader: Grader, entries: Sequence[Entry], loads: Sequence[int], card: Scorecard) -> None:
+    """What changes from one time to the next at the first of `loads` is chance; what changes otherwise is the load."""
+    times: list[list[bool | None]] = []
+    for load in (*loads[:1], *loads):
+        await grader.renew()
+        times.append([one.outcome.paid for one in await _try_all(grader.grade, entries, load)])
+    card.tried_under_load = len(entries)
+    for entry, first, *got in zip(entries, *times, strict=True):
+        if first != got[0]:
+            card.random.append(entry.name)
+        elif len(set(got)) > 1:
+            card.flips[entry.name] = dict(zip(loads, got, strict=True))
+
+
+def describe(row: Row) -> str:
+    """One line of a class."""
+    did = {HONEST: "not paid", OWNER: "not paid", TROUBLE: "decided wrongly"}.get(row.kind, "paid")
+    failed = f", the grader failed at {len(row.failed)}" if row.failed else ""
+    return f"{row.kind:8} {row.group:28} {len(row.wrong):4} of {row.count:4} {did}{failed}"
+
+
+def _findings(card: Scorecard) -> Iterator[str]:
+    if card.silent is not None:
+        yield f"fell silent at the class {card.silent!r}: neither its programs nor a right one got an answer; the rest was not tried"
+    bad, paid, _ = card.total(*UNPAID)
+    good, unpaid, _ = card.total(HONEST, OWNER)
+    everyone = bool(bad) and paid >= _EVERYONE * bad
+    if everyone:
+        yield f"{ALL_PAID}: {paid} of {bad} programs that solve nothing"
+    if good and unpaid >= _EVERYONE * good:
+        yield f"{NONE_PAID}: {unpaid} of {good} right programs are not paid"
+    mutants, mutants_paid, _ = card.total(MUTANT)
+    blind = not everyone and mutants_paid > mutants / 2
+    if blind:
+        yield f"hardly compares what a program answers: {mutants_paid} of {mutants} wrong versions of right programs are paid"
+    # Thieves end with status 0 whether they found anything or not.
+    tells = not everyone and not blind and not any(row.wrong for row in card.rows if row.group == "early exit")
+    for row in sorted(card.rows, key=lambda row: (row.kind != CHEAT, row.kind != MUTANT, -len(row.wrong))):
+        if row.wrong and row.kind == CHEAT:
+            leak = _LEAKS.get(row.group, "") if tells else ""
+            if row.group == READING and card.read is not None:
+                leak = f"{_LEAKS[READING]} ({card.read} gave a token that was drawn for this audit)"
+            yield f"pays {len(row.wrong)} of {row.count} cheats of the class {row.group!r}{leak}"
+        elif row.wrong and row.kind == MUTANT:
+            if blind:
+                continue
+            yield f"pays {len(row.wrong)} of {row.count} wrong versions of right programs"
+        elif row.wrong:
+            yield f"does not pay {len(row.wrong)} of {row.count} right programs ({row.group})"
+    if card.random:
+        twice = f"{len(card.random)} of {card.tried_under_load} programs got another verdict the second time, {card.loads[0]} at once both times"
+        yield f"{twice}: chance decides" + (
+            f", and with it over {len(card.flips)} more under load" if card.flips else ""
+        )
+    elif card.flips:
+        lost = sum(1 for got in card.flips.values() if None in got.values())
+        turned = len(card.flips) - lost
+        yield f"{len(card.flips)} of {card.tried_under_load} verdicts depend on the load: {turned} turned, {lost} became failures"
+    failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
+    if failed:
+        said, times = Counter(one["said"] for one in card.programs if one["paid"] is None).most_common(1)[0]
+        often = f" (most often, {times}×: {one_line(said)[:_SAID]})" if said else ""
+        yield f"fails itself at {failed} programs{often}; whoever trains with it must not read that as a reward of 0"

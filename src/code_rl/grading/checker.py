@@ -1,0 +1,245 @@
+"""The rule `checker`: a trusted program decides among many valid answers.
+
+It runs in processes that no policy program shares or descends from (`Job.trusted`), since it sees expected outputs. Its source defines
+`check(input, output, expected)`, which returns True when the output is right, False or a string that says why when it is wrong. For call tests `input` is
+`(args, kwargs)`, for a sequence of calls the pairs of name and arguments; all three are the values themselves.
+
+The older protocol: a source that defines no such function is run as a script for each test, reads one JSON object, `{"input", "expected", "output"}`
+(strings) or `{"args", "kwargs", "expected", "value"}` in the encoding of `problems.values`, and prints one line: `ok`, or `wrong: why`.
+
+An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on what the problem's first
+reference solution answers either. An expected output that it cannot read shows nothing ("many answers"), nor does a solution that
+fails, and without an answer of one no checker is broken: a program cannot have itself masked by what it writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from code_rl.grading.plain import UnreadableError, parse_value
+from code_rl.grading.problem import CHECK, CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, defines
+from code_rl.grading.reasons import Reason, clip, last_lines, status_reason
+from code_rl.grading.sandbox.executor import (
+    CallInput,
+    CaseInput,
+    Execution,
+    Executor,
+    Job,
+    Limits,
+    Status,
+    StdinInput,
+    case_bytes,
+)
+from code_rl.grading.submission import executions_of, program_job, single
+from code_rl.grading.values import ENVELOPE, Encoded, ValueCodecError, dumps, encode, text_of
+from code_rl.grading.verdict import VerdictKind
+
+OUTPUT_BYTES = 1 << 20
+UNDECIDED_ANSWERS = 4
+"""So many times its own limit a checker may spend on answers of one program that it does not decide."""
+
+
+class UndecidedError(Exception):
+    """A checker did not decide: it failed, went beyond a limit, or answered in no known way. Says how, for the problem's author."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program gave for one test, as the checker is asked about it."""
+
+    test: TestCase
+    case: CaseInput
+
+
+@dataclass(slots=True)
+class Budget:
+    """The seconds that a checker has left for answers of one program that it does not decide. What it decides costs nothing here."""
+
+    left_s: float
+
+    @classmethod
+    def of(cls, compare: Compare) -> Budget:
+        """For all tests of one program."""
+        return cls(UNDECIDED_ANSWERS * compare.checker_time_limit_s)
+
+    def charge(self, execution: Execution, compare: Compare) -> None:
+        """Take off what an execution of the checker cost; one that slept up to its wall cap counts as one that computed."""
+        least = compare.checker_time_limit_s if execution.status is Status.TIME_LIMIT else 0.0
+        self.left_s -= max(execution.cpu_s + execution.compile_s, least)
+
+
+Asked = Answer | Reason | None
+"""What there is to ask about one test: an answer; nothing, since it failed before; nothing, since it passed."""
+
+
+def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
+    """One submission that asks the checker about each answer."""
+    source = compare.checker or ""
+    return Job(
+        code=source,
+        cases=tuple(answer.case for answer in answers),
+        fn_name=CHECK if defines(source, CHECK) else None,
+        limits=Limits(
+            cpu_s=compare.checker_time_limit_s, memory_mb=compare.checker_memory_limit_mb, output_bytes=OUTPUT_BYTES
+        ),
+        trusted=True,
+    )
+
+
+def read_answer(test: TestCase, given: bytes, compare: Compare) -> Answer:
+    """What a program printed, or its encoded value, made ready for the checker, which takes time in proportion. Raises UnreadableError."""
+    if not defines(compare.checker or "", CHECK):
+        return Answer(test, _line(test, given))
+    case = _call(test, given)
+    with contextlib.suppress(ValueCodecError):  # the executor says so
+        case = dataclasses.replace(case, message=case_bytes(case))
+    return Answer(test, case)
+
+
+def read_decision(execution: Execution) -> str | None:
+    """None for a right answer, else the checker's reason. Raises UndecidedError."""
+    if execution.status is not Status.OK:
+        said = last_lines(execution)
+        raise UndecidedError(f"it ended with {execution.status.value}" + (f": {said}" if said else ""))
+    if execution.value is not None:
+        return read_value(execution.value)
+    line = execution.stdout.decode("utf-8", "replace").strip()
+    if line == "ok":
+        return None
+    if line == "wrong" or line.startswith("wrong:"):
+        return clip(line[len("wrong:") :]) or "the checker says wrong"
+    raise UndecidedError(f"it printed {clip(line)[:80]!r}, not 'ok' or 'wrong: why'")
+
+
+def read_value(value: bytes) -> str | None:
+    """What `check` returned: None for True, a reason for False or a string. Raises UndecidedError."""
+    try:
+        decision = parse_value(value)
+    except UnreadableError as error:
+        raise UndecidedError(str(error)) from error
+    if decision is True:
+        return None
+    if decision is False:
+        return "it says wrong"
+    if isinstance(decision, str):
+        return clip(decision) or "it says wrong"
+    raise UndecidedError(f"it returned {clip(repr(decision))[:80]}, not True, False or a reason")
+
+
+async def put_to_checker(
+    problem: Problem, asked: Sequence[Asked], executor: Executor, limits: Limits, budget: Budget
+) -> AsyncGenerator[Reason | None, None]:
+    """The reason for each test in order, None for one that passed. Answers that follow one another share a submission of the checker.
+
+    When the budget is spent, answers are not put to the checker any more: they are wrong, as those were that spent it.
+    """
+    at = 0
+    while at < len(asked):
+        answers: list[Answer] = []
+        for each in asked[at:]:
+            if not isinstance(each, Answer):
+                break
+            answers.append(each)
+        if not answers:
+            item = asked[at]
+            assert not isinstance(item, Answer)
+            yield item
+            at += 1
+            continue
+        if budget.left_s <= 0:
+            yield Reason(
+                VerdictKind.WRONG_ANSWER, "answers before this one, unreadable too, used up the checker's time"
+            )
+            at += 1
+            continue
+        try:
+            async with contextlib.aclosing(
+                executions_of(executor, checker_job(problem.compare, answers))
+            ) as executions:
+                async for execution in executions:
+                    said = read_decision(execution)
+                    at += 1
+                    yield None if said is None else Reason(VerdictKind.WRONG_ANSWER, "the checker says wrong", said)
+        except UndecidedError as error:
+            item = asked[at]
+            assert isinstance(item, Answer)
+            budget.charge(execution, problem.compare)
+            yield await _blame(problem, item.test, executor, limits, error, budget)
+            at += 1
+
+
+def unreadable(trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
+    """The reason why the checker did not decide; `tried` is its failure on the reference solution, if any."""
+    if tried is None:
+        return Reason(VerdictKind.WRONG_ANSWER, "the checker could not read the answer", str(trouble))
+    return Reason(VerdictKind.CHECKER_ERROR, f"the problem's checker fails on its own reference: {tried}")
+
+
+async def _blame(
+    problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError, budget: Budget
+) -> Reason:
+    tried: UndecidedError | None = None
+    if not problem.solutions:
+        return unreadable(trouble, None)
+    async with contextlib.aclosing(_references(problem, test, executor, limits)) as references:
+        async for solved, reference in references:
+            try:
+                answer = await asyncio.to_thread(read_answer, test, reference, problem.compare)
+                trial = await single(executor, checker_job(problem.compare, [answer]))
+                budget.charge(trial, problem.compare)
+                read_decision(trial)
+            except (UnreadableError, UndecidedError) as error:
+                tried = UndecidedError(str(error)) if solved else None
+            else:
+                return unreadable(trouble, None)
+    return unreadable(trouble, tried)
+
+
+async def _references(
+    problem: Problem, test: TestCase, executor: Executor, limits: Limits
+) -> AsyncGenerator[tuple[bool, bytes], None]:
+    """The problem's own answers to a test: what it expects, then what its first reference solution gives (True), if it gives any."""
+    if isinstance(test, StdinTest):
+        if test.expected.strip():
+            yield False, test.expected.encode("utf-8", "surrogatepass")
+    elif test.expected is not None:
+        expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected
+        yield False, dumps(expected, -ENVELOPE).encode()
+    execution = await single(executor, program_job(problem, problem.solutions[0], [test], limits))
+    if status_reason(execution, test) is None:
+        yield True, execution.stdout if execution.value is None else execution.value
+
+
+def _call(test: TestCase, given: bytes) -> CallInput:
+    if isinstance(test, StdinTest):
+        return CallInput((test.input, _text(given, "the output is not UTF-8 text"), test.expected))
+    value = Encoded(_text(given, "the returned value cannot be read"))
+    if isinstance(test, SequenceTest):
+        return CallInput((test.calls, value, list(test.expected)))
+    return CallInput(((test.args, dict(test.kwargs)), value, test.expected))
+
+
+def _line(test: TestCase, given: bytes) -> StdinInput:
+    if isinstance(test, StdinTest):
+        output = _text(given, "the output is not UTF-8 text")
+        return StdinInput(json.dumps({"input": test.input, "expected": test.expected, "output": output}).encode())
+    parse_value(given)  # a text that is one whole JSON value cannot reach beyond its place in the object below
+    head = {"args": [], "kwargs": {}, "expected": encode(test.expected, -ENVELOPE)}
+    if isinstance(test, CallTest):
+        head["args"] = [encode(item) for item in test.args]
+        head["kwargs"] = {name: encode(item) for name, item in test.kwargs.items()}
+    else:
+        head["args"] = [encode(call, -ENVELOPE) for call in test.calls]
+    return StdinInput(text_of(head).encode()[:-1] + b',"value":' + given + b"}")
+
+
+def _text(data: bytes, trouble: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableError(trouble) from None

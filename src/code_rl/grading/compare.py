@@ -1,0 +1,73 @@
+"""Which rule compares what: the rules of `Compare` for printed and for returned outputs. docs/judging.md says more of each.
+
+| rule | printed text | returned value |
+|---|---|---|
+| `lcb` | lines stripped; equal as text or as lists of numerals, within tolerance; integers exactly | equal plain data, floats within tolerance; tuple equals list; 1 equals 1.0; True is not 1 |
+| `lcb-official` | as LiveCodeBench decides, slips included | as LiveCodeBench decides, slips included |
+| `python` | as `lcb` | as `==` in a Python assert, floats within tolerance; a tuple is not a list; True is 1 |
+| `contest` | tokens: as text, or numbers within tolerance; lines do not count | as `lcb`, floats within tolerance, strings by tokens |
+| `checker` | a trusted program decides, in the sandbox (`judging.checker`) | the same |
+"""
+
+from __future__ import annotations
+
+import builtins
+
+from code_rl.grading import text
+from code_rl.grading.plain import RAISED, UnreadableError, compare_values, parse_value
+from code_rl.grading.problem import CallTest, Compare, SequenceTest, StdinTest, rule_for
+from code_rl.grading.values import ENVELOPE, TAG, dumps
+
+MAX_RAISED_BYTES = 1 << 16
+_PRINTED = {
+    "lcb": text.compare_lcb,
+    "lcb-official": text.compare_lcb_official,
+    "python": text.compare_lcb,
+    "contest": text.compare_contest,
+}
+
+
+def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | None:
+    """None when `stdout` is right for `test`, else why not, in words that hold nothing of the test.
+
+    Linear in both texts. Output that is not UTF-8 is wrong, never an error.
+    """
+    compare = rule_for(compare, test)
+    if compare.rule not in _PRINTED:
+        raise ValueError(f"rule {compare.rule!r} does not compare text")
+    try:
+        got = stdout.decode("utf-8")
+    except UnicodeDecodeError:
+        return "the output is not UTF-8 text"
+    return _PRINTED[compare.rule](got, test.expected, compare)
+
+
+def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compare) -> str | None:
+    """None when `value` (encoded by `problems.values`) is right for `test`, else why not, holding nothing of the test."""
+    if isinstance(test, CallTest) and test.raises is not None:
+        names = raised_names(value)
+        if names is None:
+            return "the call returned where it was to raise an exception"
+        kind = getattr(builtins, test.raises, None)  # IOError is another name of OSError
+        wanted = kind.__name__ if isinstance(kind, type) else test.raises
+        return None if wanted in names else "the call raised another exception"
+    if compare.rule == "checker":
+        raise ValueError("rule 'checker' does not compare values")
+    expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected
+    try:
+        got = parse_value(value, dumps(expected, -ENVELOPE).encode())
+    except UnreadableError as error:
+        return str(error)
+    return compare_values(got, expected, rule_for(compare, test), outermost=int(isinstance(test, SequenceTest)))
+
+
+def raised_names(value: bytes) -> list[str] | None:
+    """The names of the class and the bases of what a call raised; None when it returned."""
+    if len(value) > MAX_RAISED_BYTES or not value.startswith(b'{"%s":"%s"' % (TAG.encode(), RAISED.encode())):
+        return None
+    try:
+        form = parse_value(value)
+    except UnreadableError:
+        return None
+    names = form.get("items") if isinstance(form, dict) and form.get(TAG) == RAISED else None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else None

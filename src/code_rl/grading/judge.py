@@ -1,0 +1,175 @@
+"""The judge: runs a program on a problem's inputs, compares its outputs here, and says one of ten verdicts.
+
+The sandbox gets a program and inputs; expected outputs stay on this side. The judge stops at the first failed test unless it is to run all.
+Trouble of the sandbox, which its executor has tried to overcome, is `sandbox_error`; it is never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from code_rl.grading.checker import Asked, Budget, put_to_checker, read_answer
+from code_rl.grading.compare import compare_printed, compare_returned
+from code_rl.grading.plain import UnreadableError
+from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase, check_parts
+from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
+from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable
+from code_rl.grading.submission import executions_of, limits_of, program_job
+from code_rl.grading.verdict import Failure, Verdict, VerdictKind
+from code_rl.util.errors import DataError, SandboxError
+
+THREAD_ABOVE_BYTES = 1 << 16
+MAX_CHECKER_CHUNK = 16
+MAX_CHECKER_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is known so far. `done` tests have been decided; `reason` is why the first of those that failed did."""
+
+    every: bool
+    done: int = 0
+    passed: int = 0
+    failed: int = 0
+    reason: Reason | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    def note(self, reason: Reason | None) -> bool:
+        """Count one more test. True when the judge is to stop."""
+        if reason is None:
+            self.passed += 1
+        elif self.reason is None:
+            self.reason, self.failed = reason, self.done
+        self.done += 1
+        return reason is not None and (
+            not self.every or reason.kind.undecided or reason.kind is VerdictKind.COMPILE_ERROR
+        )
+
+    def spent(self, execution: Execution) -> None:
+        """Add up what a test took."""
+        self.cpu_s += execution.cpu_s
+        self.wall_s += execution.wall_s
+
+
+async def judge(
+    problem: Problem,
+    code: str | None,
+    executor: Executor,
+    *,
+    cpu_limit_s: float | None = None,
+    all_tests: bool = False,
+) -> Verdict:
+    """Run `code` on the tests of `problem` in order, up to the first failure, and say how it went.
+
+    `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s`
+    of the verdict are sums over the tests that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule)
+    and OutageError; no other SandboxError.
+    """
+    check_problem(problem)
+    tally = _Tally(all_tests)
+    if code is None:
+        return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), problem.compare.rule)
+    if not encodable(code):
+        tally.note(Reason(VerdictKind.COMPILE_ERROR, "the program is not UTF-8 text"))
+        return _verdict(problem, tally)
+    limits = limits_of(problem, cpu_limit_s)
+    try:
+        if problem.compare.rule == "checker":
+            await _run_checked(problem, code, executor, limits, tally)
+        else:
+            await _run(problem, code, executor, limits, tally)
+    except SandboxError as error:
+        tally.reason, tally.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), tally.done
+    return _verdict(problem, tally)
+
+
+def check_problem(problem: Problem) -> None:
+    """Raise DataError when `problem` cannot be judged."""
+    where = f"problem {problem.id!r}"
+    if not problem.tests:
+        raise DataError(f"{where}: tests is empty; a problem without tests would pass every program")
+    for index, test in enumerate(problem.tests):
+        if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
+            raise DataError(f"{where}: tests[{index}] names no function, and the problem has no fn_name")
+    check_parts(problem, where)
+
+
+async def _run(problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally) -> None:
+    """Each output against what is expected."""
+    job = program_job(problem, code, problem.tests, limits)
+    async with contextlib.aclosing(executions_of(executor, job)) as executions:
+        async for execution in executions:
+            tally.spent(execution)
+            test = problem.tests[tally.done]
+            swallowed = problem.compare.rule == "lcb-official" and left_by_itself(execution, test)
+            failed = None if swallowed else status_reason(execution, test)
+            if tally.note(failed or await _compared(problem, test, execution)):
+                return
+
+
+async def _run_checked(problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally) -> None:
+    """As `_run`, for the rule `checker`: tests in growing chunks, bounded in bytes, each chunk's outputs then put to the checker.
+
+    The program's submission ends before the checker's begins, so that an executor with one place cannot lock up.
+    """
+    chunk, budget = 1, Budget.of(problem.compare)
+    while tally.done < len(problem.tests):
+        tests = problem.tests[tally.done : tally.done + chunk]
+        asked: list[Asked] = []
+        held = 0
+        async with contextlib.aclosing(
+            executions_of(executor, program_job(problem, code, tests, limits))
+        ) as executions:
+            async for execution in executions:
+                tally.spent(execution)
+                asked.append(await _to_ask(problem, tests[len(asked)], execution))
+                held += len(execution.stdout) + len(execution.value or b"")
+                stop = isinstance(asked[-1], Reason) and not tally.every
+                if stop or held > MAX_CHECKER_BYTES or execution.status is Status.COMPILE_ERROR:
+                    break
+        async with contextlib.aclosing(put_to_checker(problem, asked, executor, limits, budget)) as reasons:
+            async for reason in reasons:
+                if tally.note(reason):
+                    return
+        chunk = min(2 * chunk, MAX_CHECKER_CHUNK)
+
+
+async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Asked:
+    """What the checker is to be asked about one test: an answer; or, without asking, why it failed (None: it passed)."""
+    reason = status_reason(execution, test)
+    if reason is not None:
+        return reason
+    if isinstance(test, CallTest) and test.raises is not None:
+        return await _compared(problem, test, execution)
+    given = execution.stdout if execution.value is None else execution.value
+    try:
+        return await asyncio.to_thread(read_answer, test, given, problem.compare)
+    except UnreadableError as error:
+        return Reason(VerdictKind.WRONG_ANSWER, str(error))
+
+
+async def _compared(problem: Problem, test: TestCase, execution: Execution) -> Reason | None:
+    """Why the answer is wrong, or None. Long texts are compared in a thread, to keep the event loop going."""
+
+    def compare() -> str | None:
+        if isinstance(test, StdinTest):
+            return compare_printed(execution.stdout, test, problem.compare)
+        return compare_returned(execution.value or b"", test, problem.compare)
+
+    long = len(execution.stdout) + len(execution.value or b"") > THREAD_ABOVE_BYTES
+    message = await asyncio.to_thread(compare) if long else compare()
+    return None if message is None else wrong(message, test, execution)
+
+
+def _verdict(problem: Problem, tally: _Tally) -> Verdict:
+    """The verdict that the first failure gives."""
+    failure, kind = None, VerdictKind.PASSED
+    if tally.reason is not None:
+        public = problem.tests[tally.failed].public
+        failure = Failure(tally.failed, public, tally.reason.shown(public), tally.reason.got if public else None)
+        kind = tally.reason.kind
+    total = len(problem.tests)
+    return Verdict(kind, tally.passed, total, problem.compare.rule, failure, tally.cpu_s, tally.wall_s)

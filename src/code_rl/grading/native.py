@@ -1,0 +1,332 @@
+"""The native problem format: JSON Lines, one problem an object, optionally compressed (`.gz`, to be read also `.zst`).
+
+`{"id", "statement", "tests", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb", "compare", "solutions", "source", "date",
+"meta"}`; all but the first three may be left out. Reading is strict: anything else is a DataError that names file, line, field, value and remedy. Tests by `kind`:
+
+| `kind` | fields |
+|---|---|
+| `stdin` | `input`, `expected` |
+| `call` | `args`, `kwargs`, `expected` or `raises`, `fn_name` |
+| `sequence` | `class`, `calls`: `[[name, [argument, …]], …]`, `expected` |
+
+and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__type__": …}` forms of `problems.values`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gzip
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from code_rl.data.sources.records import Origin, RowError, from_json
+from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, check_parts
+from code_rl.grading.values import ValueCodecError, decode, encode
+from code_rl.util.data_files import read_object, short
+from code_rl.util.errors import DataError
+from code_rl.util.settings import suggestion
+
+REQUIRED = ("id", "statement", "tests")
+MOST_SECONDS, MOST_MEGABYTES = 3600.0, 1 << 20
+"""No limit of a problem is larger: an hour, a terabyte. Kernels take no numbers without end."""
+_USUAL = Compare()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a field must be, as a test and in words, and what is kept of it."""
+
+    fits: Callable[[Any], bool]
+    wanted: str
+    kept: Callable[[Any], Any] = lambda value: value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        return bool(datetime.date.fromisoformat(value).isoformat() == value)
+    except (TypeError, ValueError):
+        return False
+
+
+TEXT = Form(lambda value: isinstance(value, str), "a string")
+FILLED = Form(_is_filled, "a string that is not blank")
+OPTIONAL = Form(lambda value: value is None or _is_filled(value), "null or a string that is not blank")
+NAME = Form(lambda value: isinstance(value, str) and value.isidentifier(), "a name in Python")
+ITEMS = Form(lambda value: isinstance(value, list), "a list")
+TEXTS = Form(lambda value: ITEMS.fits(value) and all(map(TEXT.fits, value)), "a list of strings", tuple)
+OBJECT = Form(lambda value: isinstance(value, dict), "an object")
+FLAG = Form(lambda value: isinstance(value, bool), "true or false")
+NUMBER = Form(_is_number, "a finite number, 0 or more", float)
+TOLERANCE = Form(
+    lambda value: value is None or _is_number(value),
+    NUMBER.wanted,
+    lambda value: value if value is None else float(value),
+)
+DATE = Form(lambda value: value is None or _is_date(value), "null or a date as YYYY-MM-DD")
+SECONDS = Form(
+    lambda value: _is_number(value) and 0 < value <= MOST_SECONDS,
+    f"a number of seconds above 0, at most {MOST_SECONDS:g}",
+    float,
+)
+MEGABYTES = Form(
+    lambda value: isinstance(value, int) and _is_number(value) and 0 < value <= MOST_MEGABYTES,
+    f"a whole number of megabytes above 0, at most {MOST_MEGABYTES}",
+)
+
+FORMS = {
+    "id": FILLED,
+    "statement": TEXT,
+    "starter_code": OPTIONAL,
+    "fn_name": OPTIONAL,
+    "tests": Form(ITEMS.fits, "a list of objects"),
+    "time_limit_s": SECONDS,
+    "memory_limit_mb": MEGABYTES,
+    "compare": Form(lambda value: isinstance(value, str | dict), "a rule's name or an object with 'rule'"),
+    "solutions": TEXTS,
+    "source": TEXT,
+    "date": DATE,
+    "meta": OBJECT,
+}
+"""The fields of a problem, in the order in which they are written."""
+NATIVE_FIELDS = tuple(FORMS)
+NESTED = ("tests", "compare", "solutions", "meta")
+"""Fields that hold JSON text in a table, where every field is a column."""
+_HEAD = NATIVE_FIELDS[: NATIVE_FIELDS.index("tests") + 1]
+_COMPARE = {
+    "rule": TEXT,
+    "abs_tol": NUMBER,
+    "rel_tol": NUMBER,
+    "ignore_case": FLAG,
+    "integers_as_floats": FLAG,
+    "checker": OPTIONAL,
+    "checker_time_limit_s": SECONDS,
+    "checker_memory_limit_mb": MEGABYTES,
+}
+
+
+def read_fields(
+    data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
+) -> dict[str, Any]:
+    """The fields that there are, as they are kept. Raises DataError, beginning with `where`, for one that is of another form, missing or unknown;
+    one that is both is taken for misspelt."""
+    missing = [name for name in required if name not in data]
+    unknown = [name for name in data if name not in forms]
+    if unknown:
+        alone = missing[0] if len(missing) == len(unknown) == 1 else None
+        meant = f", did you mean {alone!r}?" if alone else suggestion(unknown[0], missing or tuple(forms))
+        also = f"; {missing[0]} is missing" if missing and alone is None else ""
+        raise DataError(
+            f"{where}: field {short(unknown[0])} is unknown{meant}{also}; known are {', '.join(forms)} "
+            "(anything else goes in a problem's meta)"
+        )
+    if missing:
+        raise DataError(f"{where}: {missing[0]} is missing")
+    for name, value in data.items():
+        if not forms[name].fits(value):
+            raise _wrong(name, value, forms[name].wanted, where)
+    return {name: forms[name].kept(value) for name, value in data.items()}
+
+
+def _wrong(name: str, value: Any, wanted: str, where: str) -> DataError:
+    return DataError(f"{where}: {name}={short(value)} must be {wanted}")
+
+
+def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) -> int:
+    """Write problems as a native file (compressed when `path` ends in .gz), all or nothing; returns how many.
+
+    The same problems give the same bytes.
+    """
+    target, count = Path(path), 0
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as temporary:
+            try:
+                packed = gzip.GzipFile("", "wb", fileobj=temporary, mtime=0) if target.suffix == ".gz" else None
+                with packed or contextlib.nullcontext(temporary) as stream:
+                    for problem in problems:
+                        count += 1
+                        stream.write(format_problem(problem).encode("ascii") + b"\n")
+                temporary.flush()
+                os.fsync(temporary.fileno())
+                os.chmod(temporary.name, 0o644)
+                os.replace(temporary.name, target)
+            except BaseException:
+                os.unlink(temporary.name)
+                raise
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
+    return count
+
+
+def parse_problem(line: bytes, where: str) -> Problem:
+    """One line of a native file; `where` begins every error message."""
+    return problem_from_json(read_object(line, where), where)
+
+
+def format_problem(problem: Problem) -> str:
+    """One line of a native file, without the line end; ASCII only."""
+    return ",".join(format_halves(problem))
+
+
+def format_halves(problem: Problem) -> tuple[str, str]:
+    """The line of `format_problem` in two: up to the tests, which are nearly all of it, and from behind the comma after them."""
+    row = problem_to_json(problem)
+    return format_fields({name: row.pop(name) for name in _HEAD})[:-1], format_fields(row)[1:]
+
+
+def format_fields(row: Mapping[str, Any]) -> str:
+    """Fields of a native row as JSON, the way `format_problem` writes them."""
+    sys.set_int_max_str_digits(0)
+    return json.dumps(row, ensure_ascii=True, separators=(",", ":"))
+
+
+def problem_to_json(problem: Problem) -> dict[str, Any]:
+    """The problem as a JSON object with every field; inverse of `problem_from_json`."""
+    row = {name: getattr(problem, name) for name in NATIVE_FIELDS}
+    row |= {"tests": list(map(test_to_json, problem.tests)), "compare": _compare_to_json(problem.compare)}
+    return row | {"solutions": list(problem.solutions), "meta": dict(problem.meta)}
+
+
+def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Problem:
+    """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for anything malformed."""
+    row = read_fields(data, FORMS, REQUIRED, where)
+    if not row["tests"]:
+        raise DataError(f"{where}: tests is empty; a problem needs at least one test")
+    meta = row.get("meta", {})
+    for key in ("preamble", "setup"):
+        if not isinstance(meta.get(key, ""), str):
+            raise DataError(f"{where}: meta.{key}={short(meta[key])} must be source text")
+    row["tests"] = tests_from_json(row["tests"], row.get("fn_name"), where)
+    compare = row.get("compare", "lcb")
+    compare = {"rule": compare} if isinstance(compare, str) else compare
+    row["compare"] = Compare(**read_fields(compare, _COMPARE, ("rule",), f"{where}: compare"))
+    problem = Problem(**row)
+    check_parts(problem, where)
+    return problem
+
+
+def _compare_to_json(compare: Compare) -> str | dict[str, Any]:
+    if compare == Compare(compare.rule):
+        return compare.rule
+    named = asdict(compare)
+    return {name: value for name, value in named.items() if name == "rule" or value != getattr(_USUAL, name)}
+
+
+_COMMON = {"kind": TEXT, "public": FLAG, "abs_tol": TOLERANCE, "rel_tol": TOLERANCE}
+_NAMED = Form(lambda value: value is None or NAME.fits(value), NAME.wanted)
+_ANY = Form(lambda _: True, "a value", decode)
+_VALUES = Form(ITEMS.fits, ITEMS.wanted, lambda values: tuple(map(decode, values)))
+_ARGS = Form(ITEMS.fits, "a list, one item per argument", _VALUES.kept)
+_KWARGS = Form(
+    lambda value: isinstance(value, dict) and all(map(str.isidentifier, value)),
+    "an object whose keys are argument names",
+    lambda values: {name: decode(value) for name, value in values.items()},
+)
+_KINDS: dict[str, tuple[dict[str, Form], tuple[str, ...]]] = {
+    "stdin": ({"input": TEXT, "expected": TEXT}, ("input", "expected")),
+    "call": ({"args": _ARGS, "kwargs": _KWARGS, "expected": _ANY, "raises": _NAMED, "fn_name": _NAMED}, ("args",)),
+    "sequence": ({"class": NAME, "calls": ITEMS, "expected": _VALUES}, ("class", "calls", "expected")),
+}
+"""The fields of each kind of test, and which of them there must be."""
+NOT_FOR_RAISES = ("BaseException", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError")
+
+
+def test_to_json(test: TestCase) -> dict[str, Any]:
+    """One test as a JSON object; inverse of `tests_from_json`."""
+    if isinstance(test, StdinTest):
+        row: dict[str, Any] = {"kind": "stdin", "input": test.input, "expected": test.expected}
+    elif isinstance(test, SequenceTest):
+        calls = [[name, [encode(item) for item in args]] for name, args in test.calls]
+        expected = [encode(item) for item in test.expected]
+        row = {"kind": "sequence", "class": test.class_name, "calls": calls, "expected": expected}
+    else:
+        kwargs = {name: encode(item) for name, item in test.kwargs.items()}
+        row = {"kind": "call", "args": [encode(item) for item in test.args], "kwargs": kwargs}
+        row |= {"expected": encode(test.expected)} if test.raises is None else {"raises": test.raises}
+        row |= {} if test.fn_name is None else {"fn_name": test.fn_name}
+    row["public"] = test.public
+    for name in ("abs_tol", "rel_tol"):
+        if getattr(test, name) is not None:
+            row[name] = getattr(test, name)
+    return row
+
+
+def tests_from_json(items: Sequence[Any], fn_name: str | None, where: str) -> tuple[TestCase, ...]:
+    """The tests of a problem whose function is `fn_name`. Raises DataError, beginning with `where`."""
+    return tuple(_test_from_json(item, fn_name, f"{where}: tests[{index}]") for index, item in enumerate(items))
+
+
+def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
+    if not isinstance(data, dict):
+        raise DataError(f"{where}: an object was expected, not {short(data)}")
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise DataError(f"{where}: kind={short(kind)} must be one of {', '.join(map(repr, _KINDS))}")
+    fields, needed = _KINDS[kind]
+    try:
+        row = read_fields(data, {**_COMMON, **fields}, needed, where)
+        del row["kind"]
+        if kind == "stdin":
+            return StdinTest(**row)
+        return _sequence(row, where) if kind == "sequence" else _call(row, fn_name, where)
+    except ValueCodecError as error:
+        raise DataError(f"{where}: a value cannot be read: {error}") from error
+
+
+def _call(row: dict[str, Any], fn_name: str | None, where: str) -> CallTest:
+    if row.get("fn_name") is None and fn_name is None:
+        raise DataError(
+            f"{where}: kind='call' does not go with fn_name=None; name the function in the problem's fn_name or the test's"
+        )
+    raises = row.get("raises")
+    if raises in NOT_FOR_RAISES:
+        raise DataError(f"{where}: raises={raises!r} cannot be expected of a program; name another exception")
+    if ("expected" in row) == (raises is not None):
+        raise DataError(f"{where}: expected is missing; a call test needs either expected or raises")
+    return CallTest(**row)
+
+
+def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
+    name, calls = row.pop("class"), row.pop("calls")
+    for call in calls:
+        if not (isinstance(call, list) and len(call) == 2 and isinstance(call[0], str) and isinstance(call[1], list)):
+            raise DataError(f"{where}: calls: {short(call)} must be a pair: a method's name and a list of arguments")
+        if not call[0].isidentifier():
+            raise DataError(f"{where}: calls: {short(call[0])} must be the name of a method")
+    if not calls or calls[0][0] != name:
+        raise DataError(
+            f"{where}: calls must begin with the class itself, {name!r}, and the arguments of its construction"
+        )
+    if len(row["expected"]) != len(calls) or row["expected"][0] is not None:
+        raise DataError(f"{where}: expected must have one value for each of the {len(calls)} calls, null for the first")
+    return SequenceTest(name, tuple((method, _VALUES.kept(args)) for method, args in calls), **row)
+
+
+def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
+    """A row of a file or a table in our own format: nested fields parsed where they are JSON text, absent (None) ones left out. Raises RowError."""
+    fields = {name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS}
+    try:
+        for name in NESTED:
+            value = fields.get(name)
+            if isinstance(value, str) and (name != "compare" or value.lstrip()[:1] in ('"', "{")):
+                try:
+                    fields[name] = from_json(value, name)
+                except RowError as error:
+                    raise _wrong(name, value, f"{FORMS[name].wanted} (or JSON text of it)", origin.where) from error
+        return problem_from_json(fields, origin.where)
+    except DataError as error:
+        raise RowError("bad_native_row", str(error)) from error

@@ -1,0 +1,254 @@
+"""Compare rules for returned values.
+
+Values are compared in the encoded form of `problems.values`, as JSON left them: nothing that a program returned is
+ever built into a set, a dict of our own or an object, so no hash and no `__eq__` of its choosing runs here. Nesting is walked
+with a list, not with recursion; an integer of thousands of digits stays text.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from code_rl.grading.numbers import near_numbers
+from code_rl.grading.problem import Compare
+from code_rl.grading.text import compare_contest
+from code_rl.grading.values import ENVELOPE, MAX_DEPTH, TAG, encode
+
+MAX_VALUE_BYTES = 64 << 20
+MAX_INT_DIGITS = 4000
+MAX_PARTS = 1 << 21
+PARTS_PER_EXPECTED_PART = 8
+"""A plain integer is one part; a long one is `{"__type__":"int","items":["…"]}`."""
+BYTES_PER_EXPECTED_BYTE = 350
+"""The longest encoding of a value equal to a given one: 310 digits as an int for `1e308` as a float, or a tag around `[]`."""
+
+SEQUENCES = ("tuple", "list")
+LIKE_LISTS = ("ndarray", "range", "iterator", "deque", "array", "dict_keys", "dict_values", "dict_items")
+LIKE_SETS = ("dict_keys", "dict_items")
+RAISED = "raised"
+SETS = ("set", "frozenset")
+RAW = ("bytes", "bytearray")
+_NAMED = (*SEQUENCES, *SETS, *RAW, *LIKE_LISTS, "dict", "complex", "int", "float", "str", "bool")
+BOOLS_ARE_NUMBERS = ("lcb-official", "python")
+"""Rules under which True equals 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class HugeInt:
+    """An integer of more than MAX_INT_DIGITS digits, kept as its decimal text."""
+
+    text: str
+
+
+class UnreadableError(ValueError):
+    """The encoded value is malformed, too large or too deep; the message has no content of it."""
+
+
+def parse_value(data: bytes, expected: bytes | None = None) -> Any:
+    """The encoded form behind `data`. Raises UnreadableError, and never takes more than linear time.
+
+    With `expected`, the encoding of the expected value, nothing is parsed that is too long, or has too many parts, to be equal: a part costs a
+    hundred times the bytes that spell it.
+    """
+    limit, parts = MAX_VALUE_BYTES, MAX_PARTS
+    if expected is not None:
+        limit = BYTES_PER_EXPECTED_BYTE * (len(expected) + 64)  # of what the sandbox lets through
+        parts = PARTS_PER_EXPECTED_PART * _parts(expected) + 16
+    if len(data) > limit or _parts(data) > parts:
+        raise UnreadableError("the returned value is far larger than the expected one")
+    try:
+        return json.loads(data.decode("utf-8"), parse_int=_parse_int)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError("the returned value cannot be read") from error
+
+
+def _parts(data: bytes) -> int:
+    """How many values a JSON text can hold at most."""
+    return sum(map(data.count, (b",", b":", b"[", b"{"))) + 1
+
+
+def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -> str | None:
+    """Compare `got` (from `parse_value`) with `expected` (a Python value). None when equal, else a safe message.
+
+    Decisions shared by all rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal whatever their order; set
+    members and dict keys are compared exactly. Unless a rule says otherwise: a tuple equals a list with equal items, 1 equals 1.0
+    (exactly: 2**53 + 1 is not 2.0**53), a set equals a frozenset, bytes equal a bytearray. A returned bool is not a
+    number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an assert.
+
+    `lcb-official`: True equals 1, NaN equals nothing,
+    and only the outermost tuple of an answer, `outermost` levels down, is read as a list. `python`: a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for
+    an expected int only with `integers_as_floats`, then within tolerance.
+    """
+    pending: list[tuple[Any, Any, int]] = [(got, encode(expected, -ENVELOPE), 0)]
+    while pending:
+        one, other, depth = pending.pop()
+        if depth > 2 * MAX_DEPTH:
+            return "the returned value is nested too deeply"
+        children = _step(one, other, rule, outermost=depth == outermost)
+        if isinstance(children, str):
+            return children
+        pending.extend((a, b, depth + 1) for a, b in children)
+    return None
+
+
+def _step(got: Any, expected: Any, rule: Compare, *, outermost: bool) -> list[tuple[Any, Any]] | str:
+    """The pairs that must be equal for `got` to equal `expected`, or the reason why it cannot."""
+    kind_got, kind_expected = _kind(got), _kind(expected)
+    if kind_got in SEQUENCES and kind_expected in SEQUENCES:
+        official = rule.rule == "lcb-official"
+        strict = rule.rule == "python" or (official and not (outermost and kind_expected == "list"))
+        return _type_message(got, expected) if strict and kind_got != kind_expected else _pairs(got, expected)
+    if kind_expected in SEQUENCES and kind_got in LIKE_LISTS and rule.rule not in ("python", "lcb-official"):
+        return _pairs(got, expected)
+    if kind_got in (*SETS, *LIKE_SETS) and kind_expected in SETS:
+        members_got, members_expected = (sorted(map(_canonical, _items(form))) for form in (got, expected))
+        return [] if members_got == members_expected else "the sets differ"
+    if kind_got == kind_expected == "dict":
+        return _dicts(got, expected)
+    if kind_expected in RAW and kind_got in RAW:
+        return [] if got.get("items") == expected["items"] else "bytes differ"
+    if kind_got == RAISED and isinstance(got, dict):
+        return "the call raised an exception"
+    if kind_got == kind_expected and isinstance(expected, dict) and isinstance(got, dict):
+        return _pairs(got, expected)
+    if isinstance(got, dict | list) or isinstance(expected, dict | list):
+        return _type_message(got, expected)
+    return [] if _equal_scalars(got, expected, rule) else _scalar_message(got, expected)
+
+
+def _pairs(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
+    items, wanted = _items(got), _items(expected)
+    if len(items) != len(wanted):
+        return "the number of items differs"
+    return list(zip(reversed(items), reversed(wanted), strict=True))
+
+
+def _dicts(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
+    by_key_got, by_key_expected = _by_key(got), _by_key(expected)
+    if len(by_key_got) != len(by_key_expected) or by_key_got.keys() != by_key_expected.keys():
+        return "the keys differ"
+    return [(by_key_got[key], by_key_expected[key]) for key in by_key_expected]
+
+
+def _by_key(form: dict[str, Any]) -> dict[str, Any]:
+    if TAG not in form:
+        return {_canonical(key): value for key, value in form.items()}
+    pairs = _items(form)
+    if any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
+        return {}
+    return {_canonical(key): value for key, value in pairs}
+
+
+def _canonical(form: Any) -> str:
+    """Text that is equal exactly for equal hashable values."""
+    if type(form) is int and form.bit_length() < MAX_INT_DIGITS:
+        return str(form)
+    try:
+        return json.dumps(_normal(form, 0))
+    except RecursionError:
+        return "too deep"
+
+
+def _normal(form: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    if isinstance(form, HugeInt):
+        return [TAG, "int", form.text]
+    if isinstance(form, int) and not isinstance(form, bool) and form.bit_length() > 3 * MAX_INT_DIGITS:
+        return [TAG, "int", _int_text(form)]
+    if isinstance(form, float) and form.is_integer():
+        return int(form)
+    if isinstance(form, list):
+        return [_normal(item, depth + 1) for item in form]
+    if isinstance(form, dict):
+        items = [_normal(item, depth + 1) for item in _items(form)]
+        if form.get(TAG) in (*SETS, *LIKE_SETS):
+            return [TAG, "set", sorted(items, key=json.dumps)]
+        return [TAG, str(form.get(TAG)), items]
+    return form
+
+
+def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
+    if isinstance(got, str) and isinstance(expected, str):
+        if rule.rule == "contest":
+            return compare_contest(got, expected, rule) is None
+        return got == expected
+    if isinstance(got, bool) and not isinstance(expected, bool) and rule.rule not in BOOLS_ARE_NUMBERS:
+        return False
+    if isinstance(got, HugeInt) or isinstance(expected, HugeInt):
+        return _same_huge(got, expected)
+    if rule.rule == "contest" and isinstance(got, float) and type(expected) is int:
+        return rule.integers_as_floats and _near(got, expected, rule)
+    if isinstance(expected, float) and isinstance(got, int | float) and rule.rule != "lcb-official":
+        return _near(got, expected, rule)
+    return bool(got == expected)
+
+
+def _near(got: float, expected: float, rule: Compare) -> bool:
+    """Two numbers of which at least one is a float."""
+    if got == expected or (got != got and expected != expected):
+        return True
+    return near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
+
+
+def _same_huge(got: Any, expected: Any) -> bool:
+    """Equal integers of which at least one is text; the other is turned into text only when its size fits."""
+    one, other = (got, expected) if isinstance(got, HugeInt) else (expected, got)
+    if isinstance(other, HugeInt):
+        return one.text == other.text
+    if not isinstance(other, int) or isinstance(other, bool):
+        return False
+    digits = len(one.text.lstrip("-"))
+    if abs(other.bit_length() - digits * 3.3219280948873626) > 8:
+        return False
+    return _int_text(other) == one.text
+
+
+def _int_text(number: int) -> str:
+    """Decimal text of any length, without touching the interpreter's digit limit."""
+    sign, number = ("-", -number) if number < 0 else ("", number)
+    chunks: list[str] = []
+    base = 10**MAX_INT_DIGITS
+    while number >= base:
+        number, low = divmod(number, base)
+        chunks.append(str(low).zfill(MAX_INT_DIGITS))
+    return sign + str(number) + "".join(reversed(chunks))
+
+
+def _parse_int(text: str) -> int | HugeInt:
+    return int(text) if len(text) <= MAX_INT_DIGITS else HugeInt(text)
+
+
+def _items(form: Any) -> list[Any]:
+    if isinstance(form, list):
+        return form
+    items = form.get("items")
+    return items if isinstance(items, list) else []
+
+
+def _kind(form: Any) -> str:
+    if isinstance(form, dict):
+        return str(form.get(TAG, "dict"))
+    if isinstance(form, list):
+        return "list"
+    if isinstance(form, HugeInt):
+        return "int"
+    return type(form).__name__
+
+
+def kind_name(form: Any) -> str:
+    """The type's name for people, from a closed list, since a program may have forged the tag."""
+    kind = _kind(form)
+    return kind if kind in (*_NAMED, "NoneType", "list_node", "tree_node") else "value"
+
+
+def _type_message(got: Any, expected: Any) -> str:
+    return f"returned {kind_name(got)}, expected {kind_name(expected)}"
+
+
+def _scalar_message(got: Any, expected: Any) -> str:
+    if kind_name(got) == kind_name(expected):
+        return f"the returned {kind_name(got)} differs"
+    return _type_message(got, expected)

@@ -1,0 +1,283 @@
+"""Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves live in `judging.compare`).
+
+What a policy may see (`ProblemView`) is a type of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from code_rl.grading import syntax
+from code_rl.util.errors import DataError
+
+DEFAULT_TIME_LIMIT_S = 6.0
+DEFAULT_MEMORY_LIMIT_MB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StdinTest:
+    """The program reads `input` on stdin and must print `expected`. Tolerances that are not None come before those of the problem's rule."""
+
+    input: str
+    expected: str
+    public: bool = False
+    abs_tol: float | None = None
+    rel_tol: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallTest:
+    """A function is called with `args` and `kwargs` and must return `expected`, or raise `raises`: the name of an exception's class or of a base.
+
+    `fn_name`: which function (None: the problem's).
+    """
+
+    args: tuple[Any, ...]
+    expected: Any = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    public: bool = False
+    raises: str | None = None
+    fn_name: str | None = None
+    abs_tol: float | None = None
+    rel_tol: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTest:
+    """An object of class `class_name` is made and its methods are called: (name, arguments) in order, the first being the class itself.
+
+    `expected` has one value a call; the first stands for what the construction gives, None.
+    """
+
+    class_name: str
+    calls: tuple[tuple[str, tuple[Any, ...]], ...]
+    expected: tuple[Any, ...]
+    public: bool = False
+    abs_tol: float | None = None
+    rel_tol: float | None = None
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The calls, for those who look at a test's arguments whatever its form."""
+        return self.calls
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """None: calls of a sequence are by position."""
+        return {}
+
+
+TestCase = StdinTest | CallTest | SequenceTest
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """How an output is compared with the expected one; docs/judging.md has the table.
+
+    `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `float`, `python` and `contest`; `ignore_case` and `integers_as_floats` to
+    `contest`; `checker` is the source of a trusted program that decides among many valid answers, under limits of its own.
+    """
+
+    rule: str = "lcb"
+    abs_tol: float = 0.0
+    rel_tol: float = 0.0
+    ignore_case: bool = False
+    integers_as_floats: bool = False
+    checker: str | None = None
+    checker_time_limit_s: float = 20.0
+    checker_memory_limit_mb: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemView:
+    """All that a prompt or a tool may show a policy: public tests only."""
+
+    id: str
+    statement: str
+    starter_code: str | None
+    fn_name: str | None
+    public_tests: tuple[TestCase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem with all its tests, in the order in which they are run.
+
+    Either every test is a StdinTest, or each is a CallTest or SequenceTest; `fn_name` is the function of those that name none (at module level or on
+    `Solution()`).
+    """
+
+    id: str
+    statement: str
+    tests: tuple[TestCase, ...]
+    starter_code: str | None = None
+    fn_name: str | None = None
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
+    compare: Compare = Compare()
+    solutions: tuple[str, ...] = ()
+    source: str = ""
+    date: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> bool:
+        """True when tests call functions or classes of the program, rather than run it as a script."""
+        return self.fn_name is not None or not all(isinstance(test, StdinTest) for test in self.tests[:1])
+
+    def view(self) -> ProblemView:
+        """The part of the problem that prompts are built from."""
+        public = tuple(test for test in self.tests if test.public)
+        return ProblemView(self.id, self.statement, self.starter_code, self.fn_name, public)
+
+
+RULES = ("lcb", "lcb-official", "python", "contest", "checker")
+WITH_TOLERANCE = ("lcb", "python", "contest")
+CHECK = "check"
+"""The function that a checker is."""
+CALLED = {CHECK: "check(input, output, expected)"}
+_PATH = re.compile(r"[^\n()=]*\.py")
+ONLY_OF = {
+    **dict.fromkeys(("ignore_case", "integers_as_floats"), "contest"),
+    **dict.fromkeys(("checker_time_limit_s", "checker_memory_limit_mb"), "checker"),
+}
+_USUAL = Compare()
+
+
+def check_compare(compare: Compare, where: str) -> None:
+    """Raise DataError, beginning with `where`, when `compare` is not a usable rule."""
+    where = f"{where}: compare"
+    rule = compare.rule
+    if rule not in RULES:
+        raise DataError(f"{where}: rule={rule!r} is unknown; use one of {', '.join(RULES)}")
+    check_tolerance(compare.abs_tol, compare.rel_tol, where)
+    if rule not in WITH_TOLERANCE and (compare.abs_tol or compare.rel_tol):
+        known = ", ".join(map(repr, WITH_TOLERANCE))
+        raise DataError(f"{where}: abs_tol and rel_tol belong to the rules {known}, not to {rule!r}")
+    for name, owner in ONLY_OF.items():
+        if getattr(compare, name) != getattr(_USUAL, name) and rule != owner:
+            raise DataError(f"{where}: {name} belongs to the rule {owner!r}, not to {rule!r}")
+    if (rule == "checker") != (compare.checker is not None):
+        raise DataError(f"{where}: the rule 'checker' and the checker's source go together; rule={rule!r}")
+    if compare.checker is not None:
+        check_source(compare.checker, "checker", where, needs=CHECK, script=True)
+
+
+def check_parts(problem: Problem, where: str) -> None:
+    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests and rule do not go together."""
+    check_compare(problem.compare, where)
+    for name in ("preamble", "setup"):
+        source = problem.meta.get(name)
+        if isinstance(source, str) and isinstance(why := _parsed(source), str):
+            raise DataError(f"{where}: meta.{name}'s source does not compile: {why}")
+    calls = problem.calls
+    for index, test in enumerate(problem.tests):
+        here = f"{where}: tests[{index}]"
+        if isinstance(test, StdinTest) is calls:
+            kind = "stdin" if isinstance(test, StdinTest) else "call"
+            raise DataError(
+                f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first test that is "
+                f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
+            )
+        rule = problem.compare.rule
+        if (test.abs_tol, test.rel_tol) != (None, None) and rule not in WITH_TOLERANCE:
+            raise DataError(f"{here}: a tolerance does not go with the rule {rule!r}; use float or contest")
+        check_tolerance(test.abs_tol, test.rel_tol, here)
+
+
+def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
+    """Raise DataError for a tolerance that is not a finite number from 0 on; None is none."""
+    for name, value in (("abs_tol", abs_tol), ("rel_tol", rel_tol)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise DataError(f"{where}: {name}={value!r} must be a finite number, 0 or more")
+
+
+def check_source(source: str, name: str, where: str, needs: str, *, script: bool = False) -> None:
+    """Raise DataError when a problem author's program is a path, does not compile, or does not define the function that it `needs`, of three arguments.
+
+    A `script` does without the function: something runs at its module level, and no function that is never called is named almost so.
+    """
+    if _PATH.fullmatch(source.strip()):
+        raise DataError(f"{where}: {name}={source.strip()!r} is a path; give the source itself, as text")
+    found = _parsed(source)
+    if isinstance(found, str):
+        raise DataError(f"{where}: the {name}'s source does not compile: {found}")
+    meant = difflib.get_close_matches(needs, found.idle, 1)
+    if needs not in found.functions and (meant or not (script and found.runs)):
+        other = f"; it defines {meant[0]!r}" if meant else ""
+        raise DataError(f"{where}: the {name}'s source must define a function {needs!r} at module level{other}")
+    if needs in found.odd:
+        raise DataError(
+            f"{where}: the {name}'s source defines {found.odd[needs]}; it is called with three: {CALLED[needs]}"
+        )
+
+
+def defines(source: str, name: str) -> bool:
+    """True when `source` defines the function `name` at module level."""
+    found = _parsed(source)
+    return not isinstance(found, str) and name in found.functions
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """The functions at a source's module level, those of them that nothing there names, and whether anything else is called at that level.
+
+    `odd`: those that three arguments in order cannot call, as they are written.
+    """
+
+    functions: frozenset[str]
+    idle: frozenset[str]
+    runs: bool
+    odd: Mapping[str, str]
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(source: str) -> _Parsed | str:
+    """What a source defines and runs, or why it does not compile."""
+    try:
+        tree = syntax.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, "<source>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{error.msg} (its line {error.lineno})" if error.lineno else error.msg
+    except (ValueError, RecursionError, MemoryError) as error:
+        return str(error) or type(error).__name__
+    defined = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}  # the last of a name counts
+    functions = frozenset(defined)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    named, bound = {node.id for node in names}, {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    odd = {
+        name: f"{name}({ast.unparse(part.args)})"
+        for name, part in defined.items()
+        if not (_takes_three(part.args) or part.decorator_list or name in bound)
+    }
+    rest = [part for part in tree.body if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    runs = any(isinstance(n, ast.Call) for part in rest for n in ast.walk(part))
+    return _Parsed(functions, functions - named, runs, odd)
+
+
+def _takes_three(args: ast.arguments) -> bool:
+    """True for a signature that can be called with three arguments in order."""
+    most = len(args.posonlyargs) + len(args.args)
+    least = most - len(args.defaults)
+    return least <= 3 and (most >= 3 or args.vararg is not None) and None not in args.kw_defaults
+
+
+def rule_for(compare: Compare, test: TestCase) -> Compare:
+    """The rule for one test: a test's own tolerances come before the problem's."""
+    if test.abs_tol is None and test.rel_tol is None:
+        return compare
+    return replace(
+        compare,
+        abs_tol=compare.abs_tol if test.abs_tol is None else test.abs_tol,
+        rel_tol=compare.rel_tol if test.rel_tol is None else test.rel_tol,
+    )

@@ -1,0 +1,98 @@
+"""Why a test failed, in words that hold nothing of a hidden test."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from dataclasses import dataclass
+
+from code_rl.grading.compare import raised_names
+from code_rl.grading.problem import CallTest, StdinTest, TestCase
+from code_rl.grading.sandbox.executor import Execution, Status
+from code_rl.grading.values import ENVELOPE, dumps
+from code_rl.grading.verdict import VerdictKind
+
+MAX_MESSAGE = 240
+MAX_GOT = 2_000
+
+_EXCEPTIONS = frozenset(
+    name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a test failed. `message` holds nothing of the test; `public_message` may, for a public test."""
+
+    kind: VerdictKind
+    message: str
+    public_message: str = ""
+    got: str | None = None
+
+    def shown(self, public: bool) -> str:
+        """The failure's message, short and printable."""
+        if not public or not self.public_message:
+            return clip(self.message)
+        if self.public_message.startswith(self.message):
+            return clip(self.public_message)
+        return clip(f"{self.message}: {self.public_message}")
+
+
+def status_reason(execution: Execution, test: TestCase) -> Reason | None:
+    """Why this execution failed before any comparison, or None when it gave an answer."""
+    detail = clip(execution.detail)
+    if execution.status is Status.OK:
+        return None if isinstance(test, StdinTest) else _unanswered(execution, test, detail)
+    kind = VerdictKind(execution.status.value)
+    if kind is VerdictKind.COMPILE_ERROR:
+        return Reason(kind, detail or "the program does not compile")
+    name = re.match(r"\w+", detail)
+    if kind is VerdictKind.RUNTIME_ERROR and name and name[0] in _EXCEPTIONS:
+        return Reason(kind, name[0], detail)
+    if kind is VerdictKind.RUNTIME_ERROR and execution.exit_code:
+        return Reason(kind, f"exit code {execution.exit_code}", detail)
+    return Reason(kind, kind.value.replace("_", " "), detail)
+
+
+def left_by_itself(execution: Execution, test: TestCase) -> bool:
+    """True for a program on stdin that ended with an exit code of its own, not by an exception that nothing caught."""
+    crashed = execution.exit_code == 1 and b"Traceback (most recent call last)" in execution.stderr
+    chosen = execution.exit_code is not None and execution.exit_code > 0 and not crashed
+    return isinstance(test, StdinTest) and execution.status is Status.RUNTIME_ERROR and chosen
+
+
+def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
+    """The reason for a wrong answer; both sides are shown for a public test."""
+    if not test.public:
+        return Reason(VerdictKind.WRONG_ANSWER, message)
+    expected = test.raises if isinstance(test, CallTest) and test.raises else test.expected
+    raw = execution.stdout if execution.value is None else execution.value
+    got = raw[:MAX_GOT].decode("utf-8", "replace") + ("…" if len(raw) > MAX_GOT else "")
+    said = repr(raw[:80].decode("utf-8", "replace")) + ("…" if len(raw) > 80 else "")
+    wanted = repr(expected[:80]) if isinstance(expected, str) else dumps(expected, -ENVELOPE)
+    shown = f"expected {wanted[:80]}{'…' * (len(wanted) > 80)}, got {said}"
+    return Reason(VerdictKind.WRONG_ANSWER, message, shown, got=got)
+
+
+def last_lines(execution: Execution) -> str:
+    """What a trusted program said at its end, for its author."""
+    said = [line for line in execution.stderr[-4096:].decode("utf-8", "replace").splitlines() if line.strip()]
+    return clip("; ".join(said[-2:])) or clip(execution.detail)
+
+
+def clip(text: str) -> str:
+    """Printable and short."""
+    text = "".join(char if char.isprintable() else " " for char in text[:MAX_MESSAGE])
+    return text.encode("utf-8", "replace").decode("utf-8").strip()
+
+
+def _unanswered(execution: Execution, test: TestCase, detail: str) -> Reason | None:
+    if execution.value is None:
+        return Reason(VerdictKind.RUNTIME_ERROR, "the program ended without returning from the call", detail)
+    if isinstance(test, CallTest) and test.raises is not None:
+        return None
+    names = raised_names(execution.value)
+    if names is None:
+        return None
+    known = next((name for name in names if name in _EXCEPTIONS), "an exception")
+    return Reason(VerdictKind.RUNTIME_ERROR, known, f"{known}: the call raised {', '.join(names[:1])}")

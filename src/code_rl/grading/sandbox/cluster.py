@@ -1,0 +1,307 @@
+"""An Executor on a Ray cluster: one embedded sandbox a node, as an actor (`node`), filled to that node's capacity.
+
+Ray says which nodes there are, carries the calls and notices deaths. What is lost with a node is run again elsewhere by `sandbox.retries`. Expected
+outputs stay here, and with them trusted jobs and conversations, which run in an embedded sandbox of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, closing, default_slots
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox, case_messages
+from code_rl.grading.sandbox.node import Facts, Node, Reply, code_here
+from code_rl.grading.sandbox.retries import RefusedError, Retries
+from code_rl.grading.sandbox.servers import Server, ServerPool
+from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, abandon, together
+from code_rl.util.errors import ConfigError, IsolationError, SandboxError, install_command
+
+CONNECT_S = 5.0
+START_S = 120.0
+"""For a node to start its sandbox: the first actor of a node waits for a process with our imports."""
+LOOK_S = 2.0
+"""How often Ray is asked which nodes there are."""
+WELL_S = 30.0
+NO_NODE_S = 1.0
+"""After so long without any node an attempt has failed; `retries` waits on."""
+_REFUSED = "; a head that was started with RAY_AUTH_MODE=token, or (Ray 2.60) beside a token, needs RAY_AUTH_MODE=token and its ~/.ray/auth_token here"
+
+logger = logging.getLogger("code_rl.outages")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RayNode(Server):
+    """A node with its actor. `slots` are more than its places, so that the next submission is there when one ends."""
+
+    id: str
+    actor: Any
+    facts: Facts
+
+
+class RayCluster:
+    """Runs submissions on all nodes of a Ray cluster that have processors; an `Executor`.
+
+    Args:
+        concurrency: submissions at once on each node. None: twice the processors that the node has in Ray's books, at least four.
+        isolation: the level that every node must have; `auto`, the strongest of each. A node without it is left out, by name.
+        patience_s: how long a cluster without any node that works is waited for, unless `stop` is set.
+
+    The cluster is that of RAY_ADDRESS, else the one that this machine belongs to, else one started here until `aclose`. Connects at once.
+    Belongs to one event loop. Raises ConfigError without Ray, SandboxError when no cluster answers.
+    """
+
+    def __init__(
+        self,
+        concurrency: int | None = None,
+        isolation: str = "auto",
+        *,
+        patience_s: float,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        self._ray = _import_ray()
+        self._owned = _connect(self._ray)
+        self._concurrency, self._isolation = concurrency, isolation
+        self._retries = Retries(self._attempt, patience_s=patience_s, stop=stop)
+        self._pool: ServerPool[RayNode] = ServerPool((), self._well)
+        self._numbers = itertools.count()
+        self._left_out: dict[str, str] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._first_look: asyncio.Task[None] | None = None
+        self._local: EmbeddedSandbox | None = None
+        self._node_retries = 0
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        nodes = self._pool.servers
+        levels = Counter(node.facts.isolation for node in nodes)
+        shown = ", ".join(level if len(levels) == 1 else f"{level} on {count}" for level, count in levels.items())
+        return f"{len(nodes)} node{'s' * (len(nodes) != 1)} of a Ray cluster, isolation {shown}, {self.places} workers"
+
+    @property
+    def places(self) -> int:
+        """How many submissions run at once, on all nodes together."""
+        return sum(node.facts.concurrency for node in self._pool.servers)
+
+    @property
+    def retries(self) -> int:
+        """How many attempts failed, here or on a node, since this was made."""
+        return self._retries.count + self._node_retries
+
+    async def check(self) -> None:
+        """Start a sandbox on every node. Raises SandboxError, saying of each node why, when none can run programs, or IsolationError."""
+        await self._joined()
+        if not self._pool.servers:
+            reasons = "; ".join(self._left_out.values()) or "no node has processors in Ray's books"
+            raise (SandboxError if self._isolation == "auto" else IsolationError)(
+                f"executor=ray: no node of the cluster can run programs: {reasons}"
+            )
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """Yield one Execution per case, in order; see the Executor contract."""
+        if job.trusted:
+            executions = self._local_box().run(job)
+        else:
+            await self._joined()
+            executions = self._retries.run(_plain(job))
+        async with closing(executions):
+            async for execution in executions:
+                yield execution
+
+    async def aclose(self) -> None:
+        """End the sandboxes of all nodes, and the cluster if it was started here. Idempotent."""
+        await abandon(task for task in (self._looking, self._first_look) if task is not None)
+        self._looking = self._first_look = None
+        await self._retries.aclose()
+        await self._pool.aclose()
+        nodes, self._pool.servers = self._pool.servers, []
+        await asyncio.gather(*(self._end(node) for node in nodes))
+        if self._local is not None:
+            await self._local.aclose()
+        if self._owned:
+            self._owned = False
+            self._ray.shutdown()
+
+    def _local_box(self) -> EmbeddedSandbox:
+        if self._local is None:
+            self._local = EmbeddedSandbox(isolation=self._isolation)
+        return self._local
+
+    async def _attempt(self, job: Job, _alone: bool) -> AsyncIterator[Execution]:
+        """Run `job` once on the node that is least loaded, whose own sandbox tells what a program does from what befalls it."""
+        async with self._pool.slot(patience_s=NO_NODE_S) as node:
+            number, over = next(self._numbers), False
+            call = node.actor.begin.remote(number, job)
+            try:
+                while not over:
+                    reply: Reply = await call
+                    over = reply.over
+                    self._node_retries += reply.retries
+                    for execution in reply.executions:
+                        yield execution
+                    if reply.trouble is not None:
+                        raise reply.trouble
+                    if not over:
+                        call = node.actor.step.remote(number)
+                self._pool.succeeded(node)
+            except self._ray.exceptions.RayError as error:
+                over = True
+                raise self._lost(node, error) from error
+            except RefusedError:
+                raise
+            except SandboxError as error:
+                self._pool.failed(node, str(error))
+                raise
+            finally:
+                if not over:
+                    node.actor.stop.remote(number)
+
+    def _lost(self, node: RayNode, error: Exception) -> SandboxError:
+        """Leave a node alone whose call failed: for good when its actor is dead (a node that lives gets a new one)."""
+        why = f"node {node.name}: {_in_words(error)}"
+        if not isinstance(error, self._ray.exceptions.RayActorError):
+            self._pool.failed(node, why)
+        elif node in self._pool.servers:
+            self._pool.remove(node)
+            logger.warning("%s; %d nodes go on", why, len(self._pool.servers))
+        return SandboxError(why)
+
+    async def _well(self, node: RayNode) -> bool:
+        try:
+            return bool(await asyncio.wait_for(node.actor.well.remote(), WELL_S))
+        except self._ray.exceptions.RayError as error:
+            self._lost(node, error)
+            return False
+        except TimeoutError:
+            return False
+
+    async def _joined(self) -> None:
+        """Wait until the nodes that are there at first have joined; from then on others are looked for."""
+        if self._first_look is None:
+            self._first_look = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._keep_looking(self._first_look))
+        await asyncio.shield(self._first_look)
+
+    async def _keep_looking(self, first: asyncio.Task[None]) -> None:
+        await asyncio.wait([first])
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(self._ray.exceptions.RayError, ConnectionError, TimeoutError):
+                await self._look()
+
+    async def _look(self) -> None:
+        """Start a sandbox on every node that has none; forget those that are gone."""
+        rows = {row["NodeID"]: row for row in await asyncio.to_thread(self._ray.nodes) if row["Alive"]}
+        for node in list(self._pool.servers):
+            if node.id not in rows:
+                self._pool.remove(node)
+                logger.warning("node %s has left the cluster; %d nodes go on", node.name, len(self._pool.servers))
+        known = {node.id for node in self._pool.servers} | set(self._left_out)
+        new = [row for each, row in rows.items() if each not in known and row["Resources"].get("CPU", 0) >= 1]
+        await together(self._start(row) for row in new)
+
+    async def _start(self, row: dict[str, Any]) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        name = f"{row['NodeName']} ({row['NodeID'][:6]})"
+        places = self._concurrency or default_slots(int(row["Resources"]["CPU"]))
+        slots = IN_FLIGHT_PER_PLACE * places
+        options = {
+            "num_cpus": 0,
+            "max_concurrency": 4 * slots + 16,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(row["NodeID"], soft=False),
+        }
+        actor = self._ray.remote(Node).options(**options).remote(places, self._isolation)
+        try:
+            facts: Facts = await asyncio.wait_for(actor.facts.remote(), START_S)
+        except (self._ray.exceptions.RayError, TimeoutError) as error:
+            facts = Facts(code_here(), refusal=_in_words(error) or f"no sandbox within {START_S:g} s")
+        refusal = facts.refusal
+        if not refusal and facts.code != code_here():
+            refusal = f"it has code-rl {facts.code}, this process {code_here()}; install the same on all nodes"
+        if refusal:
+            self._left_out[row["NodeID"]] = f"node {name} is left out: {refusal}"
+            logger.warning(self._left_out[row["NodeID"]])
+            self._ray.kill(actor)
+            return
+        if self._first_look is not None and self._first_look.done():
+            logger.warning("node %s has joined", name)
+        self._retries.crowding = max(self._retries.crowding, facts.crowding)
+        self._pool.add(RayNode(name, slots, id=row["NodeID"], actor=actor, facts=facts))
+
+    async def _end(self, node: RayNode) -> None:
+        with contextlib.suppress(self._ray.exceptions.RayError, TimeoutError):
+            await asyncio.wait_for(node.actor.close.remote(), WELL_S)
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(node.actor)
+
+
+def _import_ray() -> ModuleType:
+    if os.environ.get(
+        "RAY_ADDRESS"
+    ):  # one that refuses us is asked as often as this, a second each: read as Ray is imported
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", f"{CONNECT_S:.0f}")
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(f"executor=ray needs Ray: {install_command('ray')}") from error
+    module: ModuleType = ray
+    return module
+
+
+def _connect(ray: ModuleType) -> bool:
+    """Connect this process; False where it is already, and stays so. Raises SandboxError when nobody answers."""
+    if ray.is_initialized():
+        return False
+    named = os.environ.get("RAY_ADDRESS", "")
+    _reach(named)
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=named or None, log_to_driver=False, logging_level=logging.ERROR)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)  # Ray has set its own
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+        raise SandboxError(
+            f"executor=ray: no Ray cluster can be used: {_in_words(error)}{_REFUSED if named else ''}"
+        ) from error
+    return True
+
+
+def _reach(address: str) -> None:
+    """Raise SandboxError where nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise SandboxError(
+            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); start one with `ray start --head`, and give HOST:6379 of its head"
+        ) from error
+
+
+def _in_words(error: BaseException) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+def _plain(job: Job) -> Job:
+    """The job with its arguments encoded, so that nothing but bytes and text travels. Raises RefusedError."""
+    messages = case_messages(job)
+    if job.fn_name is None:
+        return job
+    return dataclasses.replace(job, cases=tuple(CallInput((), message=message) for message in messages))

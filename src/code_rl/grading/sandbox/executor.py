@@ -1,0 +1,220 @@
+"""The executor contract: programs and inputs go in, outputs come out, expected outputs never enter.
+
+The types enforce it: a `Job` has no place for an expected output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from code_rl.grading import values
+
+
+class Status(enum.StrEnum):
+    """How one test's execution ended. Nothing here says whether the output was right."""
+
+    OK = "ok"
+    RUNTIME_ERROR = "runtime_error"
+    COMPILE_ERROR = "compile_error"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one test. `cpu_s` is the verdict's clock; `wall_s` (None: `4 * cpu_s + 2`) only stops sleepers.
+
+    `strict`: the wall cap stops every test, also one that is only short of processor time, and `memory_mb` bounds the address space, so that
+    a program meets MemoryError there. `total_s` bounds all tests of a submission together; see `submission_s`.
+    """
+
+    cpu_s: float = 6.0
+    wall_s: float | None = None
+    memory_mb: int = 1024
+    output_bytes: int = 16 << 20
+    processes: int = 256
+    open_files: int = 256
+    file_mb: int = 64
+    strict: bool = False
+    total_s: float | None = None
+
+    @property
+    def wall_cap_s(self) -> float:
+        """Wall seconds after which a test is stopped whatever its CPU time."""
+        return self.wall_s if self.wall_s is not None else 8 * self.cpu_s + 5
+
+    def submission_s(self, tests: int) -> float:
+        """Seconds for all tests of one submission: processor time, the compiler's too, and idle time, but not waiting for a processor.
+
+        None given: room for every test to use its CPU limit and a second more, and for four tests to be idle up to their wall cap.
+        """
+        return self.total_s if self.total_s is not None else 2 * self.wall_cap_s + tests * (self.cpu_s + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StdinInput:
+    """What the program reads on stdin."""
+
+    stdin: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CallInput:
+    """What the function is called with.
+
+    `fn_name` comes before the job's. With `calls`, what the call gives is an object, whose methods are then called: (name, arguments) in order; the value is
+    the list of all results, None for the object. With `catch`, an exception of the call is its value (`runner.RAISED`).
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    fn_name: str | None = None
+    calls: tuple[tuple[str, tuple[Any, ...]], ...] | None = None
+    catch: bool = False
+    message: bytes | None = None
+    """What `case_bytes` gives for the rest, where somebody has made it already."""
+
+
+CaseInput = StdinInput | CallInput
+
+
+def encodable(text: str) -> bool:
+    """False for text with lone surrogates, which is no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def case_bytes(case: CaseInput) -> bytes:
+    """What travels into the sandbox for one test: the bytes on stdin, or JSON of `[args, kwargs]`, with what else `case` says as a third item.
+
+    Raises ValueCodecError.
+    """
+    if isinstance(case, StdinInput):
+        return case.stdin
+    if case.message is not None:
+        return case.message
+    more: dict[str, Any] = {}
+    if case.fn_name is not None:
+        more["fn_name"] = case.fn_name
+    if case.calls is not None:
+        more["calls"] = [[name, list(args)] for name, args in case.calls]
+    if case.catch:
+        more["catch"] = True
+    message = [list(case.args), dict(case.kwargs), *([more] if more else [])]
+    return values.dumps(message, -values.ENVELOPE).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One submission: the program, what to call in it (None: run as a script), and the inputs in order.
+
+    `cases` are all StdinInput when `fn_name` is None, else all CallInput. `setup` is source that runs after the program in
+    the same module before the call (MBPP's test_setup_code); `preamble` runs before it (LeetCode's imports and node classes).
+    `files` lie in the working directory of each test, which then may import from it; `fetch` are paths read back after it.
+    Paths are relative, without `..`. A `trusted` job is a problem author's program (a checker), which may see expected outputs: it runs
+    in processes that no other job shares or descends from, and never on a remote server.
+    """
+
+    code: str
+    cases: tuple[CaseInput, ...]
+    fn_name: str | None = None
+    preamble: str = ""
+    setup: str = ""
+    limits: Limits = Limits()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    fetch: tuple[str, ...] = ()
+    trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What one test did. `value` is the returned value in `problems.values` JSON text (call tests that returned), else None.
+
+    `exit_code` is negative for death by signal and None when a limit stopped the process. `detail` is a short text for
+    people (exception line, limit); it comes from the program and is not trusted. `files` are the regular files among `Job.fetch`.
+    """
+
+    status: Status
+    stdout: bytes = b""
+    value: bytes | None = None
+    stderr: bytes = b""
+    exit_code: int | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    peak_memory_bytes: int = 0
+    detail: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    compile_s: float = 0.0
+    """CPU seconds spent on compiling the program for this test; 0 where a test before it had it compiled."""
+
+
+class Executor(Protocol):
+    """Something that runs hostile programs; `connect.connect_executor` makes the one that `executor=` names."""
+
+    @property
+    def description(self) -> str:
+        """One line for people: which sandbox, which isolation level, how many workers."""
+        ...
+
+    def run(self, job: Job) -> AsyncIterator[Execution]:
+        """Yield one Execution per case, in order.
+
+        Closing the iterator early (after a first failure) stops the submission. After a COMPILE_ERROR nothing follows.
+        Raises SandboxError for infrastructure trouble, after the retries of `sandbox.retries`; executions already yielded stand.
+        Safe to call concurrently; calls beyond the executor's capacity wait.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Stop all workers and release everything. Idempotent."""
+        ...
+
+
+def default_slots(processors: float) -> int:
+    """How many submissions run at once on a machine with so many processors, where nobody says."""
+    return max(4, round(2 * processors))
+
+
+def retries_of(executor: Executor) -> int:
+    """How often `executor` has begun anew because of trouble of ours, since it was made; 0 for one that does not count."""
+    return int(getattr(executor, "retries", 0))
+
+
+class OnDemand:
+    """An executor that `start` gives when it is first needed, and that stays open: whoever made it closes it."""
+
+    def __init__(self, start: Callable[[], Executor]) -> None:
+        self._start = start
+
+    @property
+    def description(self) -> str:
+        """The executor's own."""
+        return self._start().description
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """As the executor's own."""
+        async with closing(self._start().run(job)) as executions:
+            async for execution in executions:
+                yield execution
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+
+@contextlib.asynccontextmanager
+async def closing(executions: AsyncIterator[Execution]) -> AsyncIterator[AsyncIterator[Execution]]:
+    """Close an executor's iterator on the way out, where it can be closed: that is what stops a submission early."""
+    try:
+        yield executions
+    finally:
+        close = getattr(executions, "aclose", None)
+        if close is not None:
+            await close()

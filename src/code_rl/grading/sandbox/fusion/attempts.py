@@ -1,0 +1,136 @@
+"""One attempt at a submission: chunk after chunk, each a request to the server that is least loaded.
+
+Our harness and the program may share one account in a remote sandbox, so a program can kill the harness, stop it, or remove and forge
+the result file. Forging gains nothing: the file holds outputs only, which the program could as well have printed. A missing result may
+be the program's doing or the server's. What is told apart here, for `sandbox.retries` to decide by:
+
+- Trouble: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
+- A loss: a proper answer whose result file lacks the test while a control program comes back whole through the same server; a connection that dropped, or an answer that did not come in time, after the request was sent.
+
+A busy server is waited for, a chunk that is too large is halved, and a test whose chunk ran out of time is sent again with ample time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+
+from code_rl.grading.sandbox.executor import Execution, Job, Status
+from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
+from code_rl.grading.sandbox.fusion.payload import ALONE_SPARE_S, SPARE_S, Chunk, make_chunk
+from code_rl.grading.sandbox.fusion.protocol import TIME_LIMIT_EXCEEDED
+from code_rl.grading.sandbox.fusion.records import Records, read_records
+from code_rl.grading.sandbox.fusion.transport import (
+    OverloadedError,
+    TooLargeError,
+    TooLongError,
+    TroubleError,
+    UnansweredError,
+    post_run,
+)
+from code_rl.grading.sandbox.retries import CONTROL, CONTROL_OUTPUT, LostError, RefusedError
+from code_rl.grading.sandbox.servers import Server, ServerPool
+
+CHUNK_GROWTH = 4
+LARGEST_CHUNK = 64
+GAMBLE_AFTER_S = 1.0
+"""When no server has been healthy for so long, an unhealthy one is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Attempts on the servers of `pool`. Seconds: `busy_s` for a busy server in all, `grace_s` for an answer beyond its run's own limit."""
+
+    session: aiohttp.ClientSession
+    pool: ServerPool[Server]
+    busy_s: float
+    grace_s: float
+
+    async def run(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
+        """Executions in order, as `retries.Attempt`; `alone`: one test a request, and before all that wait.
+
+        Raises SandboxError.
+        """
+        start, size, ample = 0, 1, False
+        busy_since: float | None = None
+        while start < len(job.cases):
+            spare_s = ALONE_SPARE_S if alone else SPARE_S
+            longest_s = self.pool.longest_run_s
+            chunk = make_chunk(job, start, size, ample_time=ample, spare_s=spare_s, longest_s=longest_s)
+            used_up = ample and chunk.request.run_timeout >= longest_s
+            try:
+                records = await self._try(chunk, ahead=alone or start > 0, ample=ample and not used_up)
+            except OverloadedError as error:
+                busy_since = busy_since or time.monotonic()
+                if time.monotonic() - busy_since > self.busy_s:
+                    raise TroubleError(f"the server stayed busy for {self.busy_s:g} s: {error}") from error
+                await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.5))
+                continue
+            except TooLongError as error:
+                if error.longest_s >= longest_s:
+                    raise
+                self.pool.longest_run_s = error.longest_s
+                continue
+            except TooLargeError:
+                if chunk.count == 1:
+                    raise
+                size = chunk.count // 2
+                continue
+            busy_since = None
+            found = list(records.executions)
+            if used_up and records.end == "deadline":
+                detail = f"all of the {longest_s:g} s that the server allows a run are used up"
+                found.append(Execution(Status.TIME_LIMIT, detail=detail, wall_s=longest_s))
+            for execution in found:
+                yield execution
+                if execution.status is Status.COMPILE_ERROR:
+                    return
+            start += len(found)
+            ample = not found
+            clean = records.end in ("done", "bytes") and not alone
+            size = min(size * CHUNK_GROWTH, LARGEST_CHUNK) if clean else 1
+
+    async def _try(self, chunk: Chunk, ahead: bool, ample: bool) -> Records:
+        """One request; without executions when the chunk's time was over too early."""
+        async with self.pool.slot(priority=-int(ahead), patience_s=GAMBLE_AFTER_S) as server:
+            try:
+                records, stopped = await self._exchange(server, chunk)
+                lost = not records.executions and (ample or records.end != "deadline")
+                if lost:
+                    await self._control(server)
+            except (TroubleError, UnansweredError) as error:
+                self.pool.failed(server, str(error))
+                raise
+            self.pool.succeeded(server)
+            if not lost:
+                return records
+            blame = Status.TIME_LIMIT if stopped or records.end == "deadline" else Status.RUNTIME_ERROR
+            raise LostError(f"it removed its results or stopped their writer ({records.end or records.detail})", blame)
+
+    async def _exchange(self, server: Server, chunk: Chunk) -> tuple[Records, bool]:
+        """What the result file says, and whether the server had to stop the run.
+
+        Only a harness that came to its end is believed: whoever ends it can write to the file last.
+        """
+        answer = await post_run(self.session, server.name, chunk.request, chunk.request.run_timeout + self.grace_s)
+        stopped = answer.run_result is not None and answer.run_result.status == TIME_LIMIT_EXCEEDED
+        ended = answer.run_result is not None and answer.run_result.return_code == 0
+        data = answer.files.get(RESULT_FILE, b"") if ended else b""
+        return read_records(data, chunk.nonce, chunk.count), stopped
+
+    async def _control(self, server: Server) -> None:
+        """Run the control program through the same server. Raises TroubleError when its result is lost too."""
+        records, _ = await self._exchange(
+            server, make_chunk(CONTROL, 0, 1, spare_s=ALONE_SPARE_S, longest_s=self.pool.longest_run_s)
+        )
+        if records.end == "error" and records.detail.startswith("PermissionError"):
+            raise RefusedError(
+                f"{server.name}: the harness may not fork there ({records.detail}); a server of ours needs isolation=full or none"
+            )
+        if not records.executions or records.executions[0].stdout != CONTROL_OUTPUT:
+            raise TroubleError(f"{server.name}: a control run came back broken: {records.detail}")

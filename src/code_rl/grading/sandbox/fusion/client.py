@@ -1,0 +1,228 @@
+"""An Executor on Sandbox Fusion servers.
+
+Each request carries the harness, the program and the inputs of one chunk of tests; outputs come back in a fetched file, and
+expected outputs never leave this process. Chunks grow (1, 4, 16, 64 tests), so that a program wrong on its first test is cheap.
+A trusted job, which may see expected outputs, runs on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiohttp import ClientSession, TCPConnector
+
+from code_rl.grading.sandbox.executor import Execution, Job, closing, default_slots
+from code_rl.grading.sandbox.fusion.attempts import Attempts
+from code_rl.grading.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
+from code_rl.grading.sandbox.fusion.transport import ping, post_run
+from code_rl.grading.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
+from code_rl.grading.sandbox.servers import Server, ServerPool
+from code_rl.util.errors import ConfigError, IsolationError, SandboxError
+
+if TYPE_CHECKING:
+    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+
+DEFAULT_URL = "http://localhost:8080/run_code"
+DEFAULT_CONCURRENCY = 4
+MEASURE = "import os\nprint(len(os.sched_getaffinity(0)))\n"
+"""Says how many processors a server has; its places are twice as many, as the embedded sandbox's."""
+GRACE_S = 30.0
+CHECK_S = 10.0
+CROWDING = 8.0
+"""How many submissions may share a processor of a server before waiting for it counts against a submission's own seconds."""
+
+logger = logging.getLogger("code_rl.grading.sandbox")
+
+
+@dataclass(slots=True)
+class _PerLoop:
+    """What one event loop uses. `local` runs trusted jobs; it is made when the first one comes."""
+
+    attempts: Attempts
+    retries: Retries
+    asked: asyncio.Task[list[float | None]]
+    """Finds out how long the servers let a program run."""
+    local: EmbeddedSandbox | None = None
+
+
+class FusionClient:
+    """Runs submissions on one or several Sandbox Fusion servers.
+
+    Args:
+        urls: `/run_code` addresses, or base addresses. None: SANDBOX_URL, comma-separated (default http://localhost:8080/run_code).
+        concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY, else twice the processors that `check` finds there (at
+            least 4, and 4 before).
+        patience_s: how long servers that are away, or busy, are waited for.
+        stop: ends that waiting.
+        grace_s: how long an answer may take beyond its run's own time limit (queueing, transfer).
+
+    Raises:
+        ConfigError: an address or a number that cannot be used.
+
+    Usable from several event loops, one after another or at once: each gets a session and a view of the servers' health,
+    closed with the loop.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        *,
+        patience_s: float = REMOTE_PATIENCE_S,
+        stop: asyncio.Event | None = None,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        if urls is None:
+            self.urls = run_urls(os.environ.get("SANDBOX_URL") or DEFAULT_URL)
+        else:
+            self.urls = run_urls(",".join([urls] if isinstance(urls, str) else urls), "urls")
+        self._measures = concurrency is None and not os.environ.get("SANDBOX_MAX_CONCURRENCY")
+        self.concurrency = _concurrency(concurrency)
+        self._patience_s, self._stop, self._grace_s = patience_s, stop, grace_s
+        self._retries_before = 0
+        self._loops: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[AsyncGenerator[_PerLoop, None], _PerLoop]
+        ] = weakref.WeakKeyDictionary()
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return f"Sandbox Fusion at {', '.join(self.urls)} ({self.places} requests at once)"
+
+    @property
+    def places(self) -> int:
+        """How many submissions run at once, on all servers together."""
+        known = [sum(server.slots for server in state.attempts.pool.servers) for _, state in self._loops.values()]
+        return max(known, default=self.concurrency * len(self.urls))
+
+    @property
+    def retries(self) -> int:
+        """How many attempts failed, since this was made."""
+        return self._retries_before + sum(state.retries.count for _, state in self._loops.values())
+
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """Yield one Execution per case, in order; see the Executor contract."""
+        state = await self._per_loop()
+        if job.trusted:
+            if state.local is None:
+                state.local = _local_sandbox()
+            executions = state.local.run(job)
+        else:
+            await asyncio.shield(state.asked)
+            executions = state.retries.run(job)
+        async with closing(executions):
+            async for execution in executions:
+                yield execution
+
+    async def check(self) -> None:
+        """Find out how much each server takes at once.
+
+        Raises SandboxError, naming the addresses, when no server answers its health check, or one refuses to run programs.
+        """
+        attempts = (await self._per_loop()).attempts
+        servers, session = attempts.pool.servers, attempts.session
+        refusals = asyncio.gather(*(_refusal(session, server, self._measures) for server in servers))
+        answers = await _ask(session, attempts.pool)
+        for refusal in filter(None, await refusals):
+            raise SandboxError(refusal)
+        if all(answer is None for answer in answers):
+            raise SandboxError(
+                f"no Sandbox Fusion server answers at {', '.join(self.urls)}; start one (`code-rl sandbox port=8080`) "
+                "or set SANDBOX_URL"
+            )
+
+    async def aclose(self) -> None:
+        """Close what this event loop uses. Idempotent; a later call of `run` opens it anew."""
+        lifetime_and_state = self._loops.pop(asyncio.get_running_loop(), None)
+        if lifetime_and_state is not None:
+            await lifetime_and_state[0].aclose()
+
+    async def _per_loop(self) -> _PerLoop:
+        loop = asyncio.get_running_loop()
+        known = self._loops.get(loop)
+        if known is None:
+            # A started asynchronous generator is closed by its loop's shutdown_asyncgens: asyncio.run closes the session.
+            lifetime = self._lifetime()
+            known = self._loops[loop] = (lifetime, await anext(lifetime))
+        return known[1]
+
+    async def _lifetime(self) -> AsyncGenerator[_PerLoop, None]:
+        session = ClientSession(connector=TCPConnector(limit=0, ttl_dns_cache=60))  # as many as there are requests
+        servers = [Server(url, self.concurrency) for url in self.urls]
+        pool = ServerPool(servers, partial(_answers, session))
+        attempts = Attempts(session, pool, self._patience_s, self._grace_s)
+        retries = Retries(attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop)
+        state = _PerLoop(attempts, retries, asyncio.create_task(_ask(session, pool)))
+        try:
+            yield state
+        finally:
+            self._retries_before += retries.count
+            state.asked.cancel()
+            await retries.aclose()
+            await pool.aclose()
+            await session.close()
+            if state.local is not None:
+                await state.local.aclose()
+
+
+def _local_sandbox() -> EmbeddedSandbox:
+    """Where trusted jobs run. They are the problem author's programs, so no isolation is better than none of them."""
+    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+
+    try:
+        return EmbeddedSandbox()
+    except IsolationError as error:
+        logger.warning("checkers run on this machine without isolation: %s", error)
+        return EmbeddedSandbox(isolation="none")
+
+
+async def _answers(session: ClientSession, server: Server) -> bool:
+    return await ping(session, ping_url(server.name)) is not None
+
+
+async def _refusal(session: ClientSession, server: Server, measures: bool) -> str | None:
+    """Why the server will not run a program (it wants a key, or is no such server); None where it does, or has no time for it now.
+
+    With `measures` its slots become what its processors are enough for.
+    """
+    try:
+        answer = await post_run(session, server.name, RunRequest(MEASURE), CHECK_S)
+    except RefusedError as error:
+        return str(error)
+    except SandboxError:
+        return None
+    if measures and answer.run_result is not None:
+        with contextlib.suppress(ValueError, OverflowError):
+            server.slots = default_slots(float(answer.run_result.stdout))
+    return None
+
+
+async def _ask(session: ClientSession, pool: ServerPool[Server]) -> list[float | None]:
+    """What each server's health check says; runs are as long as the strictest allows."""
+    answers = await asyncio.gather(*(ping(session, ping_url(server.name)) for server in pool.servers))
+    pool.longest_run_s = min(pool.longest_run_s, *(answer for answer in answers if answer is not None), math.inf)
+    return answers
+
+
+def _concurrency(value: int | None) -> int:
+    name, shown = "concurrency", str(value)
+    if value is None:
+        name, shown = "SANDBOX_MAX_CONCURRENCY", os.environ.get("SANDBOX_MAX_CONCURRENCY") or str(DEFAULT_CONCURRENCY)
+    try:
+        number = int(shown)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ConfigError(
+            f"{name}={shown!r} is not a positive whole number; give how many requests a server takes at once"
+        )
+    return number

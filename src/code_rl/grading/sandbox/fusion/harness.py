@@ -1,0 +1,225 @@
+"""Runs one chunk of tests inside a remote sandbox: a process for each, its limits, one line of results for each.
+
+It and the programs share one account. A program can end this process, or write to the result file: that gains nothing, since
+the file holds outputs only, which it could as well have printed. Expected outputs are never here.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, Any, NoReturn
+
+from code_rl.grading.sandbox import runner
+from code_rl.grading.sandbox.ending import Allowed, Ended, exception_line, status_of
+
+JOB_FILE, RESULT_FILE = "job.json", "results.jsonl"
+STDERR_KEPT = 64 << 10
+_VALUE_FD = 3
+_COMPILE_CPU_S = 10
+_COMPILE_FAILED = 97
+_DATA_RESERVE, _THREAD_STACK = 1 << 30, 8 << 20
+"""Beyond the memory limit, what may be writable: stacks of threads, buffers never touched. What is touched is judged."""
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOK_S = 0.002
+
+
+def main() -> None:
+    """Run the chunk that the files in the working directory describe."""
+    began = time.monotonic()
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with open(JOB_FILE, "rb") as file:
+        job = json.loads(file.read())
+    for name in (JOB_FILE, "testing_util.py"):
+        os.unlink(name)
+    for module in [name for name in sys.modules if name.partition(".")[0] in ("code_rl", "testing_util")]:
+        del sys.modules[module]
+    results = os.open(RESULT_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        end, detail = _run_all(job, results, began + job["budget_s"])
+    except OSError as error:
+        end, detail = "error", f"{type(error).__name__}: {error}"
+    _append(results, {"nonce": job["nonce"], "end": end, "detail": detail})
+
+
+def _run_all(job: Mapping[str, Any], results: int, deadline: float) -> tuple[str, str]:
+    """Run test after test. Returns why it stopped (done, failed, bytes, deadline), and a detail."""
+    home = os.getcwd()
+    for index in range(job["count"]):
+        place = tempfile.mkdtemp(dir=home)
+        try:
+            with open(f"case_{index}", "rb") as given:
+                row = _run(job, given, place, deadline)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        if row is None:
+            return "deadline", f"test {index} of the chunk"
+        _append(results, {"nonce": job["nonce"], "index": index, **row})
+        if row["status"] != "ok":
+            return "failed", ""
+        if os.fstat(results).st_size > job["result_bytes"]:
+            return "bytes", ""
+    return "done", ""
+
+
+def _run(job: Mapping[str, Any], given: IO[bytes], place: str, deadline: float) -> dict[str, Any] | None:
+    """Run one test. Returns its row of the result file, None where the chunk's time is over."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr, tempfile.TemporaryFile() as value:
+        began = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            _become(job, place, [given.fileno(), stdout.fileno(), stderr.fileno(), value.fileno()])
+        end = min(began + job["limits"]["wall_s"], deadline)
+        over = False
+        while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if time.monotonic() > end:
+                over = True
+                break
+            time.sleep(_LOOK_S)
+        wall_s = time.monotonic() - began
+        exit_code, cpu_s, peak = _reap(pid)
+        if over and time.monotonic() > deadline:
+            return None
+        output = job["limits"]["output_bytes"]
+        printed, said, record = (
+            _read(file, most) for file, most in ((stdout, output), (stderr, STDERR_KEPT), (value, output))
+        )
+    if exit_code == _COMPILE_FAILED:
+        return {
+            "status": "compile_error",
+            "detail": exception_line(said),
+            "exit_code": 1,
+            "cpu_s": cpu_s,
+            "wall_s": wall_s,
+        }
+    answer = runner.decode_value(record) if job["fn_name"] is not None else None
+    seen = Ended(
+        exit_code, cpu_s, wall_s, peak, said,
+        over_time=over,
+        killed_for_memory=False,
+        overflow=f"{output} bytes of output" if max(len(printed), len(record)) > output else "",
+        unanswered="the function did not return" if job["fn_name"] is not None and answer is None else "",
+    )  # fmt: skip
+    limits = job["limits"]
+    status, detail = status_of(seen, Allowed(limits["cpu_s"], limits["wall_s"], limits["memory_mb"] << 20))
+    stopped = over or status in ("time_limit", "output_limit")
+    return {
+        "status": status,
+        "detail": detail,
+        "exit_code": None if stopped else exit_code,
+        "cpu_s": cpu_s,
+        "wall_s": wall_s,
+        "peak_memory_bytes": peak,
+        "stdout": _text(printed[:output]),
+        "stderr": _text(said[:STDERR_KEPT]),
+        "value": _text(answer) if answer is not None and status == "ok" else None,
+    }
+
+
+def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoReturn:
+    """In the fork: take the descriptors and the limits, run the program."""
+    try:
+        with suppress(OSError):  # a server of ours refuses new sessions
+            os.setsid()
+        for target, fd in enumerate([os.dup(fd) for fd in descriptors]):
+            os.dup2(fd, target)
+        os.closerange(len(descriptors), 1 << 12)
+        os.chdir(place)
+        os.environ.update(HOME=place, TMPDIR=place)
+        sys.path[0] = place
+        _limit(job["limits"])
+        arguments = os.pread(0, os.fstat(0).st_size, 0)
+        program = _compiled(job)
+        with open("solution.py", "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(job["code"])
+        if job["fn_name"] is None:
+            os.close(_VALUE_FD)
+            runner.run_script(program, f"{place}/solution.py")
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        runner.run_call(program, arguments, _VALUE_FD, f"{place}/solution.py")
+    except BaseException as error:  # noqa: BLE001 - shown on the test's standard error
+        os.write(2, f"{type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(1)
+
+
+def _compiled(job: Mapping[str, Any]) -> runner.Program:
+    """The program; one that does not compile ends this process with a code of its own, one that overwhelms the compiler too."""
+    signal.signal(signal.SIGPROF, lambda *_: os._exit(_COMPILE_FAILED))
+    signal.setitimer(signal.ITIMER_PROF, _COMPILE_CPU_S)
+    try:
+        return runner.Program(job["code"], job["fn_name"], job["preamble"], job["setup"])
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
+        os._exit(_COMPILE_FAILED)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+
+def _limit(limits: Mapping[str, Any]) -> None:
+    seconds = math.ceil(limits["cpu_s"]) + 1
+    stacks = max(_DATA_RESERVE, limits["processes"] * _THREAD_STACK)
+    for kind, most in (
+        (resource.RLIMIT_DATA, (limits["memory_mb"] << 20) + stacks),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_FSIZE, max(limits["file_mb"] << 20, limits["output_bytes"] + 1)),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, seconds),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def _reap(pid: int) -> tuple[int, float, int]:
+    """End the test and what it started. Returns its exit code, the CPU seconds of all, the peak memory of the largest."""
+    exit_code, cpu_s, peak = 1, 0.0, 0
+    while True:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        for target in (pid, *_children()):
+            with suppress(ProcessLookupError):
+                os.kill(target, signal.SIGKILL)
+        try:
+            ended, status, usage = os.wait4(-1, 0)
+        except ChildProcessError:
+            return exit_code, cpu_s, peak
+        cpu_s += usage.ru_utime + usage.ru_stime
+        peak = max(peak, usage.ru_maxrss << 10)
+        if ended == pid:
+            exit_code = os.waitstatus_to_exitcode(status)
+
+
+def _children() -> list[int]:
+    try:
+        with open("/proc/thread-self/children", encoding="ascii") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _read(file: IO[bytes], most: int) -> bytes:
+    """Up to one byte more than `most`."""
+    file.seek(0)
+    return file.read(most + 1)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _append(results: int, row: Mapping[str, Any]) -> None:
+    runner.write_all(results, json.dumps(row).encode() + b"\n")

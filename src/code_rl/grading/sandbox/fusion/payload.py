@@ -1,0 +1,168 @@
+"""What one request to a Sandbox Fusion server carries: the harness, a program, and the inputs of one chunk of tests.
+
+A request has no place for an expected output. `TEST_UTIL` is the harness as one self-contained module (sent as
+`testing_util.py`) and `TEST_CODE` the entry point that the server runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import inspect
+import json
+import marshal
+import math
+import secrets
+import zlib
+from dataclasses import asdict, dataclass
+
+from code_rl.grading import values
+from code_rl.grading.sandbox import ending, runner
+from code_rl.grading.sandbox.executor import Job, case_bytes
+from code_rl.grading.sandbox.fusion import harness
+from code_rl.grading.sandbox.fusion.harness import JOB_FILE, RESULT_FILE
+from code_rl.grading.sandbox.fusion.protocol import RunRequest
+from code_rl.grading.sandbox.retries import RefusedError
+from code_rl.util.errors import ConfigError
+
+UTIL_FILE = "testing_util.py"
+MODULES = (values, runner, ending, harness)
+"""In the order of their imports. They are sent under their own names, so that the text that travels is the text that is tested here."""
+
+TEST_CODE = """\
+from testing_util import main
+
+main()
+"""
+
+LOADER = '''\
+"""The in-sandbox harness of code-rl: each module as text, loaded under its own name."""
+
+import binascii
+import importlib.util
+import marshal
+import sys
+import types
+import zlib
+
+SOURCES = {sources!r}
+COMPILED = {{}}
+if importlib.util.MAGIC_NUMBER == {magic!r}:
+    COMPILED = marshal.loads(zlib.decompress(binascii.a2b_base64({compiled!r})))
+
+
+def load(name, source):
+    module = types.ModuleType(name)
+    module.__file__ = name
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules.get(parent) or load(parent, ""), last, module)
+    sys.modules[name] = module
+    exec(COMPILED.get(name) or compile(source, name, "exec"), module.__dict__)
+    return module
+
+
+for name, source in SOURCES.items():
+    main = load(name, source).__dict__.get("main")
+'''
+
+
+def _util() -> str:
+    """The harness; with its bytecode, which an interpreter of the same version as this one takes instead of compiling."""
+    sources = {module.__name__: inspect.getsource(module) for module in MODULES}
+    compiled = marshal.dumps({name: compile(source, name, "exec") for name, source in sources.items()})
+    packed = base64.b64encode(zlib.compress(compiled)).decode()
+    return LOADER.format(sources=sources, compiled=packed, magic=importlib.util.MAGIC_NUMBER)
+
+
+TEST_UTIL = _util()
+
+CHUNK_INPUT_BYTES = 16 << 20
+CHUNK_RESULT_BYTES = 32 << 20
+SPARE_S = 2.0
+"""How much earlier than the server the harness stops, so that results written by then are still fetched."""
+ALONE_SPARE_S = 10.0
+"""What the harness gets beyond its own deadline when the next loss decides."""
+STARTING_S = 5.0
+"""What every request gets beyond what its tests may use."""
+_LONGEST_S = 1e9
+AMPLE_S = 20.0
+"""What a test whose chunk ran out of time gets, alone, beyond its wall cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A request for `count` tests. `nonce` ties its results to it."""
+
+    request: RunRequest
+    count: int
+    nonce: str
+
+
+def make_chunk(
+    job: Job,
+    start: int,
+    count: int,
+    *,
+    ample_time: bool = False,
+    spare_s: float = SPARE_S,
+    longest_s: float = math.inf,
+) -> Chunk:
+    """The request for up to `count` tests of `job` from `start` on, fewer where their inputs are large or the server allows `longest_s` only.
+
+    Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` the wall cap
+    of a test, and some more. The harness is to stop `spare_s` before that.
+
+    Raises:
+        RefusedError: an argument of a call is not plain data, or the job has files: neither can be sent.
+        ConfigError: the job's own limits do not fit into `longest_s`.
+    """
+    if job.files or job.fetch:
+        raise RefusedError(
+            "a job with files runs in the embedded sandbox only; a request to a remote server has no place for them"
+        )
+    inputs: list[bytes] = []
+    for case in job.cases[start : start + count]:
+        try:
+            inputs.append(case_bytes(case))
+        except values.ValueCodecError as error:
+            raise RefusedError(f"the input of test {start + len(inputs)} cannot be sent: {error}") from error
+    limits = job.limits
+    each_s = math.ceil(limits.cpu_s) + 1
+    needed_s = max(each_s + STARTING_S, limits.wall_cap_s) - SPARE_S + ALONE_SPARE_S
+    if needed_s > longest_s:
+        raise ConfigError(
+            f"the server stops every run after {longest_s:g} s (max_run_s of code-rl sandbox), and a test with the limits of {limits.cpu_s:g} s of CPU "
+            f"and {limits.wall_cap_s:g} s of wall time may need {needed_s:g} s: start the server with max_run_s={math.ceil(needed_s)} or more"
+        )
+    inputs = inputs[: min(_fitting(inputs), max(int(min(longest_s, _LONGEST_S) - STARTING_S - spare_s) // each_s, 1))]
+    run_timeout = each_s * len(inputs) + STARTING_S
+    if ample_time:
+        run_timeout = max(run_timeout, limits.wall_cap_s + AMPLE_S)
+    run_timeout = min(run_timeout - SPARE_S + spare_s, longest_s)
+    budget_s = run_timeout - spare_s
+    nonce = secrets.token_hex(8)
+    description = {
+        "nonce": nonce,
+        "code": job.code,
+        "preamble": job.preamble,
+        "setup": job.setup,
+        "fn_name": job.fn_name,
+        "count": len(inputs),
+        "budget_s": budget_s,
+        "result_bytes": CHUNK_RESULT_BYTES,
+        "limits": asdict(limits) | {"wall_s": limits.wall_cap_s},
+    }
+    files = {UTIL_FILE: TEST_UTIL.encode(), JOB_FILE: json.dumps(description).encode()}
+    files.update({f"case_{index}": data for index, data in enumerate(inputs)})
+    request = RunRequest(TEST_CODE, run_timeout=run_timeout, files=files, fetch_files=(RESULT_FILE,))
+    return Chunk(request, len(inputs), nonce)
+
+
+def _fitting(inputs: list[bytes]) -> int:
+    total = 0
+    for index, data in enumerate(inputs):
+        total += len(data)
+        if total > CHUNK_INPUT_BYTES and index:
+            return index
+    return len(inputs)

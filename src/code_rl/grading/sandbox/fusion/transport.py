@@ -1,0 +1,130 @@
+"""One HTTP exchange with a Sandbox Fusion server, every way of failing as a typed error."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import aiohttp
+
+from code_rl.grading.sandbox.executor import Status
+from code_rl.grading.sandbox.fusion.protocol import (
+    LONGEST_RUN_HEADER,
+    SANDBOX_ERROR,
+    ProtocolError,
+    RunRequest,
+    RunResponse,
+    longest_run,
+)
+from code_rl.grading.sandbox.retries import LostError, RefusedError
+from code_rl.util.errors import SandboxError
+
+MAX_RESPONSE_BYTES = 512 << 20
+PING_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_S = 10.0
+READ_BYTES = 1 << 18
+PERMANENT = (401, 403, 405, 422)
+
+
+class TroubleError(SandboxError):
+    """The server or the way to it failed; another try may work."""
+
+
+class OverloadedError(SandboxError):
+    """The server asks to come back after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnansweredError(LostError):
+    """The request was sent, and no answer came."""
+
+
+class TooLongError(RefusedError):
+    """The request asks for a longer run than the server's `longest_s`."""
+
+    def __init__(self, message: str, longest_s: float) -> None:
+        super().__init__(message)
+        self.longest_s = longest_s
+
+
+class TooLargeError(RefusedError):
+    """The request is over the server's size limit."""
+
+
+async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest, timeout_s: float) -> RunResponse:
+    """Run one request.
+
+    Raises:
+        TroubleError: no connection, HTTP or protocol failure, or the server's own SandboxError.
+        UnansweredError: the connection dropped after the request was sent, or no answer came in time.
+        OverloadedError: 429, or 503 with Retry-After.
+        RefusedError: a status in PERMANENT; TooLargeError for 413; TooLongError where `run_timeout` is over what the server allows.
+    """
+    timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s))
+    try:
+        async with session.post(url, json=request.to_json(), timeout=timeout) as response:
+            if response.status != 200:
+                raise await _refusal(url, response)
+            body = await _read(response)
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise TroubleError(f"{url}: no connection: {error}") from error
+    except TimeoutError as error:
+        raise UnansweredError(f"{url}: no answer within {timeout_s:.0f} s", Status.TIME_LIMIT) from error
+    except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+        raise TroubleError(f"{url}: {type(error).__name__}: {error}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise UnansweredError(f"{url}: the connection dropped: {type(error).__name__}: {error}") from error
+    try:
+        answer = RunResponse.from_json(json.loads(body))
+    except (ProtocolError, ValueError, RecursionError) as error:
+        raise TroubleError(f"{url}: unreadable answer of {len(body)} bytes: {error}") from error
+    if answer.status == SANDBOX_ERROR and (longest_s := longest_run(answer.message)) is not None:
+        raise TooLongError(f"{url}: {answer.message[:500]}", longest_s)
+    if answer.status == SANDBOX_ERROR:
+        raise TroubleError(f"{url}: SandboxError: {answer.message[:500]}")
+    if answer.run_result is None:
+        raise TroubleError(f"{url}: status {answer.status} without a run_result")
+    return answer
+
+
+async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
+    """How long a run may be on a server whose health check answers 200 in time (one of ours says; else infinity); None where it does not."""
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)) as response:
+            return float(response.headers.get(LONGEST_RUN_HEADER, math.inf)) if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, ValueError):
+        return None
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_chunked(READ_BYTES):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_RESPONSE_BYTES:
+            raise TroubleError(f"{response.url}: the answer is over {MAX_RESPONSE_BYTES} bytes")
+    return b"".join(parts)
+
+
+async def _refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:
+    text = (await response.content.read(500)).decode("utf-8", "replace").strip()
+    message = f"{url}: HTTP {response.status}: {text}"
+    retry_after = response.headers.get("Retry-After")
+    if response.status == 429 or (response.status == 503 and retry_after):
+        return OverloadedError(message, _seconds(retry_after))
+    if response.status == 413:
+        return TooLargeError(message)
+    if response.status in PERMANENT:
+        return RefusedError(f"{message}; is this the /run_code address of a Sandbox Fusion server?")
+    return TroubleError(message)
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return min(max(float(text or 1.0), 0.05), 60.0)
+    except ValueError:
+        return 1.0

@@ -1,0 +1,226 @@
+"""The isolation levels, as moments: the zygote's, the worker's, the submission's and the test's own confinement."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from typing import NamedTuple
+
+from code_rl.grading.sandbox.local.guest import kernel
+from code_rl.grading.sandbox.local.guest.confinement import landlock, rootfs, seccomp
+
+FULL, LANDLOCK, NONE = "full", "landlock", "none"
+INSIDE_ID = 1000
+"""What the user id of a worker is called in its user namespace."""
+FIRST_UID, UIDS = 0x70000000, 0x0F000000
+"""User ids that belong to nobody on the machine: each worker has one for itself, where the zygote may give it one."""
+_TMP_FLOOR = 64 << 20
+
+
+class Confinement(NamedTuple):
+    """What a zygote was asked for. `scratch` is the directory of working directories where /tmp is not private.
+
+    `may_fork`: whether programs may start processes at `landlock`; somebody must count them. `proc`: the host's /proc, opened while it was there.
+    `own_uids`: each worker has a user id for itself.
+    """
+
+    level: str
+    packages: tuple[tuple[str, str], ...]
+    scratch: str
+    may_fork: bool
+    proc: int
+    own_uids: bool = False
+
+
+def confine_zygote(wanted: Confinement) -> Confinement:
+    """Enter the read-only root (full). Returns what was wanted with what could be had. Raises KernelError naming the step refused.
+
+    Root stays root here, with nothing but this root directory to see: it takes that to give each worker a user id of its own. The zygote never
+    meets a program.
+    """
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, step="prctl(PR_SET_NO_NEW_PRIVS)")
+    own_uids = os.geteuid() == 0 and wanted.level != NONE and _may_change_user()
+    if wanted.level == LANDLOCK:
+        landlock.version()
+    elif wanted.level == FULL:
+        sources = rootfs.find_sources(wanted.packages)
+        if not (own_uids and _may_unshare_mounts()):
+            own_uids = False
+            _new_user_namespace(wanted.proc, kernel.NEWNS, 0)
+        rootfs.enter(sources)
+    return wanted._replace(own_uids=own_uids, may_fork=wanted.may_fork or own_uids)
+
+
+def fork_worker(wanted: Confinement, uid: int | None) -> int:
+    """Fork the process that will be a worker, a child of this one, under the user id `uid` where that is possible.
+
+    At `full` it is PID 1 of its own PID namespace, root in a user namespace of its own, with its own network, IPC and host name.
+    """
+    if wanted.level != FULL:
+        pid = kernel.fork()
+        if pid == 0 and wanted.level == LANDLOCK:
+            _become(uid, wanted)
+        return pid
+    reader, writer = os.pipe()
+    between = kernel.fork()
+    if between:
+        os.close(writer)
+        answer = os.read(reader, 4096)
+        os.close(reader)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(between, 0)
+        if answer[:1] != b"+":
+            number, _, step = answer.decode("utf-8", "replace").partition(" ")
+            raise kernel.KernelError(step or "starting a worker", int(number or 1))
+        return int(answer[1:])
+    # The middle one: takes the user id and the user namespace, in which the worker's other namespaces then lie.
+    try:
+        os.close(reader)
+        _become(uid, wanted)
+        _new_user_namespace(wanted.proc, kernel.NEWNS, INSIDE_ID)
+        flags = kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS | kernel.CLONE_PARENT
+        pid, _ = kernel.clone3(flags)
+        if pid == 0:
+            os.close(writer)
+            os.setsid()  # no session and no autogroup in common with others
+            socket.sethostname("sandbox")
+            rootfs.cover_proc()
+            return 0
+        os.write(writer, b"+%d" % pid)
+    except OSError as error:
+        os.write(writer, f"{error.errno or 1} {getattr(error, 'step', error)}".encode())
+    os._exit(0)
+
+
+def submission_namespaces(level: str) -> int:
+    """What namespaces of its own the supervisor of a submission has."""
+    return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
+
+
+def confine_submission(wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool) -> TestConfinement:
+    """Last steps, in the supervisor, before it meets any hostile byte.
+
+    `directory`: where to work, where /tmp is not private. `shows_proc`: the program wants a /proc.
+    """
+    kernel.die_with_parent()
+    if wanted.level == FULL:
+        os.setpgid(0, 0)  # no process group in common with the worker
+        rootfs.mount_private_tmp(max(file_bytes, _TMP_FLOOR))
+        if shows_proc:
+            rootfs.mount_private_proc()
+        kernel.drop_capabilities()
+    else:
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
+        os.chdir(directory)
+    if wanted.level == NONE:
+        return TestConfinement(wanted)
+    confinement = TestConfinement(wanted)
+    if wanted.level == LANDLOCK:
+        readable = (*rootfs.readable_paths(wanted.packages), f"{wanted.scratch}/packages")
+        confinement.domain = landlock.ruleset(readable, (directory, "/dev/null"))
+        landlock.restrict(landlock.ruleset((*readable, "/proc"), (directory, "/dev/null")))
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
+    SUBMISSION_FILTER.install()
+    return confinement
+
+
+class TestConfinement:
+    """What a single test loses beyond its submission."""
+
+    domain = -1
+    """At `landlock`, the rule set that each test puts on: it cannot signal its supervisor from inside it."""
+
+    def __init__(self, wanted: Confinement) -> None:
+        self._level, self._may_fork = wanted.level, wanted.may_fork
+        self._scoped = wanted.level == LANDLOCK and landlock.version() >= landlock.SCOPING_SIGNALS
+        self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
+        """Whether the kernel counts this submission's processes apart from all others."""
+        self.own_processes = 2 if wanted.level == FULL else 3
+        """The worker, the supervisor and, where there is one, who stands over it: counted with the tests."""
+
+    def enter(self) -> None:
+        """In the process just forked; at `full` it has nothing left to lose."""
+        if self._level == FULL:
+            return
+        os.setpgid(0, 0)  # all that it starts stays in this group, which is how it is ended
+        kernel.die_with_parent()
+        if self._level == LANDLOCK:
+            landlock.restrict(self.domain)
+            own = None if self._scoped else os.getpid()
+            kernel.Filter(seccomp.test_filter(os.uname().machine, own, self._may_fork)).install()
+
+
+SUBMISSION_FILTER = kernel.Filter(seccomp.program_filter(os.uname().machine))
+
+
+def _may_unshare_mounts() -> bool:
+    try:
+        kernel.unshare(kernel.NEWNS, "unshare(CLONE_NEWNS)")
+    except kernel.KernelError:
+        return False
+    return True
+
+
+def _may_change_user() -> bool:
+    """Whether this process, root by name, may take an unused user id."""
+    pid = kernel.fork()
+    if pid == 0:
+        try:
+            _take_user(FIRST_UID)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _take_user(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _become(uid: int | None, wanted: Confinement) -> None:
+    """Take the user id, for good. At `landlock`, an interpreter that only root can reach stays readable; Landlock says what of the rest is."""
+    if uid is None:
+        return
+    reachable = wanted.level == FULL or (
+        _others_can_reach(os.__file__) and _others_can_reach(os.path.dirname(wanted.scratch))
+    )
+    if not reachable:
+        kernel.prctl(kernel.PR_SET_KEEPCAPS, 1, step="prctl(PR_SET_KEEPCAPS)")
+    _take_user(uid)
+    if wanted.level == LANDLOCK:
+        if reachable:
+            kernel.drop_capabilities()
+        else:
+            kernel.keep_capabilities(kernel.CAP_DAC_READ_SEARCH)
+    # Changing ids made the process undumpable, and with it /proc/self unwritable.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1, step="prctl(PR_SET_DUMPABLE)")
+
+
+def _new_user_namespace(proc: int, more: int, inside: int) -> None:
+    """A user namespace in which this process has every capability and maps to its present, unprivileged self outside."""
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.NEWUSER | more, "unshare(CLONE_NEWUSER)")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")):
+        try:
+            fd = os.open(f"self/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+            try:
+                os.write(fd, text.encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise kernel.KernelError(f"write to /proc/self/{name}", error.errno or 0) from error
+
+
+def _others_can_reach(path: str) -> bool:
+    """Whether users other than the owner can read `path`."""
+    while True:
+        wanted = stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH
+        if not os.stat(path).st_mode & wanted:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)

@@ -1,0 +1,185 @@
+"""The seccomp filters, as classic BPF built here: an allow list, decided by a search tree over ranges of system call numbers.
+
+A tree rather than a chain because the kernel evaluates the filter once for every system call number when it is installed, and it is
+installed for every submission.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+from code_rl.grading.sandbox.local.guest.confinement.syscalls import ALLOWED, CONDITIONAL, REFUSED, UNSUPPORTED, numbers
+
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+_LOAD, _RETURN, _AND, _JUMP_EQ, _JUMP_GE, _JUMP_SET = 0x20, 0x06, 0x54, 0x15, 0x35, 0x45
+_X32_BIT = 0x40000000
+_NR_AT, _ARCH_AT = 0, 4
+_NAMESPACE_FLAGS = 0x7E020080 | 0x2000
+"""Every CLONE_NEW* flag, and CLONE_PTRACE."""
+_CLONE_THREAD = 0x10000
+_PR_SET_PDEATHSIG = 1
+_AF_UNIX = 1
+_CONNECTED = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could be told another address for each message."""
+_SOCKET_FLAGS = 0o2004000
+"""SOCK_CLOEXEC and SOCK_NONBLOCK."""
+_NO_LOCKS, _BAD_CLOCK, _UNSUPPORTED, _NO_TTY = (
+    _ERRNO | number for number in (errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)
+)
+_TMPFILE = 0o20000000
+_OWN_CLOCKS = (0xFFFFFFFA, 0xFFFFFFFE)
+"""The CPU clocks of the calling process and thread as dynamic clock ids; ids from 2**31 on else name the clock of another process, or a device."""
+_DYNAMIC_CLOCK = 1 << 31
+_FCNTL = (0, 1, 2, 3, 4, 6, 7, 9, 11, 1030, 1032)
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, record locks, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not leases, pipe
+sizes, write hints, seals, signals, nor locks that need no file open for writing: they concern a file that others may have, too,
+or what all processes of a user share."""
+_SHOWN_LOCKS = (5, 36, 37, 38)
+"""F_GETLK, which tells of the locks of others, and locks of open file descriptions."""
+
+_NEW_PROCESS = ("fork", "vfork")
+_UNSCOPED = (
+    "setpgid",
+    "statfs",
+    "fstatfs",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "chown",
+    "fchown",
+    "lchown",
+    "fchownat",
+    "utime",
+    "utimes",
+    "futimesat",
+    "utimensat",
+    "truncate",
+)
+_SIGNALLING = ("pidfd_open", "pidfd_send_signal", "tkill", "timer_create")
+
+_DESCRIPTOR_REQUESTS = (0x5421, 0x541B, 0x5450, 0x5451)
+"""FIONBIO, FIONREAD, FIONCLEX, FIOCLEX: they concern a descriptor, not the file behind it."""
+
+Instruction = tuple[int, int, int, int]
+
+
+def program_filter(machine: str) -> bytes:
+    """The filter of a submission, installed in its supervisor and inherited by its tests."""
+    special = numbers(CONDITIONAL, machine)
+    code = _prologue(machine)
+    code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
+    code += _block(special["clone"], _when(0, _JUMP_SET, _NAMESPACE_FLAGS, _EPERM, _ALLOW))
+    code += _block(special["prlimit64"], _allow_only(0, (0,), _EPERM))
+    code += _block(special["socketpair"], _pair_of_connected())
+    code += _block(special["setsid"], [(_RETURN, 0, 0, _EPERM)])
+    code += _block(special["preadv2"], _when(5, _JUMP_EQ, 0, _ALLOW, _EPERM))
+    code += _block(special["flock"], [(_RETURN, 0, 0, _NO_LOCKS)])
+    fcntl = [_argument(1), *_one_of(_FCNTL, _ALLOW), *_one_of(_SHOWN_LOCKS, _NO_LOCKS), (_RETURN, 0, 0, _EPERM)]
+    code += _block(special["fcntl"], fcntl)
+    code += _block(special["ioctl"], _allow_only(1, _DESCRIPTOR_REQUESTS, _NO_TTY))
+    code += _block(special["openat"], _when(2, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
+    if "open" in special:
+        code += _block(special["open"], _when(1, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
+    return _assemble(code + _tree(_ranges(machine)))
+
+
+def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
+    """A second filter for one test where no namespaces hold it.
+
+    No other process group, nobody else's CPU clock, and none of the calls that change files without opening them for writing, which Landlock does not
+    cover: the program may be the owner of files outside. `pid`: signals go to this process or its group only, because nothing else
+    confines them; None: Landlock does. Without `may_fork` there is no process but this one.
+    """
+    allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
+    refused = [
+        *_UNSCOPED,
+        *(_SIGNALLING if pid is not None else ()),
+        *(() if may_fork else _NEW_PROCESS),
+    ]
+    code = _prologue(machine)
+    if not may_fork:
+        code += _block(special["clone"], _when(0, _JUMP_SET, _CLONE_THREAD, _ALLOW, _EPERM))
+    code += _block(special["prctl"], _when(0, _JUMP_EQ, _PR_SET_PDEATHSIG, _EPERM, _ALLOW))
+    for name in refused:
+        if name in allowed or name in special:
+            code += _block((allowed | special)[name], [(_RETURN, 0, 0, _EPERM)])
+    for name in ("clock_gettime", "clock_getres", "clock_nanosleep", "timer_create"):
+        if name not in refused:
+            code += _block(allowed[name], _own_clock())
+    if pid is not None:
+        for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
+            code += _block(allowed[name], _allow_only(0, (pid, 0), _EPERM))
+    return _assemble([*code, (_RETURN, 0, 0, _ALLOW)])
+
+
+def _prologue(machine: str) -> list[Instruction]:
+    code = [(_LOAD, 0, 0, _ARCH_AT), (_JUMP_EQ, 1, 0, _AUDIT_ARCH[machine]), (_RETURN, 0, 0, _KILL)]
+    code.append((_LOAD, 0, 0, _NR_AT))
+    if machine == "x86_64":
+        code += [(_JUMP_GE, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL)]
+    return code
+
+
+def _argument(index: int) -> Instruction:
+    """Load the low half of an argument: every argument tested here is an int or a flag word below 2**32."""
+    return (_LOAD, 0, 0, 16 + 8 * index)
+
+
+def _block(number: int, body: list[Instruction]) -> list[Instruction]:
+    return [(_JUMP_EQ, 0, len(body), number), *body]
+
+
+def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> list[Instruction]:
+    """What is answered when an argument equals (_JUMP_EQ) or has any bit of (_JUMP_SET) a constant, and what else."""
+    return [_argument(index), (jump, 0, 1, constant), (_RETURN, 0, 0, then), (_RETURN, 0, 0, otherwise)]
+
+
+def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
+    """What was loaded, if it is one of `values`, is answered with `verdict`; else the next instruction follows."""
+    tests = [(_JUMP_EQ, len(values) - 1 - at, 0, value) for at, value in enumerate(values[:-1])]
+    return [*tests, (_JUMP_EQ, 0, 1, values[-1]), (_RETURN, 0, 0, verdict)]
+
+
+def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
+    return [_argument(index), *_one_of(values, _ALLOW), (_RETURN, 0, 0, otherwise)]
+
+
+def _pair_of_connected() -> list[Instruction]:
+    """Only sockets that are connected for good: others could address what lies in the file system."""
+    kinds = [(_AND, 0, 0, ~_SOCKET_FLAGS & 0xFFFFFFFF), *_one_of(_CONNECTED, _ALLOW), (_RETURN, 0, 0, _EPERM)]
+    return [_argument(0), (_JUMP_EQ, 1, 0, _AF_UNIX), (_RETURN, 0, 0, _EPERM), _argument(1), *kinds]
+
+
+def _own_clock() -> list[Instruction]:
+    own = [*_one_of(_OWN_CLOCKS, _ALLOW), (_RETURN, 0, 0, _BAD_CLOCK)]
+    return [_argument(0), (_JUMP_GE, 0, len(own), _DYNAMIC_CLOCK), *own, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _ranges(machine: str) -> list[tuple[int, int]]:
+    """(first number, verdict) of each run of equal verdicts, ascending from 0."""
+    verdicts = dict.fromkeys(numbers(REFUSED, machine).values(), _EPERM)
+    verdicts.update(dict.fromkeys(numbers(UNSUPPORTED, machine).values(), _UNSUPPORTED))
+    verdicts.update(dict.fromkeys(numbers(ALLOWED, machine).values(), _ALLOW))
+    runs: list[tuple[int, int]] = []
+    for number in range(max(verdicts) + 2):
+        verdict = verdicts.get(number, _ENOSYS)
+        if not runs or runs[-1][1] != verdict:
+            runs.append((number, verdict))
+    return runs
+
+
+def _tree(runs: list[tuple[int, int]]) -> list[Instruction]:
+    if len(runs) == 1:
+        return [(_RETURN, 0, 0, runs[0][1])]
+    middle = len(runs) // 2
+    low, high = _tree(runs[:middle]), _tree(runs[middle:])
+    if len(low) > 255:
+        raise ValueError("a branch of the filter is too long for one jump")
+    return [(_JUMP_GE, len(low), 0, runs[middle][0]), *low, *high]
+
+
+def _assemble(code: list[Instruction]) -> bytes:
+    return b"".join(struct.pack("HBBI", operation, yes, no, constant) for operation, yes, no, constant in code)

@@ -1,0 +1,277 @@
+"""System calls that Python does not wrap, by number or through libc; each failure is an OSError that names its step."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+
+from code_rl.grading.sandbox.local.guest import wire
+
+CLONE_PIDFD, CLONE_PARENT = 0x1000, 0x8000
+NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = 32, 1024, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_SECCOMP = 1, 4, 8, 22
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+CAP_DAC_READ_SEARCH = 2
+_CLONE3 = 435
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_FD_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 1, 6
+_WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
+_MONOTONIC = 1
+_NO_TIME = bytes(wire.ACCOUNT_BYTES - wire.COMPILE_AT)
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_held = ctypes.PyDLL(None, use_errno=True)
+"""Calls during which no other thread may run: those that return twice."""
+
+
+class KernelError(OSError):
+    """A step of the isolation that the kernel refused; `step` says which."""
+
+    def __init__(self, step: str, number: int) -> None:
+        super().__init__(number, f"{step}: {os.strerror(number)}")
+        self.step = step
+
+
+class _CloneArgs(ctypes.Structure):
+    """What clone3(2) is told."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "flags",
+            "pidfd",
+            "child_tid",
+            "parent_tid",
+            "exit_signal",
+            "stack",
+            "stack_size",
+            "tls",
+            "set_tid",
+            "set_tid_size",
+            "cgroup",
+        )
+    ]
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
+
+
+_CAP_HEADER = ctypes.byref(_CapHeader(0x20080522, 0))
+_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+_libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+_libc.capset.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _check(result: int, step: str) -> int:
+    if result < 0:
+        raise KernelError(step, ctypes.get_errno())
+    return result
+
+
+def fork() -> int:
+    """fork(2). The interpreter is not told: it has one thread, and what the standard modules want done at forks is for a program's own forks."""
+    return _check(_held.fork(), "fork")
+
+
+def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:
+    """Fork into the namespaces of `flags`. Returns (pid, pidfd) in the parent and (0, -1) in the child.
+
+    With CLONE_PARENT the child is a sibling: its parent is this process's parent. `end`: the signal of its end; only for SIGCHLD do wait(2) and its kin know of it.
+    """
+    pidfd = ctypes.c_int(-1)
+    end = 0 if flags & CLONE_PARENT else end
+    arguments = _CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end))
+    pid = _check(_held.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)), f"clone3(flags={flags:#x})")
+    return (pid, pidfd.value) if pid else (0, -1)
+
+
+class Clone:
+    """Forks into the namespaces of `flags`, again and again: its arguments are made once."""
+
+    def __init__(self, flags: int) -> None:
+        self._arguments = _CloneArgs(flags=flags, exit_signal=int(signal.SIGCHLD))
+        self._reference, self._size = ctypes.byref(self._arguments), ctypes.sizeof(self._arguments)
+
+    def fork(self) -> int:
+        """As `fork`."""
+        return _check(_held.syscall(_CLONE3, self._reference, self._size), "clone3")
+
+
+def unshare(flags: int, step: str) -> None:
+    """Leave the namespaces of `flags` for new ones."""
+    _check(_libc.unshare(flags), step)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2)."""
+    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    _check(_libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3]), f"mount({source} on {target})")
+
+
+def bind_read_only(source: str, target: str, devices: bool = False) -> None:
+    """Make `source` appear at `target`, read-only, without set-uid and, unless asked for, without devices."""
+    mount(source, target, None, MS_BIND | MS_REC)
+    # In a user namespace a flag that the source's mount has cannot be dropped by the remount.
+    kept = os.statvfs(target).f_flag & (MS_NODEV | MS_NOEXEC)
+    kept |= 0 if devices else MS_NODEV
+    mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | kept)
+
+
+def pivot_into(root: str) -> None:
+    """Make the mount at `root` the root directory and drop the old one."""
+    os.chdir(root)
+    number = _PIVOT_ROOT[os.uname().machine]
+    _check(_libc.syscall(number, b".", b"."), "pivot_root")
+    _check(_libc.umount2(b".", MNT_DETACH), "umount2(old root)")
+    os.chdir("/")
+
+
+def detached_proc() -> int:
+    """A descriptor of a /proc of this process's PID namespace, with processes only, that is mounted nowhere. Needs CAP_SYS_ADMIN."""
+    context = tree = -1
+    try:
+        context = raw_syscall("fsopen(proc)", _FSOPEN, b"proc", _FD_CLOEXEC)
+        raw_syscall("fsconfig(subset=pid)", _FSCONFIG, context, _FSCONFIG_SET_STRING, b"subset", b"pid", 0)
+        raw_syscall("fsconfig(create)", _FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
+        tree = raw_syscall("fsmount(proc)", _FSMOUNT, context, _FD_CLOEXEC, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
+    finally:
+        for fd in (context, tree):
+            if fd >= 0:
+                os.close(fd)
+
+
+def prctl(option: int, a: int = 0, b: int = 0, step: str = "prctl") -> None:
+    """prctl(2)."""
+    _check(_libc.prctl(option, ctypes.c_ulong(a), ctypes.c_ulong(b), 0, 0), f"{step} ({option})")
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends."""
+    prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def drop_capabilities() -> None:
+    """Give up every capability. With no_new_privs and exec refused, nothing can bring them back."""
+    _check(_libc.capset(_CAP_HEADER, _NO_CAPABILITIES), "capset")
+
+
+def keep_capabilities(*numbers: int) -> None:
+    """Give up every capability but these."""
+    sets = [0] * 6  # effective, permitted, inheritable; then their high halves
+    for number in numbers:
+        half, bit = divmod(number, 32)
+        sets[3 * half] |= 1 << bit
+        sets[3 * half + 1] |= 1 << bit
+    _check(_libc.capset(_CAP_HEADER, (ctypes.c_uint32 * 6)(*sets)), "capset")
+
+
+class Account:
+    """How a process ended, as the kernel writes it into one buffer, which is sent as it is (`wire`).
+
+    After a fork each object that this process touches is a page to copy: the way from one test to the next makes few.
+    """
+
+    def __init__(self) -> None:
+        self.view = memoryview(ctypes.create_string_buffer(wire.ACCOUNT_BYTES)).cast("B")
+        self._pid, self._status = (ctypes.c_int.from_buffer(self.view, wire.INFO_AT + at) for at in (16, 24))
+        address = ctypes.addressof(self._pid) - wire.INFO_AT - 16
+        self._info, self._usage, self._began, self._ended = (
+            ctypes.c_void_p(address + at) for at in (wire.INFO_AT, wire.USAGE_AT, wire.BEGAN_AT, wire.ENDED_AT)
+        )
+
+    def begin(self) -> None:
+        """Note the time."""
+        _libc.clock_gettime(_MONOTONIC, self._began)
+
+    def end(self) -> None:
+        """Note the time."""
+        _libc.clock_gettime(_MONOTONIC, self._ended)
+
+    def note_compiled(self) -> None:
+        """What this process has used so far, it used for compiling."""
+        _libc.getrusage(0, self._usage)
+        self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][: wire.ACCOUNT_BYTES - wire.COMPILE_AT]
+
+    def wait(self, kind: int, number: int, options: int) -> bool | None:
+        """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is none."""
+        if _libc.syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
+            return None
+        return self._pid.value != 0
+
+    def exit_code(self) -> int:
+        """As it stands here, whatever ended the process."""
+        return self._status.value
+
+    def send(self, channel: socket.socket, kind: int, cause: int, spoilt: bool) -> None:
+        """Send what stands here; the compiler's time goes once."""
+        self.view[0], self.view[1], self.view[2] = kind, cause, spoilt
+        channel.send(self.view)
+        if kind == wire.RESULT:
+            self.view[wire.COMPILE_AT :] = _NO_TIME
+
+
+class ChildSignal:
+    """Waits for word of a child's end, so many seconds at most. SIGCHLD has to be blocked."""
+
+    def __init__(self, seconds: float) -> None:
+        self._wanted = ctypes.create_string_buffer(128)
+        _libc.sigemptyset(self._wanted)
+        _libc.sigaddset(self._wanted, int(signal.SIGCHLD))
+        self._timeout = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
+
+    def wait(self) -> None:
+        """Return when one has ended, or the time is over."""
+        _libc.sigtimedwait(self._wanted, None, self._timeout)
+
+
+class Filter:
+    """A seccomp filter, laid out in memory once for all its installations."""
+
+    def __init__(self, program: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(program, len(program))
+        self._description = _Filter(len(program) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
+        self._reference = ctypes.byref(self._description)
+
+    def install(self) -> None:
+        """Put it on this process and all that it forks."""
+        _check(_libc.prctl(PR_SET_SECCOMP, 2, self._reference, 0, 0), "prctl(PR_SET_SECCOMP)")
+
+
+def end_after_cpu(seconds: float) -> None:
+    """Have this process end with the exit code SIGPROF when it has used so much processor time, whatever it is doing then; 0: never mind."""
+    handler = ctypes.cast(_libc._exit, ctypes.c_void_p) if seconds else None
+    _libc.signal(int(signal.SIGPROF), handler)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def raw_syscall(step: str, number: int, *arguments: object) -> int:
+    """syscall(2) whose failures raise and name `step`."""
+    return _check(_libc.syscall(number, *arguments), step)
+
+
+def default_thread_stack(size: int) -> None:
+    """Set the stack that new threads get when they ask for none; without it they would take the main stack's limit."""
+    attributes = ctypes.create_string_buffer(256)
+    if _libc.pthread_attr_init(attributes) == 0:
+        _libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size))
+        if hasattr(_libc, "pthread_setattr_default_np"):
+            _libc.pthread_setattr_default_np(attributes)
+
+
+def trim_heap() -> None:
+    """Give free pages of the C heap back, so that no fork copies their entries."""
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)

@@ -1,0 +1,192 @@
+"""PID 1 of one submission: compiles the program once, forks a process for each test, ends all that a test started.
+
+It knows neither how many tests there are nor what one was given or wrote: inputs and outputs are descriptors, which only
+the test takes from the channel. A test that leaves files behind is the last one here: the rest get a new supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import time
+from typing import NoReturn
+
+from code_rl.grading.sandbox import runner
+from code_rl.grading.sandbox.local.guest import files, kernel, wire
+from code_rl.grading.sandbox.local.guest.confinement import confine
+from code_rl.grading.sandbox.local.guest.testrun import BROKEN_EXIT, TestRun
+from code_rl.grading.sandbox.local.guest.watch import Tree
+
+STACK_BYTES = 1 << 30
+SOURCE = "solution.py"
+COMPILE_CPU_S = 20.0
+FIRST_LOOK_S = 0.25
+"""So long a test runs before anybody looks at the time that it has used."""
+LONGEST_LOOK_S, SHORTEST_LOOK_S = 0.25, 0.01
+IDLE_PART = 1 / 16
+"""A test that between two looks used a smaller part of a processor is idle: another submission may have its place."""
+_FRAMES_BELOW = 4
+"""From `Supervisor.supervise` down to the program: `_run_one`, `TestRun.child` and the runner's two."""
+_COMPILE_RESERVE = 64 << 20
+_DETAIL = 300
+_P_PID, _P_ALL = int(os.P_PID), int(os.P_ALL)
+_ENDED = os.WEXITED | os.WNOHANG
+_LOOK = _ENDED | os.WNOWAIT
+_CHILD = (int(signal.SIGCHLD),)
+
+
+class Supervisor:
+    """Runs the tests of one job. Made in the worker; used in a process of its own for each job."""
+
+    def __init__(self, wanted: confine.Confinement, base_bytes: int, tree: Tree) -> None:
+        self._wanted, self._base, self._tree = wanted, base_bytes, tree
+        self._account, self._others = kernel.Account(), kernel.Account()
+        self._first_look = kernel.ChildSignal(FIRST_LOOK_S)
+
+    def supervise(self, channel: socket.socket, directory: str) -> NoReturn:
+        """In a process just forked: take the job that arrives on `channel`, compile, run every test that comes, report, exit.
+
+        `directory`: where to work, where /tmp is not private.
+        """
+        self._channel = channel
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
+        job = self._job = wire.receive_job(channel)
+        room = job.file_bytes + job.laid_out_bytes
+        confinement = confine.confine_submission(self._wanted, room, directory, job.shows_proc)
+        program = self._compile()
+        self._account.note_compiled()
+        for _ in range(job.files):
+            files.lay_out(*wire.receive_file(channel))
+        if not job.files:
+            self._lay_out_source()
+        run = TestRun(job, channel, confinement, program, self._base)
+        if job.tells:
+            channel.send(wire.record(wire.COMPILED))
+        runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
+        if job.fetch:
+            run.take_fetched()
+        run.make_ready()
+        self._spoilt, self._once = False, bool(job.files or job.fetch)
+        for path in (".", SOURCE)[: 1 if self._once else 2]:
+            os.utime(path, (0, 0))  # any change makes it younger
+        self._here = os.stat(".").st_ctime_ns
+        while not self._spoilt and channel.recv(1, socket.MSG_PEEK):
+            self._run_one(run)
+        os._exit(0)
+
+    def _run_one(self, run: TestRun) -> None:
+        """See one test to its end. What this makes is gone with it: the next finds the same memory."""
+        account, others = self._account, self._others
+        account.begin()
+        pid = kernel.fork()
+        if pid == 0:
+            run.child()
+        self._first_look.wait()
+        cause = wire.RAN if account.wait(_P_PID, pid, _ENDED) else self._watch(pid)
+        account.end()
+        if others.wait(_P_ALL, 0, _LOOK) is not None:
+            reap_all(pid, self._wanted.level, others, self._channel)
+        if self._once or account.exit_code() == BROKEN_EXIT:
+            run.close()
+        self._spoilt = self._once or _left_traces(self._here)
+        account.send(self._channel, wire.RESULT, cause, self._spoilt)
+
+    def _watch(self, pid: int) -> int:
+        """Wait for the end of a test that takes longer, and reap it. Returns how it ended."""
+        job, began = self._job, time.monotonic() - FIRST_LOOK_S
+        looked, used, told = 0.0, 0.0, False
+        while True:
+            elapsed, cpu_s = time.monotonic() - began, self._tree.cpu_s(pid)
+            if cpu_s > job.cpu_s or elapsed >= job.wall_s:
+                kill_all(pid, self._wanted.level)
+                self._account.wait(_P_PID, pid, os.WEXITED)
+                return wire.OVER_CPU if cpu_s > job.cpu_s else wire.OVER_WALL
+            if elapsed >= looked + FIRST_LOOK_S:
+                if not told and cpu_s - used < IDLE_PART * (elapsed - looked):
+                    told = True
+                    with contextlib.suppress(BrokenPipeError):  # the host has what it wanted
+                        self._channel.send(wire.record(wire.IDLE))
+                looked, used = elapsed, cpu_s
+            look_s = max(min(job.cpu_s - cpu_s, job.wall_s - elapsed, LONGEST_LOOK_S), SHORTEST_LOOK_S)
+            end = time.monotonic() + look_s
+            while (left_s := end - time.monotonic()) > 0:
+                signal.sigtimedwait(_CHILD, left_s)
+                if self._account.wait(_P_PID, pid, _ENDED):
+                    return wire.RAN
+
+    def _compile(self) -> runner.Program:
+        """The program; one that cannot be compiled ends this process, after word of it."""
+        job = self._job
+        kind = resource.RLIMIT_AS
+        _, hard = resource.getrlimit(kind)
+        room = self._base + job.memory_bytes + _COMPILE_RESERVE
+        resource.setrlimit(kind, (room if hard == resource.RLIM_INFINITY else min(room, hard), hard))
+        kernel.end_after_cpu(COMPILE_CPU_S)
+        try:
+            return runner.Program(job.code, job.fn_name, job.preamble, job.setup)
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+            detail = f"{type(error).__name__}: {error}"
+        finally:
+            kernel.end_after_cpu(0)
+            resource.setrlimit(kind, (hard, hard))
+        text = detail[:_DETAIL].encode("utf-8", "replace")
+        self._channel.send(wire.record(wire.COMPILE_ERROR, text))
+        os._exit(0)
+
+    def _lay_out_source(self) -> None:
+        """The program as a file, for `open(__file__)`."""
+        fd = os.open(SOURCE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        with open(fd, "wb") as file:
+            file.write(self._job.code.encode("utf-8", "surrogatepass"))
+
+
+def _left_traces(changed_ns: int) -> bool:
+    """Whether a test has changed the working directory, made at `changed_ns`, or the program's file in it."""
+    here = os.stat(".")
+    return bool(here.st_ctime_ns != changed_ns or here.st_mtime or os.stat(SOURCE).st_mtime)
+
+
+def reap_all(pid: int, level: str, other: kernel.Account, channel: socket.socket) -> None:
+    """Kill all that the test `pid`, which has ended, left behind, and reap it; each account goes up from `other`."""
+    options = os.WEXITED | os.WNOHANG
+    while (ended := other.wait(os.P_ALL, 0, options)) is not None:
+        if ended:
+            other.send(channel, wire.REAPED, wire.RAN, spoilt=False)
+        else:
+            kill_all(pid, level)
+            options = os.WEXITED
+
+
+def kill_all(pid: int, level: str) -> None:
+    """Kill all processes of the submission but this one; `pid` is the running test, or 0. Those that have just ended are
+    no error.
+
+    Where no namespace holds them, they are the test's process group, which at `landlock` they cannot leave, and children
+    that came to us.
+    """
+    targets = [-1] if level == confine.FULL else [-pid] * (pid > 0) + _children()
+    for target in targets:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(target, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def end_orphans() -> None:
+    """Kill and reap every process that an ended submission handed up to this one."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                kill_all(0, "")
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            return

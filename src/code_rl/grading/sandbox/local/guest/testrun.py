@@ -1,0 +1,127 @@
+"""One test's process: its descriptors, its limits, and the way from the fork to the program."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import contextlib
+import math
+import os
+import resource
+import socket
+import struct
+import sys
+from typing import NoReturn
+
+from code_rl.grading.sandbox import runner
+from code_rl.grading.sandbox.local.guest import files, wire
+from code_rl.grading.sandbox.local.guest.confinement import confine
+
+VALUE_FD, _FAULT_FD = 3, 4
+RESERVED = (VALUE_FD, _FAULT_FD)
+"""Descriptors that the zygote keeps free of anything of its own."""
+BROKEN_EXIT = 99
+_ROOM = socket.CMSG_SPACE(4 * 4)
+THREAD_STACK = 8 << 20
+_DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
+"""Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address
+space, for the room that the C library reserves for each thread. What is touched is judged by peak memory."""
+
+
+class TestRun:
+    """How each test of a submission starts. What can be done once for all tests is done in the supervisor, and inherited."""
+
+    def __init__(
+        self,
+        job: wire.JobMessage,
+        channel: socket.socket,
+        confinement: confine.TestConfinement,
+        program: runner.Program,
+        base_bytes: int,
+    ) -> None:
+        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be done that they forbid."""
+        self._job, self._channel, self._confinement, self._program = job, channel, confinement, program
+        self._fault_seen, fault = os.pipe()
+        os.set_blocking(self._fault_seen, False)
+        place(fault, _FAULT_FD)
+        self._fetched = -1
+        largest = max(job.file_bytes, job.output_bytes + 1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+        # A backstop: the supervisor stops a test at its limit, the kernel's own counts in whole seconds.
+        seconds = math.ceil(1.5 * job.cpu_s + 2)
+        self._cpu = (seconds, seconds + 1)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        kinds = (resource.RLIMIT_NOFILE, resource.RLIMIT_DATA, resource.RLIMIT_AS)
+        for kind, most in zip(kinds, (job.open_files, *memory(job, base_bytes)), strict=True):
+            hard = resource.getrlimit(kind)[1]
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (most, most))
+        if confinement.counts_processes:
+            most = job.processes + confinement.own_processes
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        self._places = [0, 1, 2] if job.fn_name is None else [0, 1, 2, VALUE_FD]
+        self._places_told = struct.pack(f"={len(self._places)}i", *self._places)
+
+    def take_fetched(self) -> None:
+        """In the supervisor, before the fork: the descriptor where files are read back to, which no test gets."""
+        self._fetched = wire.receive_file(self._channel)[1]
+
+    def make_ready(self) -> None:
+        """In the supervisor, when it opens no descriptors any more: leave the lowest numbers to those of a test."""
+        for fd in self._places:
+            os.close(fd)
+
+    def close(self) -> None:
+        """In the supervisor, when the test is over and there is something to see to: read files back.
+
+        Raises RuntimeError if the process never became the program: that is our failure, not a result.
+        """
+        if self._job.fetch:
+            files.collect(self._job.fetch, self._fetched, self._job.output_bytes)
+        with contextlib.suppress(BlockingIOError):
+            raise RuntimeError(os.read(self._fault_seen, 4096).decode("utf-8", "replace"))
+
+    def child(self) -> NoReturn:
+        """In the process just forked: drop all that is ours, become the program."""
+        try:
+            arguments = self._enter()
+        except BaseException as error:  # noqa: BLE001 - reported by `close`
+            os.write(_FAULT_FD, repr(error).encode())
+            os._exit(BROKEN_EXIT)
+        if self._job.files:
+            sys.path.insert(0, os.getcwd())
+        if self._job.fn_name is None:
+            runner.run_script(self._program)
+        runner.run_call(self._program, arguments, VALUE_FD)
+
+    def _enter(self) -> bytes:
+        """Take the test's descriptors and limits, drop all others. Returns the input of a call."""
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # signal's own takes thrice as long
+        ancillary = self._channel.recvmsg(1, _ROOM)[1]
+        if not ancillary or ancillary[0][2] != self._places_told:
+            raise ConnectionError(f"the descriptors of a test came as {ancillary}")
+        resource.setrlimit(resource.RLIMIT_CPU, self._cpu)
+        self._confinement.enter()
+        if self._job.fn_name is None:
+            os.closerange(VALUE_FD, 1 << 20)
+            return b""
+        arguments = files.read_from_start(0, os.fstat(0).st_size)
+        place(os.open("/dev/null", os.O_RDONLY), 0)
+        os.set_inheritable(VALUE_FD, False)
+        os.closerange(_FAULT_FD, 1 << 20)
+        return arguments
+
+
+def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
+    """How much may be writable, and how much address space may be in use. `base_bytes`: what an interpreter has before its
+    program asks for anything."""
+    if job.strict:
+        return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
+    stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes
+    return most + max(stacks, _DATA_RESERVE), most + max(stacks, _ADDRESS_RESERVE)
+
+
+def place(fd: int, at: int) -> None:
+    """Move a descriptor to a fixed place."""
+    if fd != at:
+        os.dup2(fd, at, inheritable=at <= 2)
+        os.close(fd)

@@ -1,0 +1,112 @@
+"""One worker: gives each submission, one at a time, a supervisor in fresh namespaces.
+
+A worker never receives a byte of a job. When the control socket closes, the worker ends, and with it all below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+from typing import NoReturn
+
+from code_rl.grading.sandbox.local.guest import files, kernel, supervisor, watch, wire
+from code_rl.grading.sandbox.local.guest.confinement import confine
+
+FAILED_EXIT = 98
+
+
+class Worker:
+    """Serves submissions until `control` closes."""
+
+    def __init__(self, control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str) -> None:
+        """`directory`: where working directories are made, if /tmp is not private."""
+        self._control, self._wanted, self._directory = control, wanted, directory
+        self._log = os.dup(2)
+        self._tools = supervisor.Supervisor(wanted, base_bytes, watch.open_tree(wanted.level))
+
+    def serve(self) -> NoReturn:
+        """Run submissions; never returns."""
+        select.select([self._control], [], [])
+        if self._wanted.level == confine.FULL:
+            # By now the host has put this process into its control group: make that group the root of what programs see.
+            with contextlib.suppress(OSError):
+                kernel.unshare(kernel.NEWCGROUP, "unshare(CLONE_NEWCGROUP)")
+        clone = kernel.Clone(confine.submission_namespaces(self._wanted.level))
+        self._run_one(clone, real=False)  # for what the first round leaves
+        while self._control.recv(1, socket.MSG_PEEK):  # its child takes the datagram
+            self._run_one(clone, real=True)
+        if self._directory:
+            files.remove_directory(self._directory)
+        os._exit(0)
+
+    def _run_one(self, clone: kernel.Clone, *, real: bool) -> None:
+        """See one submission to its end. Little is made here, and freed in turn: the next one finds the same memory."""
+        pid = clone.fork()
+        if pid == 0:
+            self._begin() if real else os._exit(0)
+        ended = wire.ENDED.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        if real:
+            self._control.send(ended)
+
+    def _begin(self) -> NoReturn:
+        """In the process just forked: take the channel of the submission, and see to it."""
+        word, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        if word != wire.START:
+            os._exit(0)
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, descriptors[0])
+        if self._wanted.level == confine.FULL:
+            self._control.close()
+            kernel.die_with_parent()
+            self._supervise(channel, "")
+        self._attend(channel)
+
+    def _attend(self, channel: socket.socket) -> NoReturn:
+        """Where no namespace holds what a submission starts: stand over its supervisor, and leave nothing behind. Ends as the supervisor does.
+
+        The supervisor is ended when the host wants nothing more of it, or of the worker, or the worker has ended; that this
+        process ends with none of them is how nothing is left.
+        """
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
+        directory = files.make_directory(self._directory)
+        pid = kernel.fork()
+        if pid == 0:
+            self._control.close()
+            self._supervise(channel, directory)
+        end = select.poll()
+        end.register(os.pidfd_open(pid), select.POLLIN)
+        for other in (channel, self._control):
+            end.register(other, 0)  # that there is nobody at its other end is always told
+        end.register(os.pidfd_open(os.getppid()), select.POLLIN)
+        end.poll()
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        supervisor.end_orphans()
+        files.remove_directory(directory, supervisor.SOURCE)
+        os._exit(status if status >= 0 else wire.KILLED - status)
+
+    def _supervise(self, channel: socket.socket, directory: str) -> NoReturn:
+        try:
+            self._tools.supervise(channel, directory)
+        except (ConnectionError, BrokenPipeError):  # the host has gone, or has no more tests
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001 - the host hears of it as a supervisor that was lost
+            os.write(self._log, f"supervisor: {error!r}\n".encode())
+        os._exit(FAILED_EXIT)
+
+
+def start(control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str) -> NoReturn:
+    """Become a worker; called in a process just forked by the zygote."""
+    try:
+        kernel.die_with_parent()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        gc.disable()
+        Worker(control, wanted, base_bytes, directory).serve()
+    except ConnectionError:  # the host has gone
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - the host sees the channel close
+        os.write(2, f"worker: {error!r}\n".encode())
+    os._exit(97)

@@ -1,0 +1,241 @@
+"""The host's handle on a zygote: start it with nothing of ours in its environment, ask it for workers, end it."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import importlib.util
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from code_rl.grading.sandbox.local.guest import files, wire
+from code_rl.grading.sandbox.local.guest.confinement import confine
+from code_rl.grading.sandbox.local.guest.zygote import READY, REFUSED, SPAWNED
+from code_rl.util.errors import ConfigError, IsolationError, SandboxError
+
+PRELOADED_PACKAGES = ("numpy", "sortedcontainers")
+SHOWN_PACKAGES = (
+    *PRELOADED_PACKAGES,
+    "scipy",
+    "pandas",
+    "networkx",
+    "sympy",
+    "mpmath",
+    "more_itertools",
+    "dateutil",
+    "pytz",
+    "six",
+)
+"""What programs may import when it is installed here."""
+
+_ENVIRONMENT = {
+    "LD_BIND_NOW": "1",
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/tmp",  # noqa: S108
+    "SQLITE_TMPDIR": ".",  # which would take /tmp, where a program may not write at every level
+    "LOGNAME": "sandbox",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONUTF8": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+_ROOT = str(Path(wire.__file__).resolve().parents[5])
+_BOOT = """
+import ctypes, marshal, os, socket, sys
+first, libc = len(sys.argv) == 2, ctypes.CDLL(None)
+if first and libc.personality(libc.personality(0xFFFFFFFF) | 0x0040000) >= 0:
+    os.execv("/proc/self/exe", [*sys.orig_argv, "again"])
+control = socket.socket(fileno=int(sys.argv[1]))
+config = marshal.loads(control.recv(1 << 16))
+del sys.argv[1:]
+sys.path.insert(0, config["root"])
+from code_rl.grading.sandbox.local.guest.boot import main
+main(control, config)
+"""
+# ADDR_NO_RANDOMIZE holds from the next exec on: sets of objects are ordered by their addresses, which must be the same again.
+"""Nothing of this machine stands in the command line, which every process of the sandbox shows as its own."""
+_START_TIMEOUT_S = 60.0
+_SPAWN_TIMEOUT_S = 30.0
+_SWITCHES = (
+    ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces is 0; set it to 10000 or more"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone is 0; set it to 1"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl kernel.apparmor_restrict_unprivileged_userns is 1; set it to 0 or give this interpreter an AppArmor profile with userns",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A worker just forked: its process id, a descriptor that names that process for good, the socket on which it hears of submissions."""
+
+    pid: int
+    pidfd: int
+    control: socket.socket
+    contained: bool
+    """Whether all that it runs ends with it."""
+
+    def end(self) -> None:
+        """End the worker and all that it runs; release its descriptors. Idempotent.
+
+        Where its processes are not contained, it has to see to them itself, and ends when it hears nothing more.
+        """
+        if self.control.fileno() < 0:
+            return
+        if self.contained:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        os.close(self.pidfd)
+        self.control.close()
+
+
+class Zygote:
+    """One zygote at one isolation level. The constructor returns when it is ready to fork workers."""
+
+    def __init__(self, level: str, scientific: bool, counted: bool) -> None:
+        """`counted`: a control group limits how many processes a worker has.
+
+        Raises ConfigError under too low limits, IsolationError when the level cannot be had, SandboxError when the process does not start."""
+        self._control, theirs = wire.pair()
+        self._scratch = "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
+        packages = installed_packages()
+        preload = [name for name in PRELOADED_PACKAGES if scientific and any(name == shown for shown, _ in packages)]
+        try:
+            self.process = _spawn(theirs)
+            theirs.close()
+            self._control.settimeout(_START_TIMEOUT_S)
+            self._control.send(
+                marshal.dumps(
+                    {
+                        "level": level,
+                        "packages": packages,
+                        "preload": preload,
+                        "scratch": self._scratch,
+                        "counted": counted,
+                        "root": _ROOT,
+                    }
+                )
+            )
+            answer = self._control.recv(1 << 16)
+        except OSError as error:
+            self._control.close()
+            raise SandboxError(f"the sandbox's first process did not start: {error}") from error
+        finally:
+            theirs.close()
+        kind, *rest = marshal.loads(answer) if answer else ("",)  # noqa: S302 - sent before any program was seen
+        if kind != READY:
+            self.close()
+            self.wait(_SPAWN_TIMEOUT_S)
+            if not answer:
+                raise SandboxError("the sandbox's first process ended while starting; its message is on stderr")
+            raise ConfigError(rest[0]) if kind == REFUSED else IsolationError(_explain(level, *rest))
+        self._control.settimeout(_SPAWN_TIMEOUT_S)
+
+    def spawn_worker(self) -> WorkerProcess:
+        """Fork a worker. Raises SandboxError when the zygote cannot."""
+        ours, theirs = wire.pair()
+        try:
+            fds = array.array("i", [theirs.fileno()])
+            self._control.sendmsg([b"spawn"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+            answer = self._control.recv(1 << 12)
+            if not answer:
+                raise SandboxError("the process that forks workers has ended")
+            kind, *rest = marshal.loads(answer)  # noqa: S302 - the zygote never meets a program
+            if kind != SPAWNED:
+                raise SandboxError(f"no worker could be forked: {rest[0]}")
+            pidfd = os.pidfd_open(rest[0])
+        except (OSError, SandboxError) as error:
+            ours.close()
+            raise (
+                error if isinstance(error, SandboxError) else SandboxError(f"no worker could be forked: {error}")
+            ) from error
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        return WorkerProcess(rest[0], pidfd, ours, not self._scratch)
+
+    def alive(self) -> bool:
+        """True while the process runs."""
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """Tell the zygote to end; its workers end with it. Returns at once."""
+        self._control.close()
+
+    def wait(self, timeout_s: float) -> None:
+        """Reap the process if it ends within `timeout_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+            if self._scratch:
+                files.remove_directory(self._scratch)
+
+
+def installed_packages() -> list[tuple[str, str]]:
+    """(name under the packages directory, path here) of everything that programs may import."""
+    found: list[tuple[str, str]] = []
+    for name in SHOWN_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        origin = Path(spec.origin)
+        path = origin.parent if origin.name == "__init__.py" else origin
+        found.append((path.name, str(path)))
+        libraries = path.with_name(f"{name}.libs")
+        if libraries.is_dir():
+            found.append((libraries.name, str(libraries)))
+    return found
+
+
+def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+    # Files, as programs will have them: the interpreter remembers whether its standard streams can seek.
+    reader, writer = os.memfd_create("stdin"), os.memfd_create("stdout")
+    try:
+        return subprocess.Popen(
+            ["python", "-S", "-s", "-P", "-B", "-c", _BOOT, str(control.fileno())],
+            executable=sys.executable,
+            stdin=reader,
+            stdout=writer,
+            pass_fds=(control.fileno(),),
+            env={**_ENVIRONMENT, "PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}"},
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _explain(level: str, step: str, number: int) -> str:
+    """Why an isolation level cannot be had, in one line that says what to change: the level, the step refused, the reason, the remedy."""
+    line = f"isolation={level} is not available: {step} was refused ({os.strerror(number)})"
+    found = [remedy for path, bad, remedy in _SWITCHES if _read(path) == bad]
+    if found:
+        return f"{line}; {'; '.join(found)}"
+    if level == "full":
+        return (
+            f"{line}; in a container allow user namespaces and mounts (docker: --security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined), or use isolation=landlock"
+        )
+    return f"{line}; it needs Linux 5.13 or newer with Landlock in the kernel's lsm= list"
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""

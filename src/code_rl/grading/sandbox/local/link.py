@@ -1,0 +1,319 @@
+"""The host's side of one worker: submit a job to it, yield what comes back. No threads; readiness comes from the running event loop."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+
+from code_rl.grading.sandbox.executor import Execution, Status
+from code_rl.grading.sandbox.local.cgroups import WorkerGroup
+from code_rl.grading.sandbox.local.guest import wire
+from code_rl.grading.sandbox.local.launcher import WorkerProcess
+from code_rl.grading.sandbox.local.outcome import Streams, execution, memory_file
+from code_rl.grading.sandbox.retries import LostError
+from code_rl.util.errors import SandboxError
+
+_END_S = 60.0
+"""Within this a worker tells of its supervisor's end, when the supervisor's channel is closed."""
+SILENCE_S = 600.0
+"""So much longer than any test of its job may take, a worker may say nothing; compiling on a crowded machine takes its time."""
+
+StreamsOf = Callable[[int], Streams]
+
+
+class Idle:
+    """The running test does nothing: its slot can be lent."""
+
+
+class WorkerLink:
+    """One worker, seen from the host. Serves one submission at a time, from any event loop."""
+
+    def __init__(self, process: WorkerProcess, group: WorkerGroup | None) -> None:
+        self.process, self.group = process, group
+        self.lost = False
+        """True once the worker cannot be used any more."""
+        self._unended = 0
+
+    async def run(
+        self, job: wire.JobMessage, tests: int, files: Mapping[str, bytes], streams_of: StreamsOf
+    ) -> AsyncGenerator[Execution | Idle, None]:
+        """Yield the executions of `job`'s `tests` in order, ending after the last test or a compile error, and a word now and then of a test that is idle.
+
+        `streams_of` makes the streams of a test, when it is due. Raises LostError when a result stays out, SandboxError when the worker cannot be reached. Closing the iterator early stops the submission.
+        """
+        if self.group is not None:
+            try:
+                self.group.limit(job.memory_bytes, job.processes)
+            except OSError as error:
+                self.lost = True
+                raise SandboxError(f"the limits of a worker cannot be set: {error}") from error
+            self.group.ran_out_of_memory()  # what happened before is not this job's
+        done = 0
+        while done < tests:
+            submission = _Submission(self, job, tests, files, streams_of, done)
+            async with contextlib.aclosing(submission.run()) as found:
+                async for item in found:
+                    yield item
+                    if isinstance(item, Execution) and item.status is Status.COMPILE_ERROR:
+                        return
+            done = submission.due
+
+    def begin(self, theirs: socket.socket) -> None:
+        """Hand the channel of a submission to the worker. Raises SandboxError when it cannot be reached."""
+        try:
+            self._hear_of_ends()
+            socket.send_fds(self.process.control, [wire.START], [theirs.fileno()])
+        except OSError as error:
+            self.lost = True
+            raise SandboxError(f"a worker cannot be reached: {error}") from error
+        self._unended += 1
+
+    async def exit_code(self) -> int:
+        """How the supervisor of the submission begun last has ended. Raises LostError if nobody can tell."""
+        loop = asyncio.get_running_loop()
+        try:
+            while (code := self._hear_of_ends()) is None:
+                ready = _ready(loop.add_reader, loop.remove_reader, self.process.control.fileno())
+                await asyncio.wait_for(ready, _END_S)
+        except (OSError, TimeoutError) as error:
+            self.lost = True
+            raise LostError("the worker ended") from error
+        return code
+
+    def _hear_of_ends(self) -> int | None:
+        """The exit code of the last of the supervisors begun, if all have ended by now. Raises OSError when the worker has."""
+        code = None
+        while self._unended and code is None:
+            try:
+                datagram = self.process.control.recv(wire.ENDED.size)
+            except BlockingIOError:
+                break
+            if not datagram:
+                raise ConnectionError("it has ended")
+            self._unended -= 1
+            if not self._unended:
+                code = wire.exit_code(datagram)
+        return code
+
+    def kill(self) -> None:
+        """End the worker and all that it runs; release its descriptors. Idempotent."""
+        self.process.end()
+        self.lost = True
+
+
+@dataclass(eq=False)
+class _Submission:
+    """A job from its start, or from where an earlier supervisor gave it up, to the end of a supervisor."""
+
+    _link: WorkerLink
+    _job: wire.JobMessage
+    _tests: int
+    _files: Mapping[str, bytes]
+    _streams_of: StreamsOf
+    due: int
+    """The test whose result comes next."""
+    _streams: Streams | None = None
+    _records: deque[wire.Record | wire.Account] = field(default_factory=deque)
+    _reaped: list[wire.Account] = field(default_factory=list)
+    _closed: str | None = None
+    _compiled: bool = False
+    _starved: bool = False
+    _wake: asyncio.Future[None] | None = None
+    _waits_since: float = 0.0
+    _timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> AsyncGenerator[Execution | Idle, None]:
+        """See `WorkerLink.run`; ends early, with `due` telling where, when the rest needs another supervisor."""
+        loop = asyncio.get_running_loop()
+        self._channel, theirs = wire.pair()
+        self._channel.setblocking(False)
+        self._number = self._channel.fileno()  # a socket asyncio would write out in full when it looks for it
+        ended = False
+        try:
+            with theirs:
+                self._link.begin(theirs)
+            loop.add_reader(self._number, self._readable)
+            await self._submit()
+            await self._feed()
+            while True:
+                record = await self._next()
+                if isinstance(record, int):
+                    ended = True
+                    yield self._missing(record)
+                elif isinstance(record, wire.Account):
+                    self._compiled = True
+                    if record.kind == wire.REAPED:
+                        self._reaped.append(record)
+                        continue
+                    result = self._result(record)
+                    ended = record.spoilt or self.due == self._tests
+                    yield result
+                    if not ended:  # not before: a result may be the last that is wanted
+                        await self._feed()
+                elif record.kind == wire.IDLE:
+                    yield Idle()
+                elif record.kind == wire.COMPILED:
+                    self._compiled = True
+                elif record.kind == wire.COMPILE_ERROR:
+                    ended = True
+                    detail = record.text.decode("utf-8", "replace")
+                    yield Execution(Status.COMPILE_ERROR, exit_code=1, detail=detail)
+                if ended:
+                    return
+        finally:
+            if not loop.is_closed():
+                loop.remove_reader(self._number)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._channel.close()
+            if self._streams is not None:
+                self._streams.close()
+                # A test is running; where it does not end with its worker, the worker sees to it.
+                self._link.lost = self._link.lost or (not ended and self._link.process.contained)
+
+    async def _submit(self) -> None:
+        for datagram in wire.job_datagrams(self._job):
+            await self._send(datagram)
+        for path, content in self._files.items():
+            fd = memory_file("file", content)
+            try:
+                await self._send(wire.file_datagram(path), fd)
+            finally:
+                os.close(fd)
+
+    async def _feed(self) -> None:
+        """Give the supervisor the test that is due."""
+        try:
+            self._streams = self._streams_of(self.due)
+        except OSError as error:
+            raise SandboxError(f"the streams of a test cannot be made: {error.strerror or error}") from error
+        if self._streams.fetched >= 0:
+            await self._send(wire.file_datagram(""), self._streams.fetched)
+        await self._send(wire.CASE_DATAGRAM, *self._streams.descriptors)
+
+    async def _send(self, datagram: bytes, *descriptors: int) -> None:
+        loop = asyncio.get_running_loop()
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        while True:
+            try:
+                self._channel.sendmsg([datagram], ancillary)
+                return
+            except BlockingIOError:
+                await _ready(loop.add_writer, loop.remove_writer, self._number)
+            except (BrokenPipeError, ConnectionError):
+                return  # what became of the supervisor is in what it sent
+
+    async def _next(self) -> wire.Record | wire.Account | int:
+        """What comes next; the exit code of the supervisor if nothing does."""
+        while not self._records:
+            if self._closed is not None:
+                try:
+                    if not self._closed:
+                        return await self._link.exit_code()
+                    self._link.lost = True
+                    raise LostError(self._closed)
+                except LostError:
+                    self._starved = self._ran_out_of_memory()
+                    if not self._starved:
+                        raise
+                    return -signal.SIGKILL
+            loop = asyncio.get_running_loop()
+            self._wake, self._waits_since = loop.create_future(), loop.time()
+            if self._timer is None:
+                self._end_silence()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        return self._records.popleft()
+
+    def _result(self, account: wire.Account) -> Execution:
+        if self._streams is None:
+            self._link.lost = True
+            raise SandboxError("a worker gave the result of a test that it had not been given")
+        self.due += 1
+        if self._reaped:
+            cpu_s = account.cpu_s + sum(each.cpu_s for each in self._reaped)
+            account = account._replace(cpu_s=cpu_s, peak=max(account.peak, *(each.peak for each in self._reaped)))
+            self._reaped.clear()
+        killed = account.exit_code == -signal.SIGKILL and account.cause == wire.RAN and self._ran_out_of_memory()
+        streams, self._streams = self._streams, None
+        try:
+            return execution(self._job, account, streams, killed)
+        finally:
+            streams.close()
+
+    def _missing(self, exit_code: int) -> Execution:
+        """The supervisor has ended so, without the result that is due. Raises LostError, unless it is plain who is to blame."""
+        if exit_code == signal.SIGPROF:  # as only the compiler's clock ends it
+            return Execution(Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler")
+        if self._starved or self._ran_out_of_memory():  # in a group that holds nothing but this submission
+            self.due += 1
+            return Execution(Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all")
+        blame = Status.RUNTIME_ERROR if self._compiled else Status.COMPILE_ERROR
+        raise LostError(f"the supervisor ended with {exit_code}", blame)
+
+    def _ran_out_of_memory(self) -> bool:
+        return self._link.group is not None and self._link.group.ran_out_of_memory()
+
+    def _end_silence(self) -> None:
+        """Give a worker up that has left us waiting for too long; look again when that may be so. One timer a submission, not one a result."""
+        loop = asyncio.get_running_loop()
+        silence = self._job.wall_s + SILENCE_S
+        left = silence if self._wake is None else self._waits_since + silence - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._end_silence)
+        else:
+            self._close(f"silent for {silence:.0f} s")
+
+    def _readable(self) -> None:
+        """Take one datagram: there seldom is another, and if so the loop calls again. After a reset take all, for then uvloop does not."""
+        reset = False
+        while True:
+            try:
+                datagram = self._channel.recv(wire.CHUNK)
+                if datagram:
+                    self._records.append(wire.unpack(datagram))
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # tests sent ahead were not wanted; what came before that is still to be read
+                reset = True
+                continue
+            except (OSError, ValueError) as error:
+                self._close(f"the channel broke: {error}")
+                return
+            if not datagram:
+                self._close("")
+                return
+            if self._wake is not None:
+                _resolve(self._wake)
+            if not reset:
+                return
+
+    def _close(self, reason: str) -> None:
+        self._closed = reason if self._closed is None else self._closed
+        asyncio.get_running_loop().remove_reader(self._number)
+        if self._wake is not None:
+            _resolve(self._wake)
+
+
+async def _ready(add: Callable[..., object], remove: Callable[[int], object], fd: int) -> None:
+    """Wait for a descriptor, with the event loop's methods for reading or for writing."""
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    add(fd, _resolve, ready)
+    try:
+        await ready
+    finally:
+        remove(fd)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

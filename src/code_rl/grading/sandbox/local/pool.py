@@ -1,0 +1,276 @@
+"""EmbeddedSandbox: workers by kind of job, a fair queue in front of them, replacement of those that die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import resource
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+from code_rl.grading import values
+from code_rl.grading.sandbox.executor import (
+    CallInput,
+    Execution,
+    Job,
+    StdinInput,
+    case_bytes,
+    default_slots,
+)
+from code_rl.grading.sandbox.local.cgroups import Groups
+from code_rl.grading.sandbox.local.guest import wire
+from code_rl.grading.sandbox.local.guest.confinement import confine
+from code_rl.grading.sandbox.local.launcher import PRELOADED_PACKAGES, Zygote
+from code_rl.grading.sandbox.local.link import WorkerLink
+from code_rl.grading.sandbox.local.outcome import Streams
+from code_rl.grading.sandbox.local.slots import Slots
+from code_rl.grading.sandbox.retries import EMBEDDED_PATIENCE_S, RefusedError, Retries
+from code_rl.util.errors import ConfigError, IsolationError, SandboxError
+
+LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
+_END_TIMEOUT_S = 30.0
+_DESCRIPTORS = 8192
+_SCIENTIFIC = re.compile(rf"\b(?:{'|'.join(PRELOADED_PACKAGES)}|scipy|pandas)\b")
+_NAMES_PROC = re.compile(r"/(?:proc|dev)\b")
+"""/dev/stdin and the like are links into /proc."""
+_SEARCHED_FILE_BYTES = 1 << 20
+
+
+class _Kind(NamedTuple):
+    """What a worker is for. No worker, and no process that workers are forked from, serves two kinds."""
+
+    trusted: bool
+    scientific: bool
+
+    @classmethod
+    def of(cls, job: Job) -> _Kind:
+        """`scientific`: the program, or a file that came with it, names a package that is worth having loaded beforehand."""
+        files = (data.decode("latin-1") for data in job.files.values() if len(data) <= _SEARCHED_FILE_BYTES)
+        return cls(job.trusted, any(map(_SCIENTIFIC.search, (job.code, job.preamble, *files))))
+
+
+class EmbeddedSandbox:
+    """Runs programs in namespaces of this machine; an `Executor`.
+
+    `concurrency` is the number of submissions at work at once (default: twice the processors, at least four); others wait in order of arrival. A
+    submission whose test has been idle for a while gives its slot to another, as long as their memory limits leave room. Trusted jobs have
+    zygotes and workers of their own. `isolation` is auto (the strongest level available, never none), full, landlock or none. `patience_s` is for how
+    long a machine that cannot run a control program is waited for, unless `stop` is set. May be created outside an event loop and used from several
+    in turn, but from one thread at a time.
+    """
+
+    def __init__(
+        self,
+        concurrency: int | None = None,
+        isolation: str = "auto",
+        patience_s: float = EMBEDDED_PATIENCE_S,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """Starts the first zygote. Raises ConfigError for bad arguments, IsolationError when the level cannot be had."""
+        if concurrency is not None and concurrency < 1:
+            raise ConfigError(f"concurrency={concurrency}: use a number of at least 1, or leave it out")
+        if isolation not in (*LEVELS, "auto"):
+            raise ConfigError(f"isolation={isolation!r}: use auto, full, landlock or none")
+        processors = len(os.sched_getaffinity(0))
+        self.concurrency = concurrency if concurrency is not None else default_slots(processors)
+        self._groups = Groups()
+        self._zygotes: dict[_Kind, Zygote] = {}
+        self._starts: dict[_Kind, asyncio.Task[Zygote]] = {}
+        self._idle: defaultdict[_Kind, list[WorkerLink]] = defaultdict(list)
+        self._workers: set[WorkerLink] = set()
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._slots = Slots(self.concurrency, lending_bytes=memory_bytes // 2)
+        self._closed = False
+        self.crowding = max(1.0, self.concurrency / processors)
+        """How many submissions share a processor."""
+        self._retries = Retries(self._attempt, patience_s=patience_s, crowding=self.crowding, stop=stop)
+        _allow_descriptors()
+        self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(isolation)
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return f"embedded sandbox, isolation {self.isolation}, {self.concurrency} workers"
+
+    @property
+    def retries(self) -> int:
+        """How many attempts failed, since this was made."""
+        return self._retries.count
+
+    def run(self, job: Job) -> AsyncIterator[Execution]:
+        """See `Executor.run`."""
+        return self._retries.run(job)
+
+    async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
+        """Run `job` once; `alone`: by a worker made for it."""
+        cases = case_messages(job)
+        message = _message(job)._replace(tells=alone)  # only then is anybody blamed
+
+        def streams(index: int) -> Streams:
+            return Streams(cases[index], job.fn_name is not None, bool(job.fetch))
+
+        async with (
+            self._slots.slot() as slot,
+            self._worker(_Kind.of(job), alone) as link,
+            contextlib.aclosing(link.run(message, len(cases), job.files, streams)) as found,
+        ):
+            async for item in found:
+                if isinstance(item, Execution):
+                    yield item
+                else:
+                    self._slots.offer(slot, message.memory_bytes)
+
+    @contextlib.asynccontextmanager
+    async def _worker(self, kind: _Kind, alone: bool) -> AsyncIterator[WorkerLink]:
+        link = await self._take_worker(kind, alone)
+        try:
+            yield link
+        finally:
+            if link.lost or self._closed or alone or sum(map(len, self._idle.values())) >= self.concurrency:
+                self._discard(link)
+            else:
+                self._idle[kind].append(link)
+
+    async def aclose(self) -> None:
+        """Stop all workers and release everything. Idempotent."""
+        self.close()
+        await self._retries.aclose()
+        await _soon(lambda: not any(zygote.alive() for zygote in self._zygotes.values()))
+        for zygote in self._zygotes.values():
+            if zygote.alive():
+                zygote.process.kill()
+            zygote.wait(_END_TIMEOUT_S)
+        self._zygotes.clear()
+        await _soon(self._groups.gone)
+
+    def close(self) -> None:
+        """Tell everything to end, without waiting; `aclose` also waits."""
+        self._closed = True
+        for link in list(self._workers):
+            self._discard(link)
+        for idle in self._idle.values():
+            idle.clear()
+        for zygote in self._zygotes.values():
+            zygote.close()
+
+    async def __aenter__(self) -> EmbeddedSandbox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _take_worker(self, kind: _Kind, fresh: bool) -> WorkerLink:
+        zygote = await self._zygote(kind)
+        if self._closed:
+            raise RefusedError("the sandbox is closed")
+        while self._idle[kind] and not fresh:
+            link = self._idle[kind].pop()
+            if not link.lost:
+                return link
+        for others in self._idle.values():
+            if len(self._workers) >= self.concurrency and others:
+                self._discard(others.pop(0))
+        try:
+            process = zygote.spawn_worker()
+        except OSError as error:
+            raise SandboxError(f"no worker could be started: {error.strerror or error}") from error
+        try:
+            link = WorkerLink(process, self._groups.enclose(process.pid))
+        except OSError as error:
+            process.end()
+            raise SandboxError(f"the worker's control group could not be made: {error}") from error
+        self._workers.add(link)
+        return link
+
+    def _discard(self, link: WorkerLink) -> None:
+        link.kill()
+        self._workers.discard(link)
+        self._groups.release(link.group)
+
+    async def _zygote(self, kind: _Kind) -> Zygote:
+        """The zygote of `kind`. Starting one takes a part of a second, in a thread; all who want it wait for one start."""
+        if self._closed:
+            raise RefusedError("the sandbox is closed")
+        zygote = self._zygotes.get(kind)
+        if zygote is not None and zygote.alive():
+            return zygote
+        start = self._starts.get(kind)
+        if start is None or start.done() or start.get_loop() is not asyncio.get_running_loop():
+            start = self._starts[kind] = asyncio.create_task(self._start(kind))
+        return await asyncio.shield(start)
+
+    async def _start(self, kind: _Kind) -> Zygote:
+        zygote = await asyncio.to_thread(Zygote, self.isolation, kind.scientific, self._groups.counts_processes)
+        before = self._zygotes.get(kind)
+        if before is not None:
+            before.close()
+        self._zygotes[kind] = zygote
+        if self._closed:
+            zygote.close()
+        return zygote
+
+    def _strongest(self, isolation: str) -> tuple[str, Zygote]:
+        refusals = []
+        for level in (confine.FULL, confine.LANDLOCK) if isolation == "auto" else (isolation,):
+            try:
+                return level, Zygote(level, scientific=False, counted=self._groups.counts_processes)
+            except IsolationError as error:
+                if isolation != "auto":
+                    raise
+                refusals.append(str(error))
+        raise IsolationError(
+            "; ".join([*refusals, "isolation=none runs programs without protection, if that is really wanted"])
+        )
+
+
+async def _soon(done: Callable[[], bool]) -> None:
+    """Wait for what is about to happen, two seconds at the most."""
+    for _ in range(400):
+        if done():
+            return
+        await asyncio.sleep(0.005)
+
+
+def case_messages(job: Job) -> list[bytes]:
+    """What travels for each case. Raises RefusedError for cases of the wrong kind, and values that cannot be encoded."""
+    wanted = StdinInput if job.fn_name is None else CallInput
+    if not all(isinstance(case, wanted) for case in job.cases):
+        raise RefusedError("a job with fn_name takes CallInput cases, one without takes StdinInput cases")
+    try:
+        return [case_bytes(case) for case in job.cases]
+    except values.ValueCodecError as error:
+        raise RefusedError(f"the input of a test cannot be sent: {error}") from error
+
+
+def _message(job: Job) -> wire.JobMessage:
+    limits = job.limits
+    return wire.JobMessage(
+        code=job.code,
+        preamble=job.preamble,
+        setup=job.setup,
+        fn_name=job.fn_name,
+        cpu_s=limits.cpu_s,
+        wall_s=limits.wall_cap_s,
+        strict=limits.strict,
+        memory_bytes=limits.memory_mb << 20,
+        output_bytes=limits.output_bytes,
+        processes=limits.processes,
+        open_files=limits.open_files,
+        file_bytes=limits.file_mb << 20,
+        files=len(job.files),
+        laid_out_bytes=sum(map(len, job.files.values())),
+        fetch=job.fetch,
+        shows_proc=bool(job.files) or any(_NAMES_PROC.search(text) for text in (job.code, job.preamble, job.setup)),
+    )
+
+
+def _allow_descriptors() -> None:
+    """Each test under way has a few descriptors here: make use of what the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,119 @@
+"""What runs on each node of a Ray cluster: its embedded sandbox, as an actor whose answers are plain data.
+
+A submission is pulled step by step. The first step gives the first execution, so that a program that is wrong on its first test costs no more than
+that; each later one what came within a short while, so that many fast tests cost few calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from code_rl import __version__
+from code_rl.grading.sandbox.executor import Execution, Job, closing
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.retries import CONTROL, CONTROL_OUTPUT
+from code_rl.util.data_files import sources_digest
+from code_rl.util.errors import CodeRLError, SandboxError
+
+STEP_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node is: its isolation level, submissions at once, and how many of them share a processor; or why it runs none (`refusal`)."""
+
+    code: str
+    isolation: str = ""
+    concurrency: int = 0
+    crowding: float = 1.0
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Executions that came in one step, in order; nothing follows an `over` or a `trouble`. `retries`: of this node, since its last reply."""
+
+    executions: tuple[Execution, ...] = ()
+    over: bool = False
+    trouble: SandboxError | None = None
+    retries: int = 0
+
+
+def code_here() -> str:
+    """The version of what runs programs, alike on all machines of one cluster."""
+    return f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
+
+
+class Node:
+    """The actor. Its calls run in one event loop, in the order in which they came."""
+
+    def __init__(self, concurrency: int, isolation: str) -> None:
+        self._submissions: dict[int, AsyncIterator[Execution]] = {}
+        self._steps: dict[int, asyncio.Task[Reply]] = {}
+        self._told = 0
+        try:
+            self._box = EmbeddedSandbox(concurrency, isolation)
+        except CodeRLError as error:
+            self._facts = Facts(code_here(), refusal=str(error))
+        else:
+            self._facts = Facts(code_here(), self._box.isolation, concurrency, self._box.crowding)
+
+    async def facts(self) -> Facts:
+        """What this node is."""
+        return self._facts
+
+    async def begin(self, number: int, job: Job) -> Reply:
+        """Start submission `number`; its first execution."""
+        self._submissions[number] = self._box.run(job)
+        return await self.step(number, 0.0)
+
+    async def step(self, number: int, seconds: float = STEP_S) -> Reply:
+        """What submission `number` gives within `seconds`, at least one execution."""
+        task = self._steps[number] = asyncio.create_task(self._step(number, seconds))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return Reply(over=True)
+        finally:
+            self._steps.pop(number, None)
+
+    async def stop(self, number: int) -> None:
+        """End submission `number`, whatever it does."""
+        task, submission = self._steps.pop(number, None), self._submissions.pop(number, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if submission is not None:
+            async with closing(submission):
+                pass
+
+    async def well(self) -> bool:
+        """Whether a program whose output is known gives it here."""
+        with contextlib.suppress(SandboxError):
+            return [execution.stdout async for execution in self._box.run(CONTROL)] == [CONTROL_OUTPUT]
+        return False
+
+    async def close(self) -> None:
+        """End all workers."""
+        if not self._facts.refusal:
+            await self._box.aclose()
+
+    async def _step(self, number: int, seconds: float) -> Reply:
+        found: list[Execution] = []
+        over, trouble, end = True, None, time.monotonic() + seconds
+        try:
+            async for execution in self._submissions[number]:
+                found.append(execution)
+                if time.monotonic() >= end:
+                    over = False
+                    break
+        except SandboxError as error:
+            trouble = error
+        if over:
+            self._submissions.pop(number, None)
+        told, self._told = self._told, self._box.retries
+        return Reply(tuple(found), over, trouble, self._told - told)

@@ -1,0 +1,393 @@
+"""Runs one test of one program inside a process made for it alone. Standard library only.
+
+The embedded sandbox calls these functions in a freshly forked, confined child; they can also travel to a remote server as a file
+together with `problems/values.py`. Both entry points end the process: nothing after them runs.
+
+A script sees what `python solution.py` would give it: a `__main__` module, the real standard streams, CPython's exit codes,
+`atexit` handlers and threads joined at exit. A called function is found at module level or on `Solution()`; its value leaves through
+a private file descriptor as one length-prefixed record, so that nothing printed can be taken for it.
+"""
+
+from __future__ import annotations
+
+import _io
+import _signal  # type: ignore[import-not-found]
+import _thread
+import atexit
+import builtins
+import contextlib
+import errno
+import gc
+import linecache
+import os
+import random
+import struct
+import sys
+import threading
+import traceback
+import warnings
+import weakref
+from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, ModuleType
+from typing import Any, NoReturn
+
+from code_rl.grading import values
+
+FILENAME = "/tmp/solution.py"  # noqa: S108 - the name that programs see, inside their private file system
+CALL_MODULE = "solution"
+VALUE_HEADER = struct.Struct("<Q")
+RECURSION_LIMIT = 1000
+RAISED = "raised"
+globals()["__builtins__"] = vars(builtins).copy()  # for the functions of this file: a program may take names away
+_exit = os._exit
+_UNFLUSHED = 120
+_SEED_BYTES = 1 << 16
+_LAST_WORDS = (GeneratorType, CoroutineType, AsyncGeneratorType, weakref.ReferenceType)
+
+
+class Program:
+    """A compiled submission: preamble, the program itself, setup; run in this order in one namespace."""
+
+    def __init__(self, code: str, fn_name: str | None = None, preamble: str = "", setup: str = "") -> None:
+        """Compile. Raises whatever CPython's compiler raises (SyntaxError, ValueError, RecursionError, MemoryError, ...)."""
+        self.fn_name = fn_name
+        self.module: ModuleType | None = None
+        code = code.removeprefix("\ufeff")  # a byte order mark is no part of a file's text
+        self.source = code
+        named = ((preamble, "<preamble>"), (code, FILENAME), (setup, "<setup>"))
+        with warnings.catch_warnings():  # the compiler's would quote the program on our own stderr
+            warnings.simplefilter("ignore")
+            self.parts: tuple[CodeType, ...] = tuple(
+                compile(text, name, "exec", dont_inherit=True) for text, name in named if text or name == FILENAME
+            )
+        self.draws = "random" in code
+        self._digest = _digest(code.encode("utf-8", "surrogatepass"))
+
+    def seed_random(self, given: bytes) -> None:
+        """Seed the generators that the program may draw from, by itself and what it is given: a number of the test would tell which it is.
+
+        A program that hides its wish finds them as they always begin.
+        """
+        seed = self._digest * 1_000_003 + _digest(given)
+        random.seed(seed)
+        numpy_random = sys.modules.get("numpy.random")
+        if numpy_random is not None:
+            numpy_random.seed(seed % (1 << 32))
+            numpy_random.bit_generator.randbits = random.getrandbits  # what default_rng() begins with
+
+
+def run_script(program: Program, file: str = FILENAME) -> NoReturn:
+    """Run `program`, whose source lies in `file`, as `__main__` on file descriptors 0, 1 and 2, then end the process with CPython's exit code."""
+    _signal.signal(
+        _signal.SIGINT, _signal.default_int_handler
+    )  # only here: who waits for this process must not be open to signals
+    code = 1
+    try:
+        if program.module is None:
+            prepare(program, depth(), file)
+        if _no_file(0) and sys.__stdin__.seekable():  # type: ignore[union-attr]
+            _open_pipes()
+        if program.draws:
+            program.seed_random(_beginning_of_input())
+        written: Any = sys.__stdout__.buffer  # type: ignore[union-attr]
+        code = run(program, program.module)  # type: ignore[arg-type]
+        code = end(program, program.module, code)  # type: ignore[arg-type]
+        written.flush()  # the program may have detached it, and dropped it with text inside
+    finally:
+        _exit(code)  # whatever happens here, nothing of ours hears of it
+
+
+def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILENAME) -> NoReturn:
+    """Define the program, call its function with `arguments` (JSON `[args, kwargs]`), write the value to `value_fd`, end the process.
+
+    The exit code is 0 only when a value was written.
+    """
+    _signal.signal(
+        _signal.SIGINT, _signal.default_int_handler
+    )  # only here: who waits for this process must not be open to signals
+    ended = 1
+    try:
+        module = program.module or prepare(program, depth(), file)
+        if program.draws:
+            program.seed_random(arguments)
+        code = run(program, module, exit_is_error=True)
+        if code == 0:
+            code = _call(program, module, arguments, value_fd)
+        ended = _flush(code)
+    finally:
+        _exit(ended)
+
+
+def _no_file(fd: int) -> bool:
+    """Whether it is open on what has no place: a pipe, a socket."""
+    try:
+        os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError as error:
+        return error.errno == errno.ESPIPE
+    return False
+
+
+def _digest(data: bytes) -> int:
+    """A prime modulus mixes all of it; hashlib would map a megabyte of libcrypto into every test."""
+    return int.from_bytes(data, "big") % ((1 << 61) - 1)
+
+
+def _beginning_of_input() -> bytes:
+    try:
+        return os.pread(0, _SEED_BYTES, 0)
+    except OSError:  # a pipe, or closed
+        return b""
+
+
+def decode_value(record: bytes) -> bytes | None:
+    """The payload of exactly one record as `run_call` writes it; None for anything else (nothing, half of one, more than one)."""
+    if len(record) < VALUE_HEADER.size:
+        return None
+    (length,) = VALUE_HEADER.unpack_from(record)
+    payload = record[VALUE_HEADER.size :]
+    return payload if len(payload) == length else None
+
+
+def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
+    """Do once, before the forks of a submission's tests, what need not be done in each.
+
+    `frames`: how many will be above the program's own. `file`: where its source lies.
+    """
+    gc.freeze()  # before the module is made, which is collected when the program ends
+    name = "__main__" if program.fn_name is None else CALL_MODULE
+    module = program.module = ModuleType(name)
+    module.__dict__.update(__file__=file, __builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = sys.modules[name] = module
+    sys.argv = [file]
+    sys.path.insert(0, os.path.dirname(file))
+    linecache.cache[FILENAME] = (len(program.source), None, program.source.splitlines(True), FILENAME)
+    sys.set_int_max_str_digits(0)
+    # The frames of this file and of its callers are not the program's: its own recursion has CPython's room.
+    sys.setrecursionlimit(RECURSION_LIMIT + frames)
+    gc.enable()
+    return module
+
+
+def depth() -> int:
+    """How many frames there are from the caller's on."""
+    count, frame = 0, sys._getframe().f_back
+    while frame is not None:
+        count, frame = count + 1, frame.f_back
+    return count
+
+
+def run(program: Program, module: ModuleType, exit_is_error: bool = False) -> int:
+    """Execute the program in `module`. Returns its exit code."""
+    try:
+        for part in program.parts:
+            exec(part, module.__dict__)  # noqa: S102 - running the program is the purpose
+    except SystemExit as leaving:
+        if exit_is_error:
+            return _complain("the program exited before its function was called")
+        return _exit_code(leaving)
+    except BaseException as error:  # noqa: BLE001 - whatever the program raised is its result
+        return _report(error)
+    return 0
+
+
+def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int) -> int:
+    try:
+        args, kwargs, *rest = values.loads(arguments, len(arguments), module.__dict__, -values.ENVELOPE)
+        more = rest[0] if rest else {}
+        function = _find(module, more.get("fn_name") or str(program.fn_name))
+        form = _result(function, args, kwargs, more)
+    except SystemExit:
+        return _complain("the function exited instead of returning")
+    except values.ValueCodecError as error:
+        return _complain(f"the returned value cannot be read: {error}")
+    except BaseException as error:  # noqa: BLE001
+        return _report(error)
+    try:
+        payload = values.text_of(form).encode("utf-8")
+        write_all(value_fd, VALUE_HEADER.pack(len(payload)) + payload)
+        os.close(value_fd)
+    except OSError as error:
+        return _complain(f"the value could not be sent: {error}")
+    except BaseException as error:  # noqa: BLE001
+        return _report(error)
+    return 0
+
+
+def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
+    """The encoded form of what the call gave: its value, the values of a sequence of calls, or the exception it raised."""
+    try:
+        value = function(*args, **kwargs)
+    except Exception as error:
+        if not more.get("catch") or isinstance(error, MemoryError):
+            raise
+        return {values.TAG: RAISED, "items": values.class_names(error)}
+    if "calls" not in more:
+        return values.encode(value)
+    forms = [None]
+    for name, given in more["calls"]:
+        forms.append(
+            values.encode(getattr(value, name)(*given))
+        )  # at once: the object may go on to change what it returned
+    return forms
+
+
+def _find(module: ModuleType, name: str) -> Any:
+    found = module.__dict__.get(name)
+    solution: Any = module.__dict__.get("Solution")
+    is_method = isinstance(solution, type) and hasattr(solution, name)
+    # `from heapq import *` brings a `merge` that is not the program's answer to a problem of that name.
+    if callable(found) and (not is_method or getattr(found, "__module__", None) == module.__name__):
+        return found
+    if is_method:
+        return getattr(solution(), name)
+    raise NameError(f"no function {name!r} at module level or on class Solution")
+
+
+def end(program: Program, module: ModuleType, code: int) -> int:
+    """What CPython does at exit, in its order: join threads, run atexit handlers, flush, drop the main module. Returns the exit code.
+
+    Whoever still holds the module keeps its finalizers from seeing it whole.
+    """
+    try:
+        if _thread._count() or threading._threading_atexits:  # type: ignore[attr-defined]
+            threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except SystemExit as leaving:
+        code = _exit_code(leaving)
+    except BaseException as error:  # noqa: BLE001
+        _report(error)
+    code = _flush(code)
+    # Threads that are left would find their names gone; CPython stops them.
+    if not _thread._count() and _has_last_words():
+        del module
+        _drop(program)
+    return code
+
+
+def _has_last_words() -> bool:
+    """Whether anything that the program made does something when it is dropped: generators, files, finalizers, callbacks of weak references."""
+    for made in gc.get_objects():  # what was there before the program is frozen, and not among them
+        kind = type(made)
+        if kind in _LAST_WORDS or issubclass(kind, _io._IOBase):
+            return True
+        if issubclass(kind, type) and "__del__" in type.__dict__["__dict__"].__get__(made):
+            return True
+    return False
+
+
+def _drop(program: Program) -> None:
+    """Drop the main module, which nothing of ours may hold any more, with all that it holds."""
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    _flush_files()
+    held: Any = weakref.ref(program.module)
+    program.module = None
+    for name in ("__main__", CALL_MODULE):
+        sys.modules.pop(name, None)
+    gc.collect()
+    if held() is not None:
+        _clear(held().__dict__)
+    with contextlib.suppress(BaseException):  # CPython, too, ignores errors of what is dropped at exit
+        sys.stdout.flush()  # type: ignore[union-attr]
+
+
+def _flush_files() -> None:
+    """Flush what files the program has open, the last opened first: the collector may close what lies under a file before the file."""
+    for held in reversed(gc.get_objects()):
+        # io.IOBase would ask its abstract base class in Python; this is the same question.
+        if issubclass(type(held), _io._IOBase) and held is not sys.stdout:
+            with contextlib.suppress(BaseException):
+                held.flush()
+
+
+def _clear(names: dict[str, Any]) -> None:
+    """Drop the names of a main module that something still holds, as the interpreter does: single underscores first."""
+    for name in [name for name in names if name[:1] == "_" and name[1:2] != "_"]:
+        names[name] = None
+    for name in [name for name in names if name != "__builtins__"]:
+        names[name] = None
+    gc.collect()
+
+
+def _flush(code: int) -> int:
+    out, err = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
+    try:
+        if out is not None and not _closed(out):
+            out.flush()
+    except BaseException as error:  # noqa: BLE001
+        _report(error)
+        code = code or _UNFLUSHED
+    try:
+        if err is not None and not _closed(err):
+            err.flush()
+    except BaseException:  # noqa: BLE001
+        code = code or _UNFLUSHED
+    if sys.__stdout__ is not out:
+        with contextlib.suppress(BaseException):  # another has its place; its errors are those of any dropped file
+            sys.__stdout__.flush()  # type: ignore[union-attr]
+    return code
+
+
+def _closed(stream: Any) -> bool:
+    """Whether a stream says so; a stream that was detached cannot say."""
+    try:
+        return bool(getattr(stream, "closed", False))
+    except Exception:  # noqa: BLE001
+        return False
+
+
+def _open_pipes() -> None:
+    """A conversation: make the streams anew, which the interpreter made over files and which would say that they can seek."""
+    for name, fd, kind in (("stdin", 0, _io.BufferedReader), ("stdout", 1, _io.BufferedWriter)):
+        old, mode = getattr(sys, name), "r" if fd == 0 else "w"
+        raw: Any = _io.FileIO(fd, mode + "b", closefd=False)
+        raw.name = f"<{name}>"
+        stream: Any = _io.TextIOWrapper(kind(raw), old.encoding, old.errors, newline=None if fd == 0 else "\n")
+        stream.mode = mode
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    code = leaving.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return int(code) & 0xFF
+    with contextlib.suppress(BaseException):  # CPython, too, exits with 1 when the message cannot be printed
+        print(code, file=sys.stderr)
+    return 1
+
+
+def _report(error: BaseException) -> int:
+    """Show an exception that nothing caught as CPython does, without the frames of this file."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    try:
+        if sys.excepthook is sys.__excepthook__:
+            sys.stderr.write("".join(traceback.format_exception(type(error), error, trace)))
+        else:
+            sys.excepthook(type(error), error, trace)
+    except SystemExit as leaving:
+        return _exit_code(leaving)
+    except BaseException:  # noqa: BLE001
+        _say(type.__getattribute__(type(error), "__name__"))
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _complain(message: str) -> int:
+    with contextlib.suppress(BaseException):  # the message below goes to the descriptor itself
+        sys.stderr.flush()
+    _say(message)
+    return 1
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, (message + "\n").encode("utf-8", "backslashreplace"))
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,76 @@
+"""Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`. Runs Python only; other languages are refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AbstractAsyncContextManager
+
+from aiohttp import web
+
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.sandbox.fusion.protocol import LONGEST_RUN_HEADER, PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
+from code_rl.grading.sandbox.server.requests import MalformedRequestError, UnrunnableRequestError, parse_request
+from code_rl.grading.sandbox.server.runs import RunLimits, run_request
+from code_rl.util.admission import Admission, NotTakenError, listening
+
+LARGE_BODY_BYTES = 1 << 18
+
+
+class Application:
+    """Serves `sandbox` under Sandbox Fusion's protocol. Belongs to one event loop."""
+
+    def __init__(self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int) -> None:
+        self.admission = admission
+        self._sandbox, self._limits = sandbox, limits
+        self._max_request_bytes = max_request_bytes
+
+    def listening(self, host: str, port: int) -> AbstractAsyncContextManager[int]:
+        """As `admission.listening`."""
+        app = web.Application(client_max_size=self._max_request_bytes)
+        for slash in ("", "/"):
+            app.router.add_post(RUN_PATH + slash, self._run_code)
+            app.router.add_get(PING_PATH + slash, self._ping)
+        return listening(app, host, port, unpacks=True)
+
+    async def drain(self, grace_s: float) -> bool:
+        """Refuse what is new, wait for what was admitted. False when something still ran after `grace_s`."""
+        self.admission.draining = True
+        try:
+            await asyncio.wait_for(self.admission.idle.wait(), grace_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ping(self, _request: web.Request) -> web.Response:
+        return web.json_response("pong", headers={LONGEST_RUN_HEADER: f"{self._limits.longest_s:g}"})
+
+    async def _run_code(self, request: web.Request) -> web.Response:
+        try:
+            with self.admission.admitted():
+                return await self._admitted(await request.read())
+        except NotTakenError as error:
+            return web.json_response({"detail": str(error)}, status=error.status, headers=error.headers)
+
+    async def _admitted(self, body: bytes) -> web.Response:
+        try:
+            if len(body) < LARGE_BODY_BYTES:
+                parsed = parse_request(body, self._limits.longest_s)
+            else:
+                parsed = await asyncio.to_thread(parse_request, body, self._limits.longest_s)
+        except MalformedRequestError as error:
+            return web.json_response({"detail": error.detail}, status=422)
+        except UnrunnableRequestError as error:
+            return await _answer(RunResponse(SANDBOX_ERROR, message=str(error)))
+        del body
+        async with self.admission.running:
+            response = await run_request(self._sandbox, parsed, self._limits)
+        return await _answer(response)
+
+
+async def _answer(response: RunResponse) -> web.Response:
+    size = sum(map(len, response.files.values())) + (len(response.run_result.stdout) if response.run_result else 0)
+    if size < LARGE_BODY_BYTES:
+        return web.json_response(response.to_json())
+    text = await asyncio.to_thread(lambda: json.dumps(response.to_json()))
+    return web.json_response(text=text)

@@ -1,0 +1,164 @@
+"""Several machines that run programs as one: slots by capacity, least-loaded balancing, health checks.
+
+A server that fails is taken out and pinged until it answers. Failing again right after its return doubles the time that it
+stays out, so that a server which answers pings but fails every run does not attract the load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from code_rl.util.errors import SandboxError
+
+PROBE_INTERVAL_S = 0.25
+LONGEST_PAUSE_S = 15.0
+
+logger = logging.getLogger("code_rl.outages")
+
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """One server, or one node of a cluster, as seen from one event loop: its address, and how much it takes at once."""
+
+    name: str
+    slots: int
+    in_flight: int = 0
+    failures: int = 0
+    down_until: float | None = None
+    """None while healthy; else the `time.monotonic()` before which pings are not believed."""
+    spoken_of: float | None = None
+    """The `time.monotonic()` at which people were told that it is out; None when they believe it is well."""
+
+
+AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+class ServerPool(Generic[AnyServer]):
+    """Slots on `servers`, which may come and go, handed out to the least loaded healthy one. Belongs to one event loop."""
+
+    def __init__(self, servers: Iterable[AnyServer], ping: Callable[[AnyServer], Awaitable[bool]]) -> None:
+        self.servers = list(servers)
+        self.longest_run_s = math.inf
+        """The shortest of what the servers allow one run, as far as they have said."""
+        self._ping = ping
+        self._order = itertools.count()
+        self._waiting: list[tuple[int, int, asyncio.Future[AnyServer]]] = []
+        self._prober: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def slot(self, priority: int = 0, patience_s: float = 5.0) -> AsyncIterator[AnyServer]:
+        """Hold one slot. Lower `priority` is served first.
+
+        Busy servers are waited for without limit. When none is healthy for `patience_s`, a slot of an unhealthy one is
+        given: the caller's attempt then finds out, and its retry budget counts. Raises SandboxError when there is no server at all by then.
+        """
+        server = await self._acquire(priority, patience_s)
+        try:
+            yield server
+        finally:
+            server.in_flight -= 1
+            self._dispatch()
+
+    def add(self, server: AnyServer) -> None:
+        """It has joined."""
+        self.servers.append(server)
+        self._dispatch()
+
+    def remove(self, server: AnyServer) -> None:
+        """It has left; what holds a slot of it finds out."""
+        if server in self.servers:
+            self.servers.remove(server)
+
+    def succeeded(self, server: AnyServer) -> None:
+        """The server ran something to its end."""
+        if server.spoken_of is not None:
+            logger.warning("sandbox %s is back after %.0f s", server.name, time.monotonic() - server.spoken_of)
+            server.spoken_of = None
+        server.failures = 0
+        self._bring_back(server)
+
+    def failed(self, server: AnyServer, why: str) -> None:
+        """The server failed a request: take it out until a ping succeeds after its pause.
+
+        Requests that were in flight together fail together, and one tried while it is out proves nothing new: they count once.
+        """
+        if server.down_until is not None:
+            return
+        if server.spoken_of is None and len(self.servers) > 1:  # of the only one `retries` speaks
+            server.spoken_of = time.monotonic()
+            logger.warning("sandbox %s is out, the others go on (%s)", server.name, why)
+        server.failures += 1
+        pause = min(PROBE_INTERVAL_S * 2 ** min(server.failures - 1, 10), LONGEST_PAUSE_S)
+        server.down_until = time.monotonic() + pause
+        if self._prober is None or self._prober.done():
+            self._prober = asyncio.get_running_loop().create_task(self._probe())
+
+    async def aclose(self) -> None:
+        """Stop probing."""
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.gather(self._prober, return_exceptions=True)
+
+    async def _acquire(self, priority: int, patience_s: float) -> AnyServer:
+        future: asyncio.Future[AnyServer] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (priority, next(self._order), future))
+        self._dispatch()
+        try:
+            while True:
+                done, _ = await asyncio.wait([future], timeout=patience_s)
+                if done:
+                    return future.result()
+                if not self.servers:
+                    future.cancel()
+                    raise SandboxError("none of the machines that run programs is left")
+                gamble = self._least_bad()
+                if gamble is not None:
+                    future.cancel()
+                    gamble.in_flight += 1
+                    return gamble
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                future.result().in_flight -= 1
+                self._dispatch()
+            future.cancel()
+            raise
+
+    def _dispatch(self) -> None:
+        while self._waiting:
+            if self._waiting[0][2].done():
+                heapq.heappop(self._waiting)
+                continue
+            free = [s for s in self.servers if s.down_until is None and s.in_flight < s.slots]
+            if not free:
+                return
+            server = min(free, key=lambda s: s.in_flight / s.slots)
+            server.in_flight += 1
+            heapq.heappop(self._waiting)[2].set_result(server)
+
+    def _least_bad(self) -> AnyServer | None:
+        if any(server.down_until is None for server in self.servers):
+            return None
+        free = [server for server in self.servers if server.in_flight < server.slots]
+        return min(free, key=lambda s: s.down_until or 0.0, default=None)
+
+    def _bring_back(self, server: AnyServer) -> None:
+        server.down_until = None
+        self._dispatch()
+
+    async def _probe(self) -> None:
+        while any(server.down_until is not None for server in self.servers):
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            due = [s for s in self.servers if s.down_until is not None and s.down_until <= time.monotonic()]
+            answers = await asyncio.gather(*(self._ping(server) for server in due))
+            for server, alive in zip(due, answers, strict=True):
+                if alive:
+                    self._bring_back(server)

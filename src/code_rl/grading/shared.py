@@ -1,0 +1,79 @@
+"""One executor for a whole process, for callers that do not manage one (`CodeEnv`, `sandbox_check_correctness`).
+
+It lives on an event loop of its own in a background thread, so that it outlasts the caller's loops: course code calls
+`asyncio.run` once a stage. It is made at the first use: a Sandbox Fusion client when SANDBOX_URL is set, else the embedded sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from code_rl.grading.sandbox.executor import Executor
+
+Result = TypeVar("Result")
+CLOSE_TIMEOUT_S = 10.0
+
+
+class SharedExecutor:
+    """Runs coroutines that need an executor on the background loop. Thread-safe; `make` is called once, on that loop."""
+
+    def __init__(self, make: Callable[[], Executor]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._executor: Executor | None = None
+
+    async def run(self, use: Callable[[Executor], Coroutine[Any, Any, Result]]) -> Result:
+        """Await `use(executor)` from any event loop. Cancelling the caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(self._use(use), self._started())
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Close the executor and end the thread. A later `run` starts afresh. Idempotent."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._aclose(), loop).result(CLOSE_TIMEOUT_S)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(CLOSE_TIMEOUT_S)
+            if not loop.is_running():
+                loop.close()
+
+    async def _use(self, use: Callable[[Executor], Coroutine[Any, Any, Result]]) -> Result:
+        if self._executor is None:
+            self._executor = self._make()
+        return await use(self._executor)
+
+    async def _aclose(self) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            await executor.aclose()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=loop.run_forever, name="code-rl executor", daemon=True)
+                self._loop = loop
+                self._thread.start()
+            return self._loop
+
+
+def _from_environment() -> Executor:
+    from code_rl.grading.sandbox.connect import connect_executor
+
+    return connect_executor("auto")
+
+
+shared_executor = SharedExecutor(_from_environment)
+"""The process's own; closed when the interpreter exits."""
+
+atexit.register(shared_executor.close)

@@ -1,0 +1,145 @@
+"""From a problem to the job that runs a program on its tests. Expected outputs have no place in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from code_rl.grading.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.grading.sandbox.executor import (
+    CallInput,
+    CaseInput,
+    Execution,
+    Executor,
+    Job,
+    Limits,
+    Status,
+    StdinInput,
+    closing,
+)
+from code_rl.grading.values import MAX_DEPTH, BinaryTree, LinkedList
+from code_rl.util.errors import DataError, SandboxError
+
+USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
+"""Threads beyond what any benchmark's program starts; and the open files that Linux allows a process where nobody has asked for more."""
+
+
+def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits) -> Job:
+    """The submission of `code` for some tests of `problem`."""
+    # All calls or none: that a test waits for an exception is not to be seen in its input.
+    catch = any(isinstance(test, CallTest) and test.raises is not None for test in problem.tests)
+    return Job(
+        code=code,
+        cases=tuple(case_input(test, catch) for test in tests),
+        fn_name=problem.fn_name or ("" if problem.calls else None),
+        preamble=meta_source(problem, "preamble"),
+        setup=meta_source(problem, "setup"),
+        limits=limits,
+    )
+
+
+def case_input(test: TestCase, catch: bool = False) -> CaseInput:
+    """What the sandbox is given for one test."""
+    if isinstance(test, StdinTest):
+        return StdinInput(test.input.encode("utf-8", "surrogatepass"))
+    if isinstance(test, SequenceTest):
+        (_, args), *calls = test.calls
+        return CallInput(args, fn_name=test.class_name, calls=tuple(calls))
+    return CallInput(test.args, test.kwargs, fn_name=test.fn_name, catch=catch)
+
+
+def in_one_process(problem: Problem, code: str) -> Problem | None:
+    """The problem with one test, which makes the calls of all of them in one process, on one object if `code` speaks of a `class Solution`.
+
+    So LiveCodeBench runs what is called; None where a test is more than a call by position.
+    """
+    tests = [test for test in problem.tests if isinstance(test, CallTest) and not test.kwargs and test.raises is None]
+    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in tests}
+    if name is None or len(tests) < len(problem.tests) or len(tolerances) != 1 or problem.compare.rule == "checker":
+        return None
+    if any(test.fn_name not in (None, name) for test in tests):
+        return None
+    setup, owner = meta_source(problem, "setup"), "Solution"
+    if "class Solution" not in code:  # LiveCodeBench's own way to tell
+        owner = "_Module"
+        while owner in code:
+            owner += "_"
+        setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
+    calls = ((owner, ()), *((name, test.args) for test in tests))
+    whole = SequenceTest(owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop())
+    return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
+
+
+def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
+    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what is expected. Raises DataError.
+
+    LiveCodeBench's utility forbids processes and sets no limit: what all its calls in one process leave behind, threads and open files, has to fit.
+    """
+    longest = max((_expected_size(problem, index) for index in range(len(problem.tests))), default=0)
+    rule = OFFICIAL if problem.compare.rule == "lcb-official" else USUAL
+    return Limits(
+        cpu_s=problem.time_limit_s if cpu_limit_s is None else min(problem.time_limit_s, cpu_limit_s),
+        memory_mb=problem.memory_limit_mb,
+        output_bytes=max(USUAL.output_bytes, 8 * longest),
+        processes=rule.processes,
+        open_files=rule.open_files,
+    )
+
+
+def _expected_size(problem: Problem, index: int) -> int:
+    """The length of the expected output of a test, roughly as it is encoded, in bytes.
+
+    Raises DataError for a value that is nested too deeply for a program to return it.
+    """
+    test, size, depth = problem.tests[index], 0, 0
+    level: list[Any] = list(test.expected) if isinstance(test, SequenceTest) else [test.expected]
+    while level:
+        below: list[Any] = []
+        size += 2 * len(level)
+        for part in level:
+            kind = type(part)
+            if kind in (str, bytes, bytearray):
+                size += len(part)
+            elif kind in (list, tuple, set, frozenset):
+                below += part
+            elif kind is dict:
+                below += [*part.keys(), *part.values()]
+            elif kind in (LinkedList, BinaryTree):
+                below += part.items
+            else:
+                size += 6 + (part.bit_length() // 3 if kind is int else 0)
+        level, depth = below, depth + 1
+        if depth > MAX_DEPTH + 1:
+            raise DataError(
+                f"problem {problem.id!r}: tests[{index}]: expected is nested deeper than {MAX_DEPTH}; simplify it"
+            )
+    return size
+
+
+async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Execution, None]:
+    """One execution for each case, or SandboxError; only the first when the program does not compile."""
+    seen = 0
+    async with closing(executor.run(job)) as executions:
+        async for execution in executions:
+            yield execution
+            seen += 1
+            if seen == len(job.cases) or execution.status is Status.COMPILE_ERROR:
+                return
+    raise SandboxError(f"the sandbox gave {seen} executions for {len(job.cases)} tests")
+
+
+async def single(executor: Executor, job: Job) -> Execution:
+    """The execution of a job with one case. Raises SandboxError."""
+    async with closing(executions_of(executor, job)) as executions:
+        async for execution in executions:
+            return execution
+    raise SandboxError("the sandbox gave no execution")
+
+
+def meta_source(problem: Problem, name: str) -> str:
+    """`meta.preamble` or `meta.setup`. Raises DataError when it is no text."""
+    source = problem.meta.get(name) or ""
+    if not isinstance(source, str):
+        raise DataError(f"problem {problem.id!r}: meta.{name} must be source text, not {type(source).__name__}")
+    return source

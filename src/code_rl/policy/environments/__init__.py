@@ -1,0 +1,89 @@
+"""Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are ours, `wording` puts the problem into words.
+
+Others import from here and from `wording`; what samples also `base` and `single`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+from code_rl.grading.problem import ProblemView
+from code_rl.grading.verdict import Verdict
+from code_rl.policy.environments.base import Environment, Grader, Reply
+from code_rl.policy.environments.repair import Repair
+from code_rl.policy.environments.single import Single
+from code_rl.policy.environments.wording import check_message, get_wording
+from code_rl.policy.renderers.base import Message
+from code_rl.util.errors import ConfigError
+from code_rl.util.registry import blaming, find
+
+__all__ = ["ENVIRONMENTS", "Environment", "Grader", "Repair", "Reply", "Single", "get_environment"]
+
+ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "repair": Repair}
+
+
+def get_environment(
+    name: str,
+    max_turns: int | None = None,
+    prompt: str | None = None,
+    system_prompt: str | None = None,
+) -> Environment:
+    """The environment called `name`, or made by the class that `package.module:object` is.
+
+    Raises ConfigError for an unknown name, one that lacks `begin` or `reply`, or a setting that has no effect on it.
+    """
+    make = find("environment", name, ENVIRONMENTS)
+    turns = {} if max_turns is None else {"max_turns": max_turns}
+    if make is Single and max_turns is not None:
+        raise ConfigError(f"max_turns={max_turns} has no effect with environment=single; choose environment=repair")
+    if name in ENVIRONMENTS:
+        return make(prompt=get_wording(prompt, system_prompt), **turns)
+    for setting, text in (("prompt", prompt), ("system_prompt", system_prompt)):
+        if text is not None:
+            raise ConfigError(f"{setting}= has no effect with environment={name}, which words its problems itself")
+    with blaming("environment", name):
+        made = make(**turns)
+    for call in ("begin", "reply", "max_turns"):
+        if not hasattr(made, call):
+            raise ConfigError(f"environment={name} has no {call}; see code_rl.policy.environments.Environment")
+    if not isinstance(made.max_turns, int) or made.max_turns < 1:
+        raise ConfigError(
+            f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of at least 1"
+        )
+    return _Guarded(name, made, made.max_turns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """An environment of the user's: what goes wrong in it is said by its name."""
+
+    name: str
+    inner: Environment
+    max_turns: int
+
+    def begin(self, problem: ProblemView) -> list[Message]:
+        """Its conversation."""
+        with blaming("environment", self.name):
+            return [check_message(message) for message in self.inner.begin(problem)]
+
+    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+        """Its reply."""
+        public: list[Verdict] = []
+
+        async def judge_public(code: str | None) -> Verdict:
+            public.append(await grader.judge_public(code))
+            return public[-1]
+
+        watched: Any = SimpleNamespace(judge=grader.judge, judge_public=judge_public)
+        with blaming("environment", self.name):
+            reply = await self.inner.reply(problem, conversation, watched)
+            if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
+                raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
+            if not isinstance(reply.code, str | None):
+                raise TypeError(f"reply gave the code {reply.code!r:.80}; a program's text or None is wanted")
+            if not reply.messages and any(reply.verdict is verdict for verdict in public):
+                raise ValueError("reply ends with the verdict of judge_public; the last answer is for grader.judge")
+            return replace(reply, messages=tuple(check_message(message) for message in reply.messages))

@@ -1,0 +1,58 @@
+"""A failing answer may be repaired: the policy is shown the first public test that its program fails, and answers again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from code_rl.data.prompts import shown_test
+from code_rl.grading.extract import extract_code
+from code_rl.grading.problem import ProblemView, StdinTest
+from code_rl.grading.verdict import Verdict
+from code_rl.policy.environments.base import Grader, Reply
+from code_rl.policy.environments.single import Single
+from code_rl.policy.renderers.base import Message
+from code_rl.util.errors import ConfigError
+
+SHOWN = 800
+"""Characters of a test's input or expected output that a turn shows at most."""
+NO_PROGRAM = "Your answer has no program. Put the whole program between ```python and ```."
+AGAIN = "Correct the program and write it again as a whole, between ```python and ```."
+
+
+@dataclass(frozen=True, slots=True)
+class Repair(Single):
+    """Up to `max_turns` answers: a program that fails a public test may be repaired.
+
+    One that passes them is final, whatever the hidden ones say.
+    """
+
+    max_turns: int = 3
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 2:
+            raise ConfigError(
+                f"max_turns={self.max_turns} leaves no turn for a repair; give at least 2, or environment=single"
+            )
+
+    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+        """Another turn while one is left and a public test fails; else the verdict on all tests."""
+        code = extract_code(conversation[-1]["content"])
+        answers = sum(message["role"] == "assistant" for message in conversation)
+        if answers < self.max_turns and problem.public_tests:
+            verdict = await grader.judge_public(code)
+            if not verdict.correct and not verdict.undecided:
+                return Reply(code, verdict, ({"role": "user", "content": feedback(problem, verdict)},))
+        return Reply(code, await grader.judge(code))
+
+
+def feedback(problem: ProblemView, verdict: Verdict) -> str:
+    """What the policy is told of a failed public test."""
+    if verdict.failure is None:
+        return f"{NO_PROGRAM}\n"
+    test = problem.public_tests[verdict.failure.test]
+    given, expected = shown_test(test, problem.fn_name, SHOWN)
+    what = "Input" if isinstance(test, StdinTest) else "Call"
+    return (
+        f"The program fails a test: {verdict.failure.message}\n\n{what}:\n{given}\n\nExpected:\n{expected}\n\n{AGAIN}\n"
+    )

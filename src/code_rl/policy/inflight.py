@@ -1,0 +1,163 @@
+"""Answers and verdicts of steps that no checkpoint covers yet, so that a resumed run buys nothing twice.
+
+`inflight/STEP.jsonl` has a row for each answer of the sampler, found again by the request that it
+answers, and for each verdict, by its program; each is written the moment it is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from code_rl.grading.verdict import Failure, Verdict, VerdictKind
+from code_rl.util.files import KeyedLog, Mark, digest, mark_of, sync_directory
+
+INFLIGHT = "inflight"
+EVALUATIONS = "evaluations"
+"""Inside it, the same for evaluations, by the steps done before."""
+Program = tuple[bool, str | None]
+"""Whether on the public tests alone, and the source (None: the answer has none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sampling request: `count` answers to a prompt, drawn from `seed`."""
+
+    prompt_tokens: Sequence[int]
+    count: int
+    max_tokens: int
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampledAnswer:
+    """One sampled answer: T tokens, the sampler's logprobs_T, and why it ended (`stop` or `length`)."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The answers to one request.
+
+    They were there `sample_s` seconds after their group was begun, from weights behind `policy_step` training steps.
+    """
+
+    answers: tuple[SampledAnswer, ...]
+    sample_s: float
+    policy_step: int
+
+
+class InFlight:
+    """The folder: a log for each step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._logs: dict[int, KeyedLog[str]] = {}
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+    def group_log(self, step: int, scope: str) -> GroupLog:
+        """Where the group `scope` of a step is kept, with what is there already. Raises DataError for a damaged file."""
+        if step not in self._logs:
+            self._logs[step] = open_kept(step_file(self.folder, step))
+        return GroupLog(self._logs[step], scope)
+
+    def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
+        """The marks of these steps' files, by name in the run directory; they are on disk when this returns."""
+        marks = {}
+        for step in steps:
+            path = step_file(self.folder, step)
+            if path.exists():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                mark = mark_of(path)
+                assert mark is not None
+                marks[f"{INFLIGHT}/{path.name}"] = mark
+        sync_directory(self.folder)
+        return marks
+
+    def keep_from(self, step: int) -> None:
+        """Drop what is kept of earlier steps."""
+        for earlier in steps_in(self.folder):
+            if earlier < step:
+                step_file(self.folder, earlier).unlink(missing_ok=True)
+        for earlier in [each for each in self._logs if each < step]:
+            self._logs.pop(earlier).close()
+
+    def close(self) -> None:
+        """Close every file. Idempotent."""
+        for log in self._logs.values():
+            log.close()
+
+
+class GroupLog:
+    """What is kept of the group `scope`: answers and verdicts. Without a `log` nothing is."""
+
+    def __init__(self, log: KeyedLog[str] | None = None, scope: str = "") -> None:
+        self._log, self._scope = log, scope
+
+    def drawn(self, request: Request) -> Drawn | None:
+        """What answers a request, None when it was not answered."""
+        row = self._get("drawn", asdict(request))
+        if row is None:
+            return None
+        answers = [SampledAnswer(tuple(tokens), tuple(logprobs), why) for tokens, logprobs, why in row["answers"]]
+        return Drawn(tuple(answers), row["sample_s"], row["policy_step"])
+
+    def keep_drawn(self, request: Request, drawn: Drawn) -> None:
+        """Keep what answers a request."""
+        answers = [[each.tokens, each.logprobs, each.stop_reason] for each in drawn.answers]
+        self._put("drawn", asdict(request), {**asdict(drawn), "answers": answers})
+
+    def verdict(self, program: Program) -> Verdict | None:
+        """The verdict of a program, None without one."""
+        row = self._get("judged", program)
+        return None if row is None else _verdict(row["verdict"])
+
+    def keep_verdict(self, program: Program, verdict: Verdict) -> None:
+        """Keep the verdict of a program, unless it says nothing of it: a resumed run asks again."""
+        if not verdict.undecided:
+            self._put("judged", program, {"verdict": asdict(verdict)})
+
+    def _get(self, kind: str, what: object) -> dict[str, Any] | None:
+        return None if self._log is None else self._log.get(self._key(kind, what))
+
+    def _put(self, kind: str, what: object, row: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.put({"key": self._key(kind, what), **row})
+
+    def _key(self, kind: str, what: object) -> str:
+        return f"{kind} {self._scope} {digest(what)}"
+
+
+def open_kept(path: Path) -> KeyedLog[str]:
+    """The log of groups under way at `path`. Raises DataError for a damaged file."""
+    return KeyedLog(path, itemgetter("key"))
+
+
+def step_file(folder: Path, step: int) -> Path:
+    """The file of one step."""
+    return folder / f"{step:06d}.jsonl"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps that have a file, in order."""
+    return sorted(int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdigit())
+
+
+def _verdict(kept: Mapping[str, Any]) -> Verdict:
+    failure = None if kept["failure"] is None else Failure(**kept["failure"])
+    values = {name: _tuples(value) for name, value in kept.items()}
+    return Verdict(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})
+
+
+def _tuples(value: Any) -> Any:
+    """`value` as a frozen record has it: JSON has lists for its tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,98 @@
+"""Messages to tokens and back: `get_renderer` chooses, `base` is the contract, `qwen3` and `template` are ours.
+
+Others import from here, and `Message` and `Renderer` from `base`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from code_rl.policy.renderers.base import Message, Renderer
+from code_rl.policy.renderers.qwen3 import (
+    Qwen3DisableThinkingRenderer,
+    Qwen3InstructRenderer,
+    Qwen3Renderer,
+    Qwen3ThinkingRenderer,
+    Qwen35DisableThinkingRenderer,
+    Qwen35Renderer,
+)
+from code_rl.policy.renderers.template import ChatTemplateRenderer
+from code_rl.util.errors import ConfigError
+
+__all__ = [
+    "AUTO",
+    "RENDERERS",
+    "ChatTemplateRenderer",
+    "Message",
+    "Qwen3DisableThinkingRenderer",
+    "Qwen3InstructRenderer",
+    "Qwen3Renderer",
+    "Qwen3ThinkingRenderer",
+    "Qwen35DisableThinkingRenderer",
+    "Qwen35Renderer",
+    "Renderer",
+    "get_renderer",
+    "renderer_names",
+]
+
+AUTO = "auto"
+RENDERERS: dict[str, type[Renderer]] = {
+    "qwen3_instruct": Qwen3InstructRenderer,
+    "qwen3": Qwen3Renderer,
+    "qwen3_thinking": Qwen3ThinkingRenderer,
+    "qwen3_disable_thinking": Qwen3DisableThinkingRenderer,
+    "qwen3_5": Qwen35Renderer,
+    "qwen3_5_disable_thinking": Qwen35DisableThinkingRenderer,
+    "chat_template": ChatTemplateRenderer,
+}
+_PROBES: tuple[tuple[Message, ...], ...] = (
+    ({"role": "user", "content": "one"},),
+    (
+        {"role": "system", "content": "zero"},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\ntwo"},
+        {"role": "user", "content": " three \n"},
+    ),
+)
+
+
+class UnknownRendererError(ConfigError, ValueError):
+    """No renderer has that name."""
+
+
+def get_renderer(name: str, tokenizer: Any) -> Renderer:
+    """The renderer called `name`; `auto` takes the one that agrees with the tokenizer's own chat template.
+
+    Raises ConfigError for an unknown name (a ValueError too), with those that exist, and for a renderer that the tokenizer cannot serve.
+    """
+    if name == AUTO:
+        return _matching(tokenizer)
+    if name not in RENDERERS:
+        raise UnknownRendererError(f"unknown renderer {name!r}; there are: {', '.join(renderer_names())}")
+    try:
+        return RENDERERS[name](tokenizer)
+    except ValueError as error:
+        raise ConfigError(f"renderer={name}: {error}") from error
+
+
+def renderer_names() -> list[str]:
+    """What `renderer=` can be."""
+    return [AUTO, *sorted(RENDERERS)]
+
+
+def name_of(renderer: Renderer) -> str:
+    """What this renderer is called in `renderer=`."""
+    return next((name for name, kind in RENDERERS.items() if kind is type(renderer)), type(renderer).__name__)
+
+
+def _matching(tokenizer: Any) -> Renderer:
+    """The first of the named renderers whose prompts are the template's own; else the one that follows the template."""
+    general = ChatTemplateRenderer(tokenizer)
+    for kind in RENDERERS.values():
+        try:
+            candidate = kind(tokenizer)
+        except ValueError:
+            continue
+        if all(candidate.prompt_tokens(probe) == general.prompt_tokens(probe) for probe in _PROBES):
+            return candidate
+    return general

@@ -1,0 +1,178 @@
+"""ChatML of Qwen3 and Qwen3.5: `<|im_start|>role\\ncontent<|im_end|>\\n`, as the models' own chat templates write it.
+
+Token for token the same as the templates, with two differences that are meant. Text of a special token inside a message stays
+text. And what the assistant says is encoded apart from the opening that precedes it, as the sampler meets it; a template that
+is encoded in one go merges the opening's newline with whitespace at the beginning of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from code_rl.policy.renderers.base import THINK, UNTHINK, Message, Renderer
+from code_rl.util.errors import DataError
+
+START, END = "<|im_start|>", "<|im_end|>"
+NO_THOUGHTS = f"{THINK}\n\n{UNTHINK}\n\n"
+
+
+class _ChatML(Renderer):
+    """What the family shares: turns between `<|im_start|>` and `<|im_end|>`; subclasses say what an assistant's turn holds.
+
+    `primer` is the text after `assistant\\n` that the generation prompt already contains.
+    """
+
+    primer: ClassVar[str] = ""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer)
+        self._start = self.special(START)
+        self._end = self.special(END)
+        self._newline = self.encode_text("\n")
+        self.opens_thinking = self.leaves_thinking_open(self.primer)
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Every turn in full, then the assistant's opening."""
+        tokens: list[int] = []
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                opening, said = self._split(messages, index, last=False)
+                tokens += [*opening, *said, self._end, *self._newline]
+            else:
+                tokens += self._turn(message)
+        return tokens + self._opening(self.primer)
+
+    def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+        """Loss on what the assistant says and on the token that ends its turn; the primer is no part of that."""
+        tokens: list[int] = []
+        weights: list[float] = []
+        for index, message in enumerate(messages):
+            last = index == len(messages) - 1
+            if message["role"] != "assistant":
+                turn = self._turn(message)
+                tokens += turn
+                weights += [0.0] * len(turn)
+                continue
+            opening, said = self._split(messages, index, last)
+            weight = 1.0 if self.extends or last else 0.0
+            tokens += [*opening, *said, self._end, *self._newline]
+            weights += [0.0] * len(opening) + [weight] * (len(said) + 1) + [0.0] * len(self._newline)
+        return tokens, weights
+
+    def get_stop_sequences(self) -> list[int]:
+        """The token that ends a turn."""
+        return [self._end]
+
+    def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
+        """Of an assistant's turn: text that belongs to its opening, and text that the assistant says."""
+        del last
+        return "", messages[index]["content"]
+
+    def _split(self, messages: Sequence[Message], index: int, last: bool) -> tuple[list[int], list[int]]:
+        primer, said = self.spoken(messages, index, last)
+        return self._opening(primer), self.encode_text(said)
+
+    def _turn(self, message: Message) -> list[int]:
+        body = self.encode_text(f"{message['role']}\n{message['content']}")
+        return [self._start, *body, self._end, *self._newline]
+
+    def _opening(self, primer: str) -> list[int]:
+        return [self._start, *self.encode_text(f"assistant\n{primer}")]
+
+
+class Qwen3InstructRenderer(_ChatML):
+    """Qwen3 Instruct (2507): plain ChatML without a think block. It has the extension property."""
+
+    extends: ClassVar[bool] = True
+
+
+class Qwen3Renderer(_ChatML):
+    """Qwen3's hybrid models with thinking on: the model opens the think block itself.
+
+    Earlier turns lose their reasoning, as in the chat template, so there is no extension property.
+    """
+
+    def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
+        """With the think block on turns after the last question (empty only where the conversation ends), without before."""
+        reasoning, content = reasoning_and_answer(messages[index])
+        if index > last_question(messages) and (last or reasoning):
+            block = f"{THINK}\n{reasoning.strip(chr(10))}\n{UNTHINK}\n\n"
+            whole = block + content.lstrip("\n")
+            return (self.primer, whole.removeprefix(self.primer)) if whole.startswith(self.primer) else ("", whole)
+        return "", content
+
+
+class Qwen3ThinkingRenderer(Qwen3Renderer):
+    """Qwen3 Thinking (2507): the generation prompt opens the think block."""
+
+    primer: ClassVar[str] = f"{THINK}\n"
+
+
+class Qwen3DisableThinkingRenderer(Qwen3Renderer):
+    """Qwen3's hybrid models with thinking off: the generation prompt holds an empty think block."""
+
+    primer: ClassVar[str] = NO_THOUGHTS
+
+
+class Qwen35Renderer(_ChatML):
+    """Qwen3.5 with thinking on: the generation prompt opens the think block; texts lose the whitespace around them.
+
+    Answers after the last question have a think block, an empty one too; earlier ones lose theirs, so there is no extension property.
+    """
+
+    primer: ClassVar[str] = f"{THINK}\n"
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Every turn, trimmed. Raises DataError where the chat template does: no question, or a system turn that is not the first."""
+        return super().prompt_tokens(_trimmed(messages))
+
+    def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+        """As for every model of the family, on trimmed turns; raises as `prompt_tokens` does."""
+        return super().supervised_tokens(_trimmed(messages))
+
+    def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
+        """The block on every turn after the last question, none before."""
+        del last
+        reasoning, content = reasoning_and_answer(messages[index])
+        if index <= last_question(messages):
+            return "", content
+        whole = f"{THINK}\n{reasoning.strip()}\n{UNTHINK}\n\n{content}"
+        return (self.primer, whole.removeprefix(self.primer)) if whole.startswith(self.primer) else ("", whole)
+
+
+class Qwen35DisableThinkingRenderer(Qwen35Renderer):
+    """Qwen3.5 with thinking off: the generation prompt holds an empty think block."""
+
+    primer: ClassVar[str] = NO_THOUGHTS
+
+
+def _trimmed(messages: Sequence[Message]) -> list[Message]:
+    if any(message["role"] == "system" for message in messages[1:]):
+        raise DataError("Qwen3.5 takes a system turn at the beginning of a conversation only")
+    trimmed: list[Message] = [{**message, "content": message["content"].strip()} for message in messages]
+    if not any(_asks(message) for message in trimmed):
+        raise DataError("Qwen3.5 takes no conversation without a question of the user's")
+    return trimmed
+
+
+def reasoning_and_answer(message: Message) -> tuple[str, str]:
+    """An assistant message's reasoning (its own field, or a think block inside the content) and the rest."""
+    content = message["content"]
+    if "reasoning_content" in message:
+        return message["reasoning_content"], content
+    if UNTHINK not in content:
+        return "", content
+    pieces = content.split(UNTHINK)
+    return pieces[0].rstrip("\n").split(THINK)[-1].lstrip("\n"), pieces[-1].lstrip("\n")
+
+
+def last_question(messages: Sequence[Message]) -> int:
+    """Index of the last user turn that is no tool's response; the last index when there is none."""
+    return next((index for index in reversed(range(len(messages))) if _asks(messages[index])), len(messages) - 1)
+
+
+def _asks(message: Message) -> bool:
+    content = message["content"]
+    response = content.startswith("<tool_response>") and content.endswith("</tool_response>")
+    return message["role"] == "user" and not response

@@ -1,0 +1,97 @@
+"""R(τ): from a judged trajectory to a number; `REWARDS` has those that have a name.
+
+A reward of your own is any function from a trajectory to a number, given as `package.module:function`; an attribute `all_tests = True` on it
+asks the judge not to stop at the first failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from code_rl.grading.extract import extract_code
+from code_rl.policy.trajectory import Trajectory
+from code_rl.training.algorithm.advantages import require_finite
+from code_rl.util.errors import ConfigError
+from code_rl.util.registry import blaming, find
+
+RewardFunction = Callable[[Trajectory], float]
+
+
+def correctness(trajectory: Trajectory) -> float:
+    """1 if every test passes, else 0."""
+    return 1.0 if trajectory.verdict.correct else 0.0
+
+
+def fraction(trajectory: Trajectory) -> float:
+    """The share of tests passed."""
+    return trajectory.verdict.passed / trajectory.verdict.total
+
+
+def think_answer(trajectory: Trajectory) -> float:
+    """Correctness; −1.2 unless a think block comes first and the program stands in `<answer>…</answer>`, which ends the text.
+
+    Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: its prompt asks for the tags.
+    """
+    _, opened, answer = trajectory.text.rstrip().partition("<answer>")
+    ends = bool(opened) and answer.endswith("</answer>")
+    tagged = ends and trajectory.reasoning is not None and extract_code(answer) == trajectory.last.code
+    return correctness(trajectory) if tagged and trajectory.format_ok else -1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """R = `program` − `format_coef` for an answer without a program.
+
+    With `cut_is_wrong` the program of an answer that was cut off earns nothing. What it loses (`program` below 0) stays. `all_tests`: the judge is to run every test.
+    """
+
+    program: RewardFunction = correctness
+    format_coef: float = 0.1
+    all_tests: bool = False
+    cut_is_wrong: bool = False
+
+    def of(self, trajectory: Trajectory) -> float | None:
+        """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the program."""
+        if trajectory.verdict.undecided:
+            return None
+        earned = float(self.program(trajectory))
+        if earned > 0 and self.cut_is_wrong and trajectory.truncated:
+            earned = 0.0
+        return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
+
+
+REWARDS: dict[str, RewardFunction] = {
+    "correctness": correctness,
+    "fraction": fraction,
+    "think_answer": think_answer,
+}
+
+
+def get_reward(
+    name: str,
+    *,
+    format_coef: float = 0.1,
+    cut_is_wrong: bool = False,
+) -> Reward:
+    """The reward called `name`, or with the function that `package.module:object` is. Raises ConfigError."""
+    program = find("reward", name, REWARDS)
+    if not callable(program):
+        raise ConfigError(f"reward={name} is not callable; it must be a function from a trajectory to a number")
+    all_tests = name == "fraction" or bool(getattr(program, "all_tests", False))
+    if name not in REWARDS:
+        program = _guarded(name, program)
+    return Reward(program, format_coef, all_tests, cut_is_wrong)
+
+
+def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
+    def program(trajectory: Trajectory) -> float:
+        with blaming("reward", name):
+            given: object = theirs(trajectory)
+            if isinstance(given, str | bytes | bytearray):  # float() would read them
+                raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")
+            earned = float(given)  # type: ignore[arg-type]  # what is no number raises here
+            require_finite([earned], "reward")
+        return earned
+
+    return program

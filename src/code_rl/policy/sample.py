@@ -1,0 +1,244 @@
+"""τ ~ π(·|x): trajectories of one problem, sampled from a snapshot of the weights and judged as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from code_rl.engine.connect import ready
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.verdict import Verdict
+from code_rl.policy.environments.base import Environment
+from code_rl.policy.environments.single import Single
+from code_rl.policy.inflight import Drawn, GroupLog, Program, Request, SampledAnswer
+from code_rl.policy.renderers import Message, Renderer
+from code_rl.policy.trajectory import Group, Trajectory, Turn
+from code_rl.util.concurrency import together
+
+if TYPE_CHECKING:
+    import tinker
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers are drawn. `temperature` 0 is greedy; `max_tokens` is the limit of a trajectory, all its turns together.
+
+    With `request_per="group"` one request draws the first answers of a group; with `"completion"` each is a request of its own and goes
+    to the sandbox the moment it is sampled. The two draw different answers from one seed.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    request_per: Literal["group", "completion"] = "group"
+    top_p: float = 1.0
+    top_k: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All that turns a problem into judged trajectories: a snapshot of the weights, a renderer, an environment, an executor.
+
+    `step` is the number of training steps behind the snapshot, `context` the model's, in tokens. `cpu_limit_s` lowers each problem's own limit.
+    Each sampling request is made inside `drawing`, which may hold some of them back.
+    """
+
+    sampler: tinker.SamplingClient
+    renderer: Renderer
+    executor: Executor
+    context: int
+    environment: Environment = field(default_factory=Single)
+    cpu_limit_s: float | None = None
+    all_tests: bool = False
+    step: int = 0
+    drawing: AbstractAsyncContextManager[object, None] = field(default_factory=nullcontext)
+
+    async def roll_out(
+        self,
+        problem: Problem,
+        count: int,
+        sampling: Sampling,
+        seed: int,
+        log: GroupLog | None = None,
+        grader: GroupGrader | None = None,
+        opening: Sequence[Message] | None = None,
+    ) -> Group:
+        """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and the weights alone.
+
+        What `log` has of this group is neither sampled nor (without a `grader`) judged again; what comes is kept there. The conversation
+        begins with `opening`, else as the environment begins it. A prompt that fills the context gets empty answers.
+        """
+        opening = self.environment.begin(problem.view()) if opening is None else opening
+        prompt = self.renderer.prompt_tokens(opening)
+        max_tokens = min(sampling.max_tokens, self.context - len(prompt))
+        log = log if log is not None and max_tokens > 0 else GroupLog()
+        grader = grader or GroupGrader(
+            problem, self.executor, log, cpu_limit_s=self.cpu_limit_s, all_tests=self.all_tests
+        )
+        if max_tokens < 1:
+            turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
+            return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0, self.step)
+        request = Request(prompt, count, max_tokens, sampling.temperature, seed)
+        rollout = _Rollout(self, problem, opening, request, sampling, log, grader)
+        trajectories = await rollout.run()
+        return Group(
+            problem=problem,
+            trajectories=tuple(trajectories),
+            sample_s=max(each.sample_s for each in rollout.drawn),
+            max_tokens=max_tokens,
+            policy_step=rollout.drawn[0].policy_step,
+        )
+
+
+class GroupGrader:
+    """Judges the programs of one problem; those that are the same share one run: same program, same inputs, same seeds.
+
+    What `log` has verdicts of is not run; new ones are kept there.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        executor: Executor,
+        log: GroupLog | None = None,
+        *,
+        cpu_limit_s: float | None = None,
+        all_tests: bool = False,
+    ) -> None:
+        public = replace(problem, tests=tuple(test for test in problem.tests if test.public))
+        self._views = {False: problem, True: public}
+        self._executor, self._log = executor, log or GroupLog()
+        self._cpu_limit_s, self._all_tests = cpu_limit_s, all_tests
+        self._runs: dict[Program, asyncio.Task[Verdict]] = {}
+
+    async def judge(self, code: str | None) -> Verdict:
+        """On all tests. Whoever cancels one cancels all that share its run."""
+        return await self._judged((False, code))
+
+    async def judge_public(self, code: str | None) -> Verdict:
+        """On the public tests alone."""
+        return await self._judged((True, code))
+
+    async def _judged(self, program: Program) -> Verdict:
+        if program not in self._runs:
+            self._runs[program] = asyncio.create_task(self._once(program))
+        return await self._runs[program]
+
+    async def _once(self, program: Program) -> Verdict:
+        verdict = self._log.verdict(program)
+        if verdict is None:
+            verdict = await self._run(*program)
+            self._log.keep_verdict(program, verdict)
+        return verdict
+
+    async def _run(self, public: bool, code: str | None) -> Verdict:
+        every = self._all_tests and not public
+        return await judge(self._views[public], code, self._executor, cpu_limit_s=self._cpu_limit_s, all_tests=every)
+
+
+@dataclass(slots=True)
+class _Rollout:
+    """One group on its way; `drawn` is what its requests gave so far."""
+
+    policy: Policy
+    problem: Problem
+    opening: Sequence[Message]
+    request: Request
+    sampling: Sampling
+    log: GroupLog
+    grader: GroupGrader
+    started: float = field(default_factory=time.perf_counter)
+    drawn: list[Drawn] = field(default_factory=list)
+
+    async def run(self) -> list[Trajectory]:
+        """The trajectories, in order."""
+        request = self.request
+        first: Sequence[SampledAnswer | None] = [None] * request.count
+        if self.sampling.request_per == "group":
+            first = await self._draw(request)
+        return await together(self._trajectory(*each) for each in enumerate(first))
+
+    async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
+        """Turns until the environment ends the conversation, or its turns, the tokens of the trajectory or those of the context are spent."""
+        policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
+        prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
+        room = left
+        while True:
+            if answer is None:
+                names = ("turn", member, len(turns)) if turns else ("completion", member)
+                seed = derive_seed(self.request.seed, *names)
+                (answer,) = await self._draw(Request(prompt, 1, room, self.request.temperature, seed))
+            turn = await self._turn(answer, conversation, prompt)
+            answer = None
+            turns.append(turn)
+            if turn.messages:
+                conversation += [{"role": "assistant", "content": turn.text}, *turn.messages]
+                prompt, left = policy.renderer.prompt_tokens(conversation), left - len(turn.tokens)
+                room = min(left, policy.context - len(prompt))
+                if len(turns) < policy.environment.max_turns and room > 0:
+                    continue
+                turns[-1] = replace(turn, verdict=await self.grader.judge(turn.code), messages=())
+            return Trajectory(tuple(turns))
+
+    async def _turn(self, drawn: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]) -> Turn:
+        """One answer, and what the environment says of it."""
+        policy = self.policy
+        said, ended = policy.renderer.parse_response(drawn.tokens)
+        text, truncated = said["content"], drawn.stop_reason == "length" and not ended
+        answered: list[Message] = [*conversation, {"role": "assistant", "content": text}]
+        reply = await policy.environment.reply(self.problem.view(), answered, self.grader)
+        return Turn(
+            prompt_tokens=tuple(prompt),
+            tokens=drawn.tokens,
+            logprobs=drawn.logprobs,
+            text=text,
+            truncated=truncated,
+            code=reply.code,
+            verdict=reply.verdict,
+            messages=reply.messages,
+            reasoning=said.get("reasoning_content"),
+        )
+
+    async def _draw(self, request: Request) -> Sequence[SampledAnswer]:
+        """The answers to a request, as they were kept or sampled now."""
+        drawn = self.log.drawn(request)
+        if drawn is None:
+            answers = await self._sample(request)
+            drawn = Drawn(answers, time.perf_counter() - self.started, self.policy.step)
+            self.log.keep_drawn(request, drawn)
+        self.drawn.append(drawn)
+        return drawn.answers
+
+    async def _sample(self, request: Request) -> tuple[SampledAnswer, ...]:
+        """One sampling request on any back end: answers that continue the prompt and end at the renderer's stop sequences."""
+        from tinker import types
+
+        policy = self.policy
+        parameters = types.SamplingParams(
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
+            seed=request.seed,
+            stop=policy.renderer.get_stop_sequences(),
+        )
+        async with policy.drawing:
+            prompt = types.ModelInput.from_ints(list(request.prompt_tokens))
+            sampled = policy.sampler.sample(prompt=prompt, num_samples=request.count, sampling_params=parameters)
+            answer = await ready(sampled)
+        return tuple(
+            SampledAnswer(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason))
+            for each in answer.sequences
+        )
+
+
+def derive_seed(seed: int, *names: object) -> int:
+    """A seed in [0, 2**31) for one named use; different names give independent streams, the same names the same seed."""
+    key = "/".join([str(seed), *map(str, names)]).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") % 2**31

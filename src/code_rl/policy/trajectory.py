@@ -1,0 +1,117 @@
+"""Records of what a policy did: turns, trajectories, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from code_rl.grading.problem import Problem
+from code_rl.grading.verdict import Verdict
+from code_rl.policy.renderers.base import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer: the tokens before it, what was sampled (T tokens, log q of each), and what was said of it.
+
+    `text` is the answer and `reasoning` the think block before it, None without one. `code` is the program found in `text`.
+    `messages` are the environment's; none after the last turn.
+    """
+
+    prompt_tokens: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    truncated: bool
+    code: str | None
+    verdict: Verdict
+    messages: tuple[Message, ...] = ()
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One attempt at a problem, of one turn or several, each of which saw those before it. What is said of it is said of the last."""
+
+    turns: tuple[Turn, ...]
+
+    @property
+    def last(self) -> Turn:
+        """The turn whose answer counts."""
+        return self.turns[-1]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the last answer, on all tests."""
+        return self.last.verdict
+
+    @property
+    def text(self) -> str:
+        """The last answer."""
+        return self.last.text
+
+    @property
+    def reasoning(self) -> str | None:
+        """The think block before the last answer, None without one."""
+        return self.last.reasoning
+
+    @property
+    def format_ok(self) -> bool:
+        """True when the last answer has a program."""
+        return self.last.code is not None
+
+    @property
+    def truncated(self) -> bool:
+        """True when the last answer was cut at the token limit."""
+        return self.last.truncated
+
+    @property
+    def length(self) -> int:
+        """Tokens sampled, over all turns."""
+        return sum(len(turn.tokens) for turn in self.turns)
+
+    @property
+    def prefilled(self) -> int:
+        """Tokens read before sampling, over all turns."""
+        return sum(len(turn.prompt_tokens) for turn in self.turns)
+
+    @property
+    def logprobs(self) -> Sequence[float]:
+        """The sampler's, of every sampled token in order."""
+        return [logprob for turn in self.turns for logprob in turn.logprobs]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall clock after the first was asked for.
+
+    `max_tokens` is the limit that each trajectory had (the context may have left a later turn less), `policy_step` the number of training steps behind the weights. It is number `attempt`
+    at `place` of its batch.
+    """
+
+    problem: Problem
+    trajectories: tuple[Trajectory, ...]
+    sample_s: float
+    max_tokens: int
+    policy_step: int = 0
+    place: int = 0
+    attempt: int = 0
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"group {self.place}" + (f" attempt {self.attempt}" if self.attempt else "")
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        """The prompt of the first turn, which all have in common."""
+        return self.trajectories[0].turns[0].prompt_tokens
+
+    @property
+    def solved_alike(self) -> bool:
+        """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling` fills the place again.
+
+        Whether a group is trained on is another rule (`loop.score_group`): it looks at rewards, which may tell apart what is equally wrong.
+        """
+        verdicts = [trajectory.verdict for trajectory in self.trajectories]
+        return len({verdict.correct for verdict in verdicts if not verdict.undecided}) < 2

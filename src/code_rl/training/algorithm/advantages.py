@@ -1,0 +1,99 @@
+"""A(r): how much better each member of a group did than its group; `ESTIMATORS` has the ways of saying so.
+
+A member without a reward (None) is no part of the baseline and gets no advantage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from code_rl.util.errors import ConfigError
+from code_rl.util.registry import blaming, find
+
+Estimator = Callable[[list[float]], list[float]]
+"""`rewards_G` of members that have one to `advantages_G`."""
+DEGENERATE = 1e-8
+STD_FLOOR = 1e-6
+LARGEST = 1e38
+"""What 32 bits hold, as they do rewards, advantages and log-probabilities in a datum."""
+
+
+def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | None = None) -> list[float | None]:
+    """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without variance has zeros under each.
+
+    Raises ValueError for a reward that is NaN or infinite, ConfigError for an estimator that fails, or does not give a finite number for each.
+    """
+    known = [reward for reward in rewards if reward is not None]
+    require_finite(known, "reward")
+    advantages = mean(known)
+    if estimator is not None and not should_skip(advantages):
+        with blaming("advantage", getattr(estimator, "__qualname__", repr(estimator))):
+            advantages = [float(advantage) for advantage in estimator(known.copy())]
+            require_finite(advantages, "advantage")
+            if len(advantages) != len(known):
+                raise ValueError(f"it gives {len(advantages)} advantages for {len(known)} rewards, not one for each")
+    each = iter(advantages)
+    return [None if reward is None else next(each) for reward in rewards]
+
+
+def should_skip(advantages: Sequence[float | None]) -> bool:
+    """True when no advantage in the group differs from zero by more than 1e-8 (an empty group too). Raises ValueError for NaN or infinity."""
+    known = [advantage for advantage in advantages if advantage is not None]
+    require_finite(known, "advantage")
+    return all(abs(advantage) <= DEGENERATE for advantage in known)
+
+
+def mean(rewards_G: list[float]) -> list[float]:
+    """r − mean(r).
+
+    Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783.
+    """
+    if not rewards_G:
+        return []
+    baseline = math.fsum(rewards_G) / len(rewards_G)
+    return [reward - baseline for reward in rewards_G]
+
+
+def mean_std(rewards_G: list[float]) -> list[float]:
+    """(r − mean(r)) / (s + 1e-6), s the sample standard deviation.
+
+    Shao et al. 2024 (GRPO), arXiv 2402.03300.
+    """
+    advantages = mean(rewards_G)
+    deviation = math.sqrt(math.fsum(advantage**2 for advantage in advantages) / (len(advantages) - 1))
+    return [advantage / (deviation + STD_FLOOR) for advantage in advantages]
+
+
+def leave_one_out(rewards_G: list[float]) -> list[float]:
+    """r − mean of the others.
+
+    Ahmadian et al. 2024 (RLOO), arXiv 2402.14740. The same as (r − mean(r)) · G / (G − 1).
+    """
+    count = len(rewards_G)
+    return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
+
+
+ESTIMATORS: Mapping[str, Estimator] = {"mean": mean, "mean_std": mean_std, "leave_one_out": leave_one_out}
+
+
+def get_estimator(name: str) -> Estimator:
+    """The estimator called `name`, or the one that `package.module:object` is. Raises ConfigError."""
+    found = find("advantage", name, ESTIMATORS)
+    if not callable(found):
+        raise ConfigError(f"advantage={name} is not callable; it must be a function from rewards to advantages")
+    if name in ESTIMATORS:
+        return found
+
+    def named(rewards_G: list[float]) -> list[float]:
+        return found(rewards_G)
+
+    named.__qualname__ = name
+    return named
+
+
+def require_finite(values: Sequence[float], what: str) -> None:
+    """Raise ValueError for the first of `values` that is NaN or infinite, or would be in 32 bits."""
+    for index, value in enumerate(values):
+        if not abs(value) <= LARGEST:
+            raise ValueError(f"{what} {index} is {value}; every {what} must be a finite number, {LARGEST:.0e} at most")

@@ -1,0 +1,199 @@
+"""From tokens to training examples, and the optimizer step on them.
+
+A target is a token that the model is to predict from those before it. What the policy wrote has the sampler's logprobs and an advantage; all else
+(prompts, what an environment said) has zeros, and is not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from code_rl.engine.losses import POLICY_LOSSES, Loss, loss_settings
+from code_rl.training.algorithm.advantages import require_finite
+from code_rl.util.registry import blaming
+
+if TYPE_CHECKING:
+    import tinker
+
+    from code_rl.policy.trajectory import Turn
+
+Floats = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+class Segment(NamedTuple):
+    """Tokens that make one example: a prompt, then one of `logprobs` each, None where the policy did not write."""
+
+    tokens: list[int]
+    logprobs: list[float | None]
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first that the policy wrote."""
+        return len(self.tokens) - len(self.logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A datum, and the segment that it was made of."""
+
+    datum: tinker.types.Datum
+    segment: Segment
+
+    @property
+    def sampled(self) -> Ints:
+        """Which targets the policy sampled."""
+        before = [False] * (self.segment.prompt_length - 1)
+        return np.flatnonzero(before + [each is not None for each in self.segment.logprobs])
+
+    def array(self, name: str) -> Floats:
+        """A field of the datum, [T − 1]."""
+        array: Floats = self.datum.loss_fn_inputs[name].to_numpy()
+        return array
+
+    def with_advantages(self, advantages: Floats) -> Example:
+        """The same with another advantage for each target, [T − 1]."""
+        from tinker import types
+
+        inputs = {**self.datum.loss_fn_inputs, "advantages": types.TensorData.from_numpy(advantages)}
+        return Example(types.Datum(model_input=self.datum.model_input, loss_fn_inputs=inputs), self.segment)
+
+
+def segments(turns: Sequence[Turn]) -> list[Segment]:
+    """A trajectory's turns, joined where a prompt extends what came before: one segment for a renderer that keeps it all, else several.
+
+    Turns without a sampled token are left out.
+    """
+    found: list[Segment] = []
+    for turn in turns:
+        if not turn.tokens:
+            continue
+        prompt, written = list(turn.prompt_tokens), list[float | None]()
+        if found and prompt[: len(found[-1].tokens)] == found[-1].tokens:
+            tokens, written = found.pop()
+            written = written + [None] * (len(prompt) - len(tokens))
+        found.append(Segment([*prompt, *turn.tokens], [*written, *turn.logprobs]))
+    return found
+
+
+def make_datum(
+    tokens: list[int], sampled_logprobs: Sequence[float | None], prompt_length: int, advantage: float
+) -> tinker.types.Datum:
+    """One training example, shifted by one: inputs `tokens[:-1]`, targets `tokens[1:]`.
+
+    Args:
+        tokens: prompt and completion, T tokens.
+        sampled_logprobs: the sampler's, of each token after the prompt; None for those that the policy did not write.
+        prompt_length: number of prompt tokens, or that number less one (the shifted count); the lengths tell which.
+        advantage: of the whole completion.
+
+    Returns:
+        A datum of length T - 1 whose `logprobs` and `advantages` are zero where the policy did not write the target.
+
+    Raises:
+        ValueError: the lengths fit neither reading of `prompt_length`, or a logprob or the advantage is not finite.
+    """
+    from tinker import types
+
+    start = len(tokens) - 1 - len(sampled_logprobs)
+    if start < 0 or prompt_length not in (start, start + 1):
+        raise ValueError(
+            f"lengths do not fit: {len(tokens)} tokens, {len(sampled_logprobs)} completion logprobs and prompt_length={prompt_length}; "
+            f"wanted prompt_length + one logprob per completion token = {len(tokens)}"
+        )
+    require_finite([advantage], "advantage")
+    require_finite([logprob for logprob in sampled_logprobs if logprob is not None], "logprob")
+    logprobs_T = np.zeros(len(tokens) - 1, dtype=np.float32)
+    advantages_T = np.zeros(len(tokens) - 1, dtype=np.float32)
+    logprobs_T[start:] = [0.0 if logprob is None else logprob for logprob in sampled_logprobs]
+    advantages_T[start:] = [0.0 if logprob is None else advantage for logprob in sampled_logprobs]
+    return types.Datum(
+        model_input=types.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={
+            "target_tokens": types.TensorData.from_numpy(np.asarray(tokens[1:], dtype=np.int64)),
+            "logprobs": types.TensorData.from_numpy(logprobs_T),
+            "advantages": types.TensorData.from_numpy(advantages_T),
+        },
+    )
+
+
+def train_step(
+    training_client: tinker.TrainingClient,
+    datums: list[tinker.types.Datum],
+    adam_params: tinker.types.AdamParams,
+    loss: Loss = POLICY_LOSSES["importance_sampling"],
+    loss_config: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
+    *,
+    futures: list[Any] | None = None,
+) -> None:
+    """One optimizer step: both requests are submitted before either is awaited, so that a remote service pipelines them.
+
+    Gradients of earlier `forward_backward`s are added to it; without datums there is only those. A caller who has more to submit gives
+    `futures`, which gets what is to be waited for; else it is waited for here.
+    """
+    submitted: list[Any] = [forward_backward(training_client, datums, loss, loss_config, temperature)] if datums else []
+    submitted.append(training_client.optim_step(adam_params))
+    if futures is not None:
+        futures += submitted
+        return
+    for future in submitted:
+        future.result()
+
+
+def forward_backward(
+    training_client: tinker.TrainingClient,
+    datums: list[tinker.types.Datum],
+    loss: Loss,
+    loss_config: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
+) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
+    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own is computed here, in torch.
+
+    `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has one.
+    """
+    more = {} if temperature == 1 else {"temperature": temperature}
+    client: Any = training_client  # the SDK knows no temperature; only a back end that takes one is given any
+    future: tinker.APIFuture[tinker.types.ForwardBackwardOutput]
+    if POLICY_LOSSES.get(loss.name) is not loss:
+        future = client.forward_backward_custom(datums, _custom(loss, loss_config), **more)
+    else:
+        settings = {**(loss_config or {}), **more}
+        future = client.forward_backward(datums, loss.name, *([settings] if settings else []))
+    return future
+
+
+def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
+    """`loss` as `forward_backward_custom` takes it: of all datums' logprobs, one number and metrics. What has no signal it is not shown.
+
+    What fails in it is a ConfigError that names the loss.
+    """
+    settings = loss_settings(loss, loss_config)
+
+    def total(datums: list[tinker.types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
+        import torch
+
+        parts = []
+        with blaming("loss", loss.name):
+            for datum, logprobs_T in zip(datums, logprobs, strict=True):
+                fields = {name: each.to_torch() for name, each in datum.loss_fn_inputs.items()}
+                signal = torch.stack([fields[name] != 0 for name in loss.signal]).any(dim=0)
+                if not signal.any():
+                    parts.append(0 * logprobs_T.sum())
+                    continue
+                inputs = {name: fields[name][signal].to(logprobs_T.dtype) for name in loss.inputs}
+                parts.append(loss.checked(torch, logprobs_T[signal], inputs, settings).sum())
+            whole = torch.stack(parts).sum()
+            if not whole.requires_grad:
+                raise ValueError("its formula has no gradient: nothing would be learned")
+            slopes = torch.autograd.grad(whole, logprobs, retain_graph=True, allow_unused=True)
+            if None in slopes or not all(bool(each.isfinite().all()) for each in slopes):
+                raise ValueError("its gradient is missing, or not finite, for one of the datums")
+        return whole, {"loss:sum": float(whole.detach())}
+
+    return total

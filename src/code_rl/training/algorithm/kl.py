@@ -1,0 +1,33 @@
+"""β · KL(π ‖ π_ref), as a part of the advantages (Schulman's k1 estimate; Ouyang et al. 2022, arXiv 2203.02155).
+
+Each sampled token's advantage loses β · (log q − log p_ref − c), c being the mean of that gap over the tokens of one optimizer step. Centring
+leaves the step's mean advantage as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from code_rl.training.algorithm.datums import Example
+
+
+def penalise_kl(
+    examples: Sequence[Example], reference_logprobs: Sequence[Sequence[float]], beta: float
+) -> tuple[list[Example], float]:
+    """The examples of one optimizer step with the penalty in their advantages, and the mean gap, an estimate of the divergence.
+
+    `reference_logprobs` are log p_ref of each example's sampled tokens.
+    """
+    gaps = [
+        example.array("logprobs")[example.sampled].astype(np.float64) - np.asarray(logprobs_T, dtype=np.float64)
+        for example, logprobs_T in zip(examples, reference_logprobs, strict=True)
+    ]
+    mean = float(np.concatenate(gaps).mean())
+    penalised = []
+    for example, gap_T in zip(examples, gaps, strict=True):
+        advantages_T = example.array("advantages").copy()
+        advantages_T[example.sampled] -= (beta * (gap_T - mean)).astype(np.float32)
+        penalised.append(example.with_advantages(advantages_T))
+    return penalised, mean

@@ -1,0 +1,49 @@
+"""What happens to the rewards of a group before they become advantages: some members are masked, some rewards are lowered.
+
+Completions that were cut off at their token limit ("overlong") are one of
+
+| `overlong` | | source |
+|---|---|---|
+| `judged` | nothing: the verdict counts | |
+| `mask` | out of the loss and out of the baseline | DeepCoder 2025 |
+| `mask_loss` | out of the loss; the reward stays in the baseline of the others | |
+| `wrong` | no reward for the program, whatever the verdict (`rewards.Reward`) | |
+| `penalty` | the reward sinks linearly by `penalty` over the last `buffer` tokens before the limit | DAPO 2025, arXiv 2503.14476 |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from code_rl.policy.trajectory import Trajectory
+
+Overlong = Literal["judged", "mask", "mask_loss", "wrong", "penalty"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """How overlong completions are treated (`buffer` in tokens), and what length costs: `length_coef` for a whole token limit."""
+
+    overlong: Overlong = "judged"
+    buffer: int = 0
+    length_coef: float = 0.0
+
+    def shaped(self, reward: float | None, tokens: int, max_tokens: int, truncated: bool) -> float | None:
+        """A reward less what its `tokens` cost; None stays None. `buffer` must be below `max_tokens`, the limit of the group's trajectories.
+
+        One that was `truncated` before that, for want of context, was at its own limit.
+        """
+        if reward is None:
+            return None
+        if self.overlong == "penalty":
+            over = self.buffer if truncated else tokens - (max_tokens - self.buffer)
+            reward -= min(max(over / self.buffer, 0.0), 1.0)
+        return reward - self.length_coef * tokens / max_tokens if self.length_coef else reward
+
+    def mask_reason(self, trajectory: Trajectory) -> str | None:
+        """Why a member is not trained on: `sandbox_error` or `checker_error` (no verdict), `overlong`, or None."""
+        if trajectory.verdict.undecided:
+            return trajectory.verdict.kind.value
+        return "overlong" if trajectory.truncated and self.overlong in ("mask", "mask_loss") else None

@@ -1,0 +1,125 @@
+"""What a run may spend: prices, hard caps on tokens and cost, and what has been spent.
+
+A batch is begun only when its worst case (every completion at its limit) still fits under the caps, beside the worst cases of the batches
+under way and of the evaluation that may follow. So a cap is never passed; it is reached early by at most about one worst case.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from code_rl.util.errors import ConfigError, DataError
+
+PRICE_NAMES = ("prefill", "sample", "train")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens by what they are billed for. A prompt is prefilled once per completion: the dearest reading of a bill."""
+
+    prefill: int = 0
+    sample: int = 0
+    train: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(self.prefill + other.prefill, self.sample + other.sample, self.train + other.train)
+
+    @property
+    def total(self) -> int:
+        """All of them: what `max_tokens_total` caps."""
+        return self.prefill + self.sample + self.train
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any]) -> Tokens:
+        """What a logged step, with its evaluation, used."""
+        sums = (
+            ("tokens/prefill", "tokens/eval_prefill"),
+            ("tokens/completion", "tokens/eval"),
+            ("tokens/train",),
+        )
+        return cls(*(sum(int(metrics.get(name, 0)) for name in names) for names in sums))
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Money per million tokens."""
+
+    prefill: float
+    sample: float
+    train: float
+
+    def cost(self, tokens: Tokens) -> float:
+        """What the tokens cost."""
+        return (self.prefill * tokens.prefill + self.sample * tokens.sample + self.train * tokens.train) / 1e6
+
+
+@dataclass(slots=True)
+class Budget:
+    """Caps, what has been spent, and what is reserved for batches under way (worst cases by step)."""
+
+    max_tokens_total: int | None = None
+    max_cost: float | None = None
+    prices: Prices | None = None
+    spent: Tokens = field(default_factory=Tokens)
+    reserved: dict[str, Tokens] = field(default_factory=dict)
+
+    def refusal(self, wanted: Tokens) -> str | None:
+        """Why `wanted` more tokens could pass a cap, or None when they cannot."""
+        whole = self.spent + wanted
+        for tokens in self.reserved.values():
+            whole += tokens
+        if self.max_tokens_total is not None and whole.total > self.max_tokens_total:
+            return f"max_tokens_total={self.max_tokens_total}: {self.spent.total} tokens spent, worst case of what is next {whole.total - self.spent.total}"
+        if self.max_cost is not None and self.prices is not None and self.prices.cost(whole) > self.max_cost:
+            spent = self.prices.cost(self.spent)
+            return f"max_cost={self.max_cost:g}: {spent:.4g} spent, worst case of what is next {self.prices.cost(whole) - spent:.4g}"
+        return None
+
+    @property
+    def capped(self) -> bool:
+        """True when there is a cap to keep."""
+        return self.max_tokens_total is not None or self.max_cost is not None
+
+    def reserve(self, name: str, worst: Tokens) -> None:
+        """Set aside the worst case of something that is begun."""
+        self.reserved[name] = worst
+
+    def settle(self, name: str, used: Tokens) -> None:
+        """Replace a worst case by what was used."""
+        self.reserved.pop(name, None)
+        self.spent += used
+
+
+def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
+    """The `[price]` table (money per million tokens: prefill, sample, train) and the `[assume]` table of a forecast, if any.
+
+    Raises ConfigError: there is no such file; DataError: it is not TOML, or lacks a price, or a number is negative.
+    """
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"prices={path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"prices={path} is not TOML: {error}") from error
+    unknown = sorted(set(table) - {"price", "assume"})
+    if unknown:
+        raise DataError(f"prices={path} has an unknown table [{unknown[0]}]; it may have [price] and [assume]")
+    prices = _numbers(path, "price", table.get("price", {}))
+    missing = [name for name in PRICE_NAMES if name not in prices]
+    if missing or len(prices) > len(PRICE_NAMES):
+        raise DataError(f"prices={path}: [price] needs exactly {', '.join(PRICE_NAMES)}, money per million tokens")
+    return Prices(**prices), _numbers(path, "assume", table.get("assume", {}))
+
+
+def _numbers(path: str, name: str, table: Any) -> dict[str, float]:
+    if not isinstance(table, dict):
+        raise DataError(f"prices={path}: [{name}] is not a table")
+    for key, value in table.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise DataError(f"prices={path}: {name}.{key}={value!r} must be a number, 0 or above")
+    return {key: float(value) for key, value in table.items()}

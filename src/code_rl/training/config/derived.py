@@ -1,0 +1,96 @@
+"""What settings mean together: the batch's shape, the loss's thresholds, the token limits by stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import chz
+
+from code_rl.engine.losses import HIGH, LOW
+from code_rl.training.algorithm.lengths import ContextSchedule, Stage, parse_schedule
+from code_rl.training.config.fields import Config
+from code_rl.util.errors import ConfigError
+
+LEAST_SPREAD = 0.01
+"""Of `temperature` and `top_p`: below it nearly every token is the likeliest."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """P prompts with G completions each."""
+
+    prompts: int
+    samples_per_prompt: int
+
+    def __str__(self) -> str:
+        return f"{self.prompts} prompts × {self.samples_per_prompt} completions"
+
+
+def batch_shape(config: Config) -> BatchShape:
+    """Resolve the two conventions of `group_size`. Raises ConfigError when the batch does not divide."""
+    shape = _batch_shape(config)
+    parts = config.num_substeps * config.num_minibatches
+    if shape.prompts % parts:
+        raise ConfigError(
+            f"num_substeps={config.num_substeps} times num_minibatches={config.num_minibatches} does not divide the "
+            f"{shape.prompts} prompts of a batch"
+        )
+    return shape
+
+
+def _batch_shape(config: Config) -> BatchShape:
+    if config.groups_per_batch is not None:
+        return BatchShape(config.groups_per_batch, config.group_size)
+    if config.batch_size % config.group_size:
+        raise ConfigError(
+            f"batch_size={config.batch_size} is not divisible by group_size={config.group_size} (the number of prompts); "
+            "choose a multiple, or give groups_per_batch= and group_size= (completions per prompt)"
+        )
+    return BatchShape(config.group_size, config.batch_size // config.group_size)
+
+
+def refuse_idle(config: Config) -> None:
+    """Raise ConfigError, by name, for settings under which a run trains and nothing is ever learned."""
+    shape = batch_shape(config)
+    if shape.samples_per_prompt == 1:
+        name, more = (
+            ("group_size", "")
+            if config.groups_per_batch is not None
+            else ("batch_size", f", a multiple of {shape.prompts}")
+        )
+        raise ConfigError(
+            f"{name}={getattr(config, name)} leaves one completion per prompt ({shape}): a completion is compared with the others "
+            f"of its prompt, so nothing would be learned; choose at least {2 * getattr(config, name)}{more}"
+        )
+    for name, least in (("temperature", LEAST_SPREAD), ("top_p", LEAST_SPREAD), ("top_k", 2)):
+        if 0 <= (value := getattr(config, name)) < least:
+            raise ConfigError(
+                f"{name}={value:g} makes all completions of a prompt the same, or nearly, so that nothing would be learned; choose at least {least}"
+            )
+
+
+def unused(config: Config) -> list[str]:
+    """A line for each setting of evaluations in a run without them; it is kept, since a resume may turn them on."""
+    fields = chz.chz_fields(Config)
+    given = {name: getattr(config, name) for name in ("eval_limit", "eval_samples") if config.eval_every < 0}
+    return [
+        f"{name}={value} has no effect with eval_every=-1: nothing is evaluated"
+        for name, value in given.items()
+        if value != fields[name]._default
+    ]
+
+
+def loss_config(config: Config) -> dict[str, float]:
+    """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
+    bounds = {LOW: (-1, config.clip_low), HIGH: (1, config.clip_high)}
+    return {name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None}
+
+
+def context_schedule(config: Config, room: int) -> ContextSchedule:
+    """The token limits of training, none above `room`."""
+    if config.max_tokens_schedule is None:
+        stages: tuple[Stage, ...] = (Stage(config.max_tokens, at_step=0),)
+    else:
+        stages = parse_schedule(config.max_tokens_schedule)
+    stages = tuple(replace(stage, max_tokens=min(stage.max_tokens, room)) for stage in stages)
+    return ContextSchedule(stages, lag=config.max_steps_off_policy)

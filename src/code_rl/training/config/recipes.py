@@ -1,0 +1,93 @@
+"""The settings of a run from what was given: recipes, earlier runs, and what `auto` means here."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from code_rl.engine.places import BUILT_IN, BackendKind, resolve_backend
+from code_rl.grading.sandbox.connect import resolve_executor
+from code_rl.training.config.fields import FACTS, Config
+from code_rl.util.errors import ConfigError
+from code_rl.util.settings import make_settings, suggestion
+
+HOSTED_RECIPE = "qwen3-4b"
+PUBLISHED = "published"
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Config:
+    """The run's settings: defaults, then the recipe (or the earlier run's settings), then what was given."""
+    if "groups_per_batch" in given and "group_size" not in given:
+        raise ConfigError(
+            "groups_per_batch= is given without group_size=, which is then the completions per prompt; type groups_per_batch=8 group_size=16"
+        )
+    if "groups_per_batch" in given and "batch_size" in given:
+        raise ConfigError(
+            "groups_per_batch= and batch_size= are both given; with groups_per_batch=, group_size= completes it"
+        )
+    config = _with_recipe(given) if earlier is None else resolve_places(make_settings(Config, earlier, given))
+    for name, off, value in (("keep_checkpoints", "save_every", 0), ("test_dataset", "eval_every", -1)):
+        if given.get(name) is not None and getattr(config, off) == value:
+            raise ConfigError(f"{name}={given[name]} has no effect with {off}={value}; leave one of the two out")
+    return config
+
+
+def _with_recipe(given: Mapping[str, Any]) -> Config:
+    draft = resolve_places(make_settings(Config, given))
+    recipe = draft.recipe or _default_recipe(draft)
+    if recipe is None:
+        return draft
+    values = read_recipe(recipe)
+    if "batch_size" in given or "group_size" in given:
+        values.pop("groups_per_batch", None)
+    return resolve_places(make_settings(Config, values, given, {"recipe": recipe}))
+
+
+def _default_recipe(config: Config) -> str | None:
+    """The built-in model's own; off the embedded engine the course's; none for a model of one's own on it."""
+    embedded = config.backend == BackendKind.EMBEDDED
+    if config.model_name == BUILT_IN or (embedded and config.model_name is None):
+        return BUILT_IN
+    return None if embedded else HOSTED_RECIPE
+
+
+def resolve_places(config: Config) -> Config:
+    """Replace `auto` by what it means here, and refuse what this version cannot do, by name."""
+    backend = resolve_backend(config.backend)
+    return chz.replace(config, backend=backend, executor=resolve_executor(config.executor))
+
+
+def recipe_models() -> dict[str, str]:
+    """The model of each recipe, by the recipe's name."""
+    return {path.stem: read_recipe(path.stem)["model_name"] for path in sorted(RECIPES.glob("*.toml"))}
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a named recipe. Raises ConfigError for an unknown name, with those that exist."""
+    return {setting: value for setting, value in _read(name).items() if setting != PUBLISHED}
+
+
+def published_values(name: str) -> list[dict[str, Any]]:
+    """The values that were published for what a recipe trains: `benchmark`, `figure`, `before` and `after`, in per cent."""
+    return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
+
+
+def _read(name: str) -> dict[str, Any]:
+    names = sorted(path.stem for path in RECIPES.glob("*.toml"))
+    if name not in names:
+        raise ConfigError(f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}")
+    with (RECIPES / f"{name}.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def changed_settings(was: Config, now: Config) -> list[str]:
+    """Settings that a resumed run keeps and whose values differ."""
+    kept = [name for name, facts in FACTS.items() if facts.fixed]
+    if now.learning_rate_schedule != "constant":
+        kept.append("max_steps")  # the rate decays towards it
+    return [name for name in kept if getattr(was, name) != getattr(now, name)]

@@ -1,0 +1,231 @@
+"""What a run shows in the terminal: a header, a row per step, progress while it works, a closing table. Plain in a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from code_rl.util.redaction import redacted
+
+COLUMNS = ("step", "reward", "correct", "format", "skipped", "loss", "tokens", "sample", "score", "train", "held-out")
+PIPE_WIDTH = 120
+WIDTHS = (6, 7, 8, 7, 8, 9, 7, 7, 6, 6, 9)
+LEFT_OUT = ("score", "train", "sample", "tokens", "loss")
+"""Which columns go first where there is less room."""
+
+
+class Console:
+    """The run's face. `total` is the number of steps, or -1."""
+
+    def __init__(self, total: int, rich_console: RichConsole | None = None) -> None:
+        self.rich = rich_console or RichConsole(highlight=False, soft_wrap=True, markup=False, emoji=False)
+        if not self.rich.is_terminal:
+            self.rich.width = PIPE_WIDTH
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self.rich,
+            transient=True,
+            disable=not self.rich.is_terminal,
+        )
+        self._task = self._progress.add_task("training", total=total if total > 0 else None)
+        self._headed = False
+        self.evaluates = False
+
+    def header(self, facts: Mapping[str, str]) -> None:
+        """Settings worth reading, one a line."""
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            self.rich.print(Text.assemble((f"{name:>{width}}", "bold"), "  ", redacted(value)))
+
+    def notice(self, text: str) -> None:
+        """One line that a user should read."""
+        self.rich.print(Text(redacted(text)))
+
+    @contextlib.contextmanager
+    def outages_shown(self) -> Iterator[None]:
+        """Show what the logger `code_rl.outages` says: the run is waiting for something."""
+        logger, handler = logging.getLogger("code_rl.outages"), _Notices(self)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
+    def resume_at(self, step: int) -> None:
+        """So many steps are done already."""
+        self._progress.update(self._task, completed=step)
+
+    def start(self) -> None:
+        """Show the progress bar."""
+        self._progress.start()
+
+    def begin_step(self, step: int) -> None:
+        """A step's sampling begins."""
+        self._progress.update(self._task, description=f"step {step}")
+
+    def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """One row for a finished step; a line per split for the baseline."""
+        if step < 0:
+            self.notice(f"before training: {_evaluation_line(metrics)}  ({metrics['time/eval']:.1f} s)")
+            return
+        if not self._headed:
+            self._headed = True
+            self._row(COLUMNS)
+        self._progress.update(self._task, completed=step + 1)
+        cells = (
+            str(step),
+            _number(metrics["mean_reward"], 3),
+            _percent(metrics["mean_correct"]),
+            _percent(metrics["format_rate"]),
+            f"{metrics['groups_skipped']}/{metrics['groups_total']}",
+            _number(metrics["loss"], 4),
+            str(metrics["tokens/completion"]),
+            f"{metrics['time/sample']:.2f}s",
+            f"{metrics['time/score']:.2f}s",
+            f"{metrics['time/train']:.2f}s",
+            _percent(metrics.get("eval/mean_correct")) if "eval/mean_correct" in metrics else "",
+        )
+        self._row(cells)
+        for kind, what in (
+            ("sandbox_error", "without a verdict"),
+            ("checker_error", "of problems with a broken checker"),
+        ):
+            if metrics.get(f"verdicts/{kind}"):
+                self.notice(f"        {metrics[f'verdicts/{kind}']} completions {what} ({kind}), masked out")
+
+    def _row(self, cells: Sequence[str]) -> None:
+        shown = dict(zip(COLUMNS, zip(cells, WIDTHS, strict=True), strict=True))
+        for name in LEFT_OUT:
+            if sum(width + 2 for _, width in shown.values()) - 2 <= self.rich.width:
+                break
+            del shown[name]
+        self.notice("  ".join(f"{cell:>{width}}" for cell, width in shown.values()).rstrip())
+
+    @contextlib.contextmanager
+    def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[None]:
+        """Say what is evaluated while it runs; `evaluates` is true meanwhile."""
+        draws = f"greedy + {samples} samples each" if samples else "greedy"
+        what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
+        self._progress.update(self._task, description=what)
+        if not self.rich.is_terminal:
+            self.notice(what)
+        self.evaluates = True
+        try:
+            yield
+        finally:
+            self.evaluates = False
+
+    def saved(self, step: int) -> None:
+        """A checkpoint was written."""
+        self._progress.update(self._task, description=f"saved after step {step - 1}")
+
+    def stop(self) -> None:
+        """Take the progress bar away. Idempotent."""
+        self._progress.stop()
+
+    def closing_table(self, metrics: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], k: int) -> None:
+        """Before and after, per split."""
+        evaluated = [record for record in metrics if "eval/pass@1" in record]
+        if len(evaluated) < 2:
+            return
+        before, after = evaluated[0], evaluated[-1]
+        sampled = {f"Pass@{k}": f"pass@{k}"} if k > 1 else {}
+        columns = [
+            ("split (problems)", *(f"{name} ({size})" for name, size in sizes.items())),
+            ("Pass@1 [95%]", *(f"{_interval(before, name)} → {_interval(after, name)}" for name in sizes)),
+        ]
+        for heading, key in {**sampled, "greedy": "mean_correct", "format": "format_rate"}.items():
+            keys = [f"eval/{name}/{key}" for name in sizes]
+            columns.append((heading, *(f"{_percent(before[key])} → {_percent(after[key])}" for key in keys)))
+        title = f"held-out problems, before training and after step {after['step']}"
+        self.rich.print(FittingTable(columns, 2, title=title, title_justify="left"), soft_wrap=False)
+
+    def farewell(
+        self, metrics: Sequence[Mapping[str, Any]], seconds: float, log_path: Path, hints: Sequence[str]
+    ) -> None:
+        """The whole run's wall time (also of its earlier processes) and tokens, where everything is, and what to do next."""
+        steps = [record for record in metrics if record["step"] >= 0]
+        trained = sum(record.get("tokens/completion", 0) for record in steps)
+        evaluated = sum(record.get("tokens/eval", 0) for record in metrics)
+        self.notice(
+            f"{len(steps)} step{'s' if len(steps) != 1 else ''} in {seconds:.0f} s of wall time, {trained} completion tokens sampled for training, {evaluated} for evaluation"
+        )
+        self.notice(f"run directory: {log_path}")
+        for hint in hints:
+            self.notice(hint)
+
+
+class FittingTable:
+    """A table that leaves its last columns out where there is less room, rather than cut or fold a figure; the `least` first ones stay.
+
+    Each column is its heading and its cells; all but the first are right-aligned.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[str]], least: int, **style: Any) -> None:
+        self._columns, self._least, self._style = list(columns), least, style
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        """The widest table that fits."""
+        columns = self._columns
+        while (
+            len(columns) > self._least
+            and Measurement.get(console, options.update(width=1000), self._of(columns)).maximum > options.max_width
+        ):
+            columns = columns[:-1]
+        yield self._of(columns)
+
+    def _of(self, columns: Sequence[Sequence[str]]) -> Table:
+        table = Table(**self._style)
+        for index, (heading, *_) in enumerate(columns):
+            table.add_column(heading, justify="right" if index else "left", no_wrap=index > 0, overflow="fold")
+        for row in zip(*(cells for _, *cells in columns), strict=True):
+            table.add_row(*map(Text, row))
+        return table
+
+
+class _Notices(logging.Handler):
+    """Warnings as lines on the console."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        self._console.notice(record.getMessage())
+
+
+def _evaluation_line(metrics: Mapping[str, Any]) -> str:
+    parts = []
+    for key in metrics:
+        if key.endswith("/pass@1") and key.count("/") == 2:
+            name = key.split("/")[1]
+            parts.append(f"{name} {_percent(metrics[key])} (greedy {_percent(metrics[f'eval/{name}/mean_correct'])})")
+    return "Pass@1 " + ", ".join(parts)
+
+
+def _interval(metrics: Mapping[str, Any], name: str) -> str:
+    low, high = metrics[f"eval/{name}/pass@1_low"], metrics[f"eval/{name}/pass@1_high"]
+    return f"{100 * metrics[f'eval/{name}/pass@1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

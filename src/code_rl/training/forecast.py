@@ -1,0 +1,133 @@
+"""`dry_run=true`: the settings as resolved, and what the run would use: tokens, sandbox CPU, time, money. Nothing is started.
+
+A forecast rests on assumptions about lengths and speeds. Those that the `[assume]` table of `prices=FILE` does not give are the ones
+below, and every one is printed beside the figures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import chz
+
+from code_rl.data.builtin import SPLITS
+from code_rl.data.catalogue import BUILTIN
+from code_rl.data.dataset import test_split_settings
+from code_rl.data.load import held_out_setting
+from code_rl.engine.places import BUILT_IN, BackendKind
+from code_rl.training.budget import Prices, Tokens, read_prices
+from code_rl.training.config import BatchShape, Config, batch_shape, context_schedule, unused
+from code_rl.util.errors import DataError
+
+ASSUMED: Mapping[str, tuple[str, float, float]] = {
+    "prompt_tokens": ("tokens of a prompt", 600.0, 64.0),
+    "completion_share": ("mean completion, of its token limit", 0.4, 0.4),
+    "code_rate": ("completions that hold a program", 0.9, 0.9),
+    "program_cpu_s": ("CPU seconds to judge a program on all its tests", 1.0, 0.007),
+    "sandbox_cpus": ("processor cores of the sandbox", 16.0, float(os.cpu_count() or 1)),
+    "sample_tokens_per_s": ("tokens a second that the sampler gives in all", 20000.0, 17000.0),
+    "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
+    "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
+}
+"""What each means, its usual value, and that of the built-in model on the embedded engine: what the machine of README's table took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One run, expected: over `steps` steps (100 where max_steps=-1)."""
+
+    steps: int
+    tokens: Tokens
+    sandbox_cpu_s: float
+    step_s: float
+    cost: float | None
+
+
+def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None) -> Expected:
+    """Figures from the settings and assumptions. Evaluations are counted; the step time is of training alone."""
+    shape = batch_shape(config)
+    steps = config.max_steps if config.max_steps > 0 else 100
+    schedule = context_schedule(config, room=2**62)
+    tokens, cpu_s = Tokens(), 0.0
+    for step in range(steps):
+        limit = schedule.stages[schedule.stage(step, [])].max_tokens
+        batch = _batch(shape, limit, assume)
+        tokens += batch
+        cpu_s += shape.prompts * shape.samples_per_prompt * assume["code_rate"] * assume["program_cpu_s"]
+    evaluations = _evaluated(config, steps, assume)
+    length = assume["completion_share"] * config.max_tokens
+    tokens += Tokens(prefill=int(evaluations * assume["prompt_tokens"]), sample=int(evaluations * length))
+    cpu_s += evaluations * assume["code_rate"] * assume["program_cpu_s"]
+    cost = prices.cost(tokens) if prices is not None else None
+    return Expected(steps, tokens, cpu_s, _step_s(config, shape, assume), cost)
+
+
+def _batch(shape: BatchShape, limit: int, assume: Mapping[str, float]) -> Tokens:
+    count = shape.prompts * shape.samples_per_prompt
+    prompt, completion = count * assume["prompt_tokens"], count * assume["completion_share"] * limit
+    return Tokens(prefill=int(prompt), sample=int(completion), train=int(prompt + completion))
+
+
+def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float:
+    """Completions of all evaluations."""
+    if config.eval_every < 0:
+        return 0.0
+    setting = held_out_setting(config.dataset, config.test_dataset)
+    splits = len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
+    problems = splits * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
+    between = (steps - 1) // config.eval_every if config.eval_every else 0
+    return problems * (2 * (1 + config.eval_samples) + between)
+
+
+def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
+    """Seconds of a step in the first stage: its parts one after the other, or the slowest of them where steps overlap."""
+    limit = context_schedule(config, room=2**62).stages[0].max_tokens
+    batch = _batch(shape, limit, assume)
+    programs = shape.prompts * shape.samples_per_prompt * assume["code_rate"]
+    parts = (
+        batch.sample / assume["sample_tokens_per_s"],
+        programs * assume["program_cpu_s"] / assume["sandbox_cpus"],
+        batch.train / assume["train_tokens_per_s"],
+    )
+    return max(parts) if config.max_steps_off_policy else sum(parts)
+
+
+def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
+    """The assumptions in use for a run: those `given`, else the usual ones. Raises DataError for one that does not exist."""
+    for name in given:
+        if name not in ASSUMED:
+            raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
+    demo = config.backend == BackendKind.EMBEDDED and config.model_name == BUILT_IN
+    return {name: given.get(name, values[demo]) for name, (_, *values) in ASSUMED.items()}
+
+
+def report(config: Config) -> list[str]:
+    """The lines that `dry_run=true` prints."""
+    prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
+    assume = assumptions(config, given)
+    expected = forecast(config, assume, prices)
+    tokens, shape = expected.tokens, batch_shape(config)
+    lines = ["settings, resolved:"]
+    lines += [f"  {name} = {value}" for name, value in chz.asdict(config).items()]
+    lines += unused(config)
+    unpriced = "no price table; give prices=FILE.toml with [price] prefill, sample, train per million tokens"
+    lines += [
+        "",
+        f"forecast for {expected.steps} steps of {shape}{' (max_steps=-1: 100 assumed)' if config.max_steps < 0 else ''}",
+        f"  tokens: {tokens.total:,} (prefill {tokens.prefill:,}, sampled {tokens.sample:,}, trained {tokens.train:,})",
+        f"  sandbox: {expected.sandbox_cpu_s:,.0f} CPU-seconds",
+        f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, {86400 / expected.step_s:,.0f} steps a day with "
+        f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside",
+        f"  cost: {unpriced if expected.cost is None else f'{expected.cost:,.2f}'}",
+    ]
+    for name, cap, figure in (
+        ("max_tokens_total", config.max_tokens_total, tokens.total),
+        ("max_cost", config.max_cost, expected.cost),
+    ):
+        if cap is not None and figure is not None and figure > cap:
+            lines.append(f"  {name}={cap:g} would stop the run early, after about {100 * cap / figure:.0f}% of it")
+    lines += ["", "assumed:"]
+    lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()]
+    return lines

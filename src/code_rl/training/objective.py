@@ -1,0 +1,80 @@
+"""What a run optimises, from its settings: the parts of the algorithm that can be chosen, and what they make of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from code_rl.engine.losses import POLICY_LOSSES, Loss, get_loss
+from code_rl.policy.environments import Environment, get_environment
+from code_rl.policy.rewards import Reward, get_reward
+from code_rl.policy.trajectory import Group
+from code_rl.training.algorithm.advantages import Estimator, get_estimator, mean
+from code_rl.training.algorithm.shaping import Shaping
+from code_rl.training.config import Config, loss_config
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """R, its shaping, A, L and β; `loss_config` is Tinker's `loss_fn_config`, empty for the loss's defaults.
+
+    `temperature` is that of the log-probabilities that are trained, where the back end can be told.
+    """
+
+    reward: Reward = field(default_factory=Reward)
+    shaping: Shaping = field(default_factory=Shaping)
+    estimator: Estimator = mean
+    loss: Loss = POLICY_LOSSES["importance_sampling"]
+    loss_config: Mapping[str, float] = field(default_factory=dict)
+    kl_coef: float = 0.0
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroup:
+    """A group with its shaped rewards_G (None without a verdict), advantages_G (None where masked) and mask_reasons_G (None where not).
+
+    `skipped` is why nothing of it is trained on: `all_masked`, `rewards_alike` or `no_advantage`; None where it is.
+    """
+
+    group: Group
+    rewards_G: tuple[float | None, ...]
+    advantages_G: tuple[float | None, ...]
+    mask_reasons_G: tuple[str | None, ...]
+    skipped: str | None
+
+    @property
+    def trained(self) -> list[tuple[int, float]]:
+        """Which members are trained on, in order, with their advantages. One without a sampled token is not."""
+        advantages = [] if self.skipped else self.advantages_G
+        return [
+            (index, advantage)
+            for index, advantage in enumerate(advantages)
+            if advantage is not None and self.group.trajectories[index].length
+        ]
+
+
+def objective_of(config: Config) -> Objective:
+    """The objective that a run's settings mean. Raises ConfigError for a part that cannot be loaded."""
+    return Objective(
+        reward=get_reward(
+            config.reward,
+            format_coef=config.format_coef,
+            cut_is_wrong=config.overlong == "wrong",
+        ),
+        shaping=Shaping(
+            overlong=config.overlong,
+            buffer=config.overlong_buffer or 0,
+            length_coef=config.length_coef,
+        ),
+        estimator=get_estimator(config.advantage),
+        loss=get_loss(config.loss),
+        loss_config=loss_config(config),
+        kl_coef=config.kl_coef,
+    )
+
+
+def environment_of(config: Config) -> Environment:
+    """The environment that a run's settings mean. Raises ConfigError for a part that cannot be loaded."""
+    words = config.prompt, config.system_prompt
+    return get_environment(config.environment, config.max_turns, *words)

@@ -1,0 +1,217 @@
+"""Batches: which problems, from which weights, and what is under way at the same time.
+
+Batch n is sampled with the weights behind max(0, n − K) training steps, K = `max_steps_off_policy`. With K = 0 its sampling begins when
+batch n − 1 has been trained on. With K above 0 it begins K steps earlier, so that up to K batches are sampled and scored while one
+trains. The rule is a function of the settings: timing decides how long a step takes, never what is in it. Staleness is K from step K on.
+
+Every completion and every verdict is kept on disk until no checkpoint needs it. A checkpoint after step s counts only when the batches
+up to s + K − 1, sampled from weights that no longer exist, are there too: so a resumed run trains on the same groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from code_rl.engine.connect import ready
+from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
+from code_rl.grading.sandbox.executor import retries_of
+from code_rl.policy.sample import Policy, Sampling
+from code_rl.policy.trajectory import Group
+from code_rl.training.algorithm.datums import Example, Floats
+from code_rl.training.algorithm.metrics import step_metrics
+from code_rl.training.budget import Tokens
+from code_rl.training.objective import ScoredGroup
+from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.concurrency import SideWork, abandon, results
+
+logger = logging.getLogger("code_rl")
+
+
+@dataclass(slots=True)
+class TrainedBatch:
+    """One batch after training: its groups, the examples made from them, and what was said of those.
+
+    `logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
+    """
+
+    groups: list[ScoredGroup] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
+    submitted: list[Any] = field(default_factory=list)
+    logprobs: list[Floats] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    reference_logprobs: list[list[float]] = field(default_factory=list)
+    divergences: list[float] = field(default_factory=list)
+
+    async def answered(self) -> None:
+        """Wait for what was submitted; `logprobs` then has those of every example, in order."""
+        for request in self.submitted:
+            answer = await ready(request)
+            said, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
+            asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
+            logger.info("the back end answered %s: %s", asked, said)
+            if outputs is None:
+                self.gradient_norms += [float(said[name]) for name in said if name.partition(":")[0] == "grad_norm"]
+            else:
+                self.logprobs += [output["logprobs"].to_numpy() for output in outputs]
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step's rollouts, under way: `places` give a group each, after those that it replaced. `judged` is when the last of them did.
+
+    `metrics` is what was known of them when they began.
+    """
+
+    step: int
+    places: Sequence[asyncio.Task[list[Group]]]
+    metrics: Mapping[str, int]
+    started: float = field(default_factory=time.perf_counter)
+    judged: float = 0.0
+
+    async def share(self, number: int, shares: int) -> list[Group]:
+        """Wait for one of so many equal shares of the places; its groups in order, whichever is judged first."""
+        size = len(self.places) // shares
+        return list(itertools.chain(*await results(self.places[number * size : (number + 1) * size])))
+
+    def times(self, asked_for: float) -> dict[str, float]:
+        """Seconds per stage of a step for which it was asked at `asked_for` and which ends now. Judging begins as completions arrive."""
+        ended = time.perf_counter()
+        sample = max(group.sample_s for place in self.places for group in place.result())
+        return {
+            "time/sample": sample,
+            "time/score": max(self.judged - self.started - sample, 0.0),
+            "time/train": ended - max(self.judged, asked_for),
+            "time/wait": max(self.judged - asked_for, 0.0),
+            "time/step": ended - asked_for,
+        }
+
+
+class Batches:
+    """Starts batches when their weights are known, and carries on the side what need not stop them: evaluating, logging, saving.
+
+    Use it as an async context manager: leaving it waits for what is on the side, or (on an error) cancels all that is under way.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        logged = read_metrics(run.recorder.log_path)
+        self._logged = [record for record in logged if 0 <= record["step"] < run.first_step]
+        self._batches: dict[int, Batch] = {}
+        self._next = run.first_step
+        self._side = SideWork(waits=run.config.max_steps_off_policy == 0)
+        self._started, self._retries = time.perf_counter(), retries_of(run.executor)
+
+    async def __aenter__(self) -> Batches:
+        await self._side.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        try:
+            await self._side.__aexit__(*raised)
+        finally:
+            for batch in self._batches.values():
+                await abandon(batch.places)
+
+    def next(self, policy: Policy) -> Batch:
+        """Begin every batch that waited for the weights of `policy`, and return the one to train on with them."""
+        run = self._run
+        self._started = time.perf_counter()
+        self._batches.pop(policy.step - 1, None)
+        while self._next <= policy.step + run.config.max_steps_off_policy and run.has_step(self._next):
+            if unaffordable(run, self._next) is not None:
+                break
+            if run.budget.capped:
+                run.budget.reserve(f"batch {self._next}", worst_batch(run, self._next))
+            self._batches[self._next] = self._begin(self._next, policy)
+            self._next += 1
+        return self._batches[policy.step]
+
+    async def finish(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> None:
+        """Log a trained step, evaluate and save where that is due; `policy` has the weights after it.
+
+        With K above 0 the evaluation runs while later steps train, and lines keep their order.
+        """
+        run, step = self._run, batch.step
+        retries, self._retries = self._retries, retries_of(run.executor)
+        metrics = {
+            **step_metrics(step, trained, run.objective),
+            **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
+            **batch.metrics,
+            **batch.times(self._started),
+            "sandbox/retries": self._retries - retries,
+        }
+        self._logged.append(metrics)
+        run.budget.settle(f"batch {step}", Tokens.of(metrics))
+        due = evaluates_after(run.config, policy.step)
+        if policy.step not in self._batches and run.goes_on(policy.step):
+            refused = unaffordable(run, self._next, 2 if due else 1)  # what is next would not be begun
+            if refused is not None:
+                run.recorder.console.notice(f"stopping after step {step}: {refused}")
+                run.stop.set()
+        closing = policy.step == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
+        due = due or (closing and run.config.eval_every >= 0)
+        if due:
+            if run.budget.capped:
+                run.budget.reserve(f"evaluation {step}", worst_evaluation(run, full=True))
+            await self._side.rest()  # one evaluation at a time
+
+        async def log() -> None:
+            evaluated = await evaluate_run(run, policy, step, full=closing) if due else {}
+            run.budget.settle(f"evaluation {step}", Tokens.of(evaluated))
+            run.recorder.log_step(step, metrics | evaluated)
+
+        await self._side.do(log)
+        every = run.config.save_every
+        if every and (not run.goes_on(policy.step) or policy.step % every == 0):
+            await self._save(policy.step)
+
+    async def _save(self, step: int) -> None:
+        """Save the weights as they are now; the checkpoint counts once all that a resumed run needs beside them is on disk."""
+        run = self._run
+        saving = await run.recorder.begin_checkpoint(run.backend.trainer, step)
+        behind = step + run.config.max_steps_off_policy
+        ahead = [batch for batch in self._batches.values() if step <= batch.step < behind]
+
+        async def commit() -> None:
+            for batch in ahead:
+                await results(batch.places)
+            offset = step * run.shape.prompts
+            await run.recorder.commit_checkpoint(saving, step, offset, [batch.step for batch in ahead])
+
+        await self._side.do(commit)
+
+    def _begin(self, step: int, policy: Policy) -> Batch:
+        run, config = self._run, self._run.config
+        stage = run.schedule.stage(step, self._logged)
+        request_per: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
+        sampling = replace(run.sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
+        chosen = run.choices.batch(step)
+        run.recorder.begins(step, chosen)
+        places = [asyncio.create_task(self._fill((step, place), policy, sampling)) for place in range(len(chosen))]
+        replaced = sum(each.instead_of is not None for each in chosen)
+        metrics = {"max_tokens": sampling.max_tokens, "stage": stage}
+        return Batch(step, places, metrics | ({"prompts_replaced": replaced} if replaced else {}))
+
+    async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
+        """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all are right or all wrong.
+
+        What an earlier process sampled and judged of it is used, what is new is kept on disk.
+        """
+        run, inflight = self._run, self._run.recorder.inflight
+        groups: list[Group] = []
+        for attempt in range(run.config.dynamic_sampling + 1):
+            chosen = run.choices.at(*at, attempt)
+            log = inflight.group_log(at[0], f"{at[1]}.{attempt}")
+            group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, log)
+            groups.append(replace(group, place=at[1], attempt=attempt))
+            if not group.solved_alike:
+                break
+        self._batches[at[0]].judged = time.perf_counter()
+        return groups

@@ -1,0 +1,232 @@
+"""Did it learn? The held-out figures before and after, the change between them, and where several runs stand beside one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from code_rl.evaluation.figures import Estimate, combined, wilson
+from code_rl.training.report.diagnostics import MIN_STEPS, never_trained, steps_taken
+from code_rl.training.report.groups import as_number, as_text, percent, values_of
+
+NEVER_TRAINED = "The model was never trained."
+Record = Mapping[str, Any]
+
+
+def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How many problems of each held-out split are among those to train on, as the run found at its start; empty where it did not look."""
+    resolved = config.get("resolved")
+    found = resolved.get("trained_on") if isinstance(resolved, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Per held-out split: before and after, each with what was measured (Pass@1 with its interval, Pass@k, greedy, format)."""
+    found = []
+    for name in _split_names(records):
+        mine = [record for record in records if _score(record, name) is not None]
+        full = [record for record in mine if as_number(record.get(f"eval/{name}/pass@1")) is not None]
+        shown = full or mine
+        if not shown:
+            continue
+        before = shown[0] if shown[0]["step"] < 0 or len(shown) > 1 else None
+        after = shown[-1] if shown[-1] is not before else None
+        found.append(
+            {
+                "name": as_text(name, 200),
+                "problems": as_number(shown[-1].get(f"eval/{name}/problems")),
+                "trained": as_number(trained.get(name)),
+                "before": _evaluated(before, name),
+                "after": _evaluated(after, name),
+                "sampled": bool(full),
+            }
+        )
+        found[-1]["change"] = _change(found[-1:]) if before and after else None
+    return found
+
+
+def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
+    """Did it learn? A headline, a sentence with the figures behind it, and a tone for colour."""
+    pairs = [split for split in splits if split["before"] and split["after"]]
+    if not pairs:
+        return _answer_without_evaluation(splits, steps)
+    figures = _went(pairs)
+    if never_trained(steps):
+        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {figures}")
+    if len(steps) < MIN_STEPS:
+        return _answer("flat", "Too few steps to judge.", f"Only {steps_taken(steps)}. {figures}")
+    change = _change(pairs)
+    if "low" not in change:
+        return _answer("flat", "How surely it moved is not known.", f"{figures} No intervals were measured.")
+    risen, fallen = ([split["name"] for split in pairs if way(_change([split]))] for way in (_risen, _fallen))
+    apart = [f"clearly {way} on {_listed(names)}" for way, names in (("up", risen), ("down", fallen)) if names]
+    if len(pairs) > 1 and apart:
+        figures = f"{figures[:-1]}; {', '.join(apart)}."
+    if _risen(change):
+        return _answer("good", "Yes, it learned.", figures)
+    tone, headline = ("bad", "No, it got worse.") if _fallen(change) else ("flat", "No clear change.")
+    return _answer(tone, headline, figures)
+
+
+def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
+    return {"tone": tone, "headline": headline, "sentence": sentence}
+
+
+def _went(splits: Sequence[Mapping[str, Any]]) -> str:
+    """Before, after and the change between, pooled over the problems of all splits."""
+    before, after = (sum(w * split[side]["score"] for w, split in _weighted(splits)) for side in ("before", "after"))
+    what = "Pass@1" if all(split["sampled"] for split in splits) else "greedy Pass@1"
+    n = sum(int(split["problems"] or 0) for split in splits)
+    on = f" on {n} problem{'s' if n != 1 else ''}{_seen(splits)}" if n else ""
+    return f"Held-out {what} went from {percent(before)} to {percent(after)}{on}: {_points_of(_change(splits))}."
+
+
+def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
+    """Each split with its share of the problems; equal shares where a number of problems is not known."""
+    sizes = [split["problems"] or 0 for split in splits]
+    sizes = sizes if all(sizes) else [1] * len(splits)
+    return [(size / sum(sizes), split) for size, split in zip(sizes, splits, strict=True)]
+
+
+def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """After minus before over the problems of these splits.
+
+    A run keeps no figure of a single problem, so the two sides count as independent: the interval is wider than that of a paired difference.
+    """
+    return difference([(w, split["after"], split["before"]) for w, split in _weighted(splits)])
+
+
+def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float]:
+    """The weighted mean of first minus second: `value`, and `low` and `high` (95%) where every side has an interval."""
+    if any("low" not in side for _, *both in sides for side in both):
+        return {"value": sum(w * (first["score"] - second["score"]) for w, first, second in sides)}
+    found = combined(
+        [
+            (sign * w, Estimate(side["score"], side["low"], side["high"], 0))
+            for w, *both in sides
+            for sign, side in zip((1, -1), both, strict=True)
+        ]
+    )
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def _risen(change: Mapping[str, float]) -> bool:
+    return change.get("low", 0.0) > 0
+
+
+def _fallen(change: Mapping[str, float]) -> bool:
+    return change.get("high", 0.0) < 0
+
+
+def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
+    """By split, where each run ended and whether the best is clearly above the next; nothing of a single run."""
+    names = dict.fromkeys(split["name"] for view in views for split in view["splits"])
+    return [_standing(name, views) for name in names] if len(views) > 1 else []
+
+
+def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
+    found = [(view["name"], split) for view in views for split in view["splits"] if split["name"] == name]
+    ends = sorted(
+        ((run, split["after"] or split["before"], split) for run, split in found), key=lambda end: -end[1]["score"]
+    )
+    if len(ends) < 2:
+        return f"{name}: measured in one run only"
+    shown = ", ".join(f"{run} {percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends)
+    if len({(split["problems"], split["sampled"]) for _, _, split in ends}) > 1:
+        return f"{name}: {shown}: not comparable, they were not measured alike"
+    (first, best, _), (second, other, _) = ends[:2]
+    change = difference([(1.0, best, other)])
+    if "low" not in change:
+        return f"{name}: {shown}; no intervals were measured"
+    said = (
+        f"{first} is clearly above {second}" if _risen(change) else f"no clear difference between {first} and {second}"
+    )
+    return f"{name}: {shown}; {said}: {_points_of(change)}"
+
+
+def _measured(split: Mapping[str, Any], side: Record) -> str:
+    """On what and when a figure was measured."""
+    taken = side["step"] + 1
+    return ", ".join(
+        [
+            *([f"{split['problems']:.0f} problems"] if split["problems"] else []),
+            *([] if split["sampled"] else ["greedy"]),
+            f"after {taken} step{'s' if taken != 1 else ''}" if taken else "before training",
+        ]
+    )
+
+
+def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
+    if not steps:
+        return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
+    correct = values_of(steps, "mean_correct")
+    window = max(1, len(correct) // 5)
+    evaluated = any(split["before"] for split in splits)
+    begun = "Too early to say." if evaluated else "Held-out problems were not evaluated."
+    sentence = "No step has a verdict yet."
+    if correct:
+        early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
+        sentence = (
+            f"On its own training problems {percent(early)} of the completions passed in the first {window} "
+            f"step{'s' if window > 1 else ''} and {percent(late)} in the last."
+        )
+    if never_trained(steps):
+        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
+    return _answer("flat", begun, sentence)
+
+
+def _split_names(records: Sequence[Record]) -> list[str]:
+    keys = dict.fromkeys(key for record in records for key in record if key.startswith("eval/") and key.count("/") >= 2)
+    ends = ("/pass@1", "/mean_correct")
+    return list(dict.fromkeys(key.removeprefix("eval/").rpartition("/")[0] for key in keys if key.endswith(ends)))
+
+
+def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    prefix = f"eval/{split}/"
+    found: dict[str, Any] = {"step": record["step"], "score": _score(record, split)}
+    problems = as_number(record.get(f"{prefix}problems"))
+    if problems and f"{prefix}pass@1" not in record:  # one greedy completion a problem
+        found["low"], found["high"] = wilson(round(found["score"] * problems), round(problems))
+    names = {"low": "pass@1_low", "high": "pass@1_high", "greedy": "mean_correct", "format": "format_rate"}
+    for key, name in names.items():
+        value = as_number(record.get(prefix + name))
+        if value is not None:
+            found[key] = value
+    ks = sorted(
+        (int(key.removeprefix(prefix + "pass@")), key)
+        for key in record
+        if key.startswith(prefix + "pass@") and key.removeprefix(prefix + "pass@").isdecimal()
+    )
+    if ks and ks[-1][0] > 1:
+        found |= {"k": ks[-1][0], "pass_k": as_number(record.get(ks[-1][1]))}
+    return found
+
+
+def _score(record: Record, split: str) -> float | None:
+    sampled = as_number(record.get(f"eval/{split}/pass@1"))
+    return as_number(record.get(f"eval/{split}/mean_correct")) if sampled is None else sampled
+
+
+def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
+    """Whether these problems were trained on, as far as that is known."""
+    trained = [split["trained"] for split in splits]
+    if None in trained:
+        return ""
+    total = sum(trained)
+    return f", {total:.0f} of them also among those to train on" if total else " that it never trained on"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _points_of(change: Mapping[str, float]) -> str:
+    """A change in points, with its interval where there is one."""
+    value, *ends = (
+        f"{round(100 * change[key], 1) + 0.0:+.1f}".replace("-", "−")
+        for key in ("value", "low", "high")
+        if key in change
+    )
+    return f"{value} points" + (f" (95% interval {ends[0]} to {ends[1]})" if ends else "")

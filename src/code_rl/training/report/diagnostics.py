@@ -1,0 +1,294 @@
+"""What commonly goes wrong in a run, looked for in its metrics: evidence, likely cause, remedy.
+
+Every finding has a name, that of its rule; `findings.toml` has what is said of it, `docs/troubleshooting.md` a section. Rules look at means over a window
+at the end of the run against one at its beginning, and stay silent when there is too little to look at.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from code_rl.training.report.groups import as_number, percent, values_of
+
+Severity = Literal["bad", "warning", "note"]
+Record = Mapping[str, Any]
+
+MIN_STEPS = 5
+MAX_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a reader should know, with its likely cause and what to do."""
+
+    name: str
+    severity: Severity
+    title: str
+    evidence: str
+    cause: str
+    remedy: str
+
+
+class Sign(NamedTuple):
+    """What a rule found; `case` names a table within the rule's own, whose words then come first."""
+
+    severity: Severity
+    evidence: str
+    case: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The records of training steps, split into the windows that rules compare."""
+
+    steps: Sequence[Record]
+    everything: Sequence[Record]
+    config: Mapping[str, Any]
+
+    @property
+    def window(self) -> int:
+        """Steps in a window: a fifth of the run, 3 to 50."""
+        return max(3, min(50, len(self.steps) // 5))
+
+    def early(self, name: str) -> float | None:
+        """The mean of a metric over the first window."""
+        return _mean(values_of(self.steps[: self.window], name))
+
+    def late(self, name: str) -> float | None:
+        """The mean of a metric over the last window."""
+        return _mean(values_of(self.steps[-self.window :], name))
+
+    def total(self, name: str) -> float:
+        """The sum of a metric over the run."""
+        return sum(values_of(self.steps, name))
+
+    def share(self, kind: str, late: bool = True) -> float | None:
+        """The share of one verdict among all of a window."""
+        steps = self.steps[-self.window :] if late else self.steps[: self.window]
+        every = _judged(steps)
+        return sum(values_of(steps, f"verdicts/{kind}")) / every if every else None
+
+
+def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
+    """Every finding about a run, the worst first. `records` are those of `metrics.jsonl`, in the order of their steps."""
+    steps = [record for record in records if (as_number(record.get("step")) or 0) >= 0 and "mean_reward" in record]
+    run = Windows(steps, records, config)
+    rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
+    found = [_finding(rule.__name__, sign) for rule in rules if (sign := rule(run)) is not None]
+    return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
+
+
+@cache
+def _words() -> dict[str, dict[str, Any]]:
+    """Title, cause and remedy by rule."""
+    return tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+
+
+def _finding(rule: str, sign: Sign) -> Finding:
+    name = rule.replace("_", "-")
+    words = _words()[name] | _words()[name].get(sign.case, {})
+    return Finding(name, sign.severity, words["title"], sign.evidence, words["cause"], words["remedy"])
+
+
+def loss_not_finite(run: Windows) -> Sign | None:
+    """NaN or infinity where the loss should be."""
+    names = ("loss", "ratio_max", "kl_sample_train")
+    broken = [
+        record
+        for record in run.steps
+        if any(isinstance(record.get(name), float) and not math.isfinite(record[name]) for name in names)
+    ]
+    if not broken:
+        return None
+    return Sign("bad", f"first at step {broken[0].get('step')}, in {len(broken)} of {len(run.steps)} steps")
+
+
+def sandbox_errors(run: Windows) -> Sign | None:
+    """Completions without a verdict."""
+    lost, every = run.total("verdicts/sandbox_error"), _judged(run.steps)
+    if not lost:
+        return None
+    share = lost / every if every else 0.0
+    evidence = f"{lost:.0f} of {every:.0f} completions ({percent(share)}) ended as sandbox_error and were masked out of their groups"
+    return Sign("bad" if share > 0.05 else "warning", evidence)
+
+
+def checker_errors(run: Windows) -> Sign | None:
+    """Problems whose checker is broken."""
+    lost = run.total("verdicts/checker_error")
+    evidence = f"{lost:.0f} completions ended as checker_error and were masked out of their groups"
+    return Sign("bad", evidence) if lost else None
+
+
+def never_trained(steps: Sequence[Record]) -> bool:
+    """True when there are steps and none of them had a completion to train on."""
+    return bool(steps) and all(as_number(record.get("n_datums")) == 0 for record in steps)
+
+
+def no_optimizer_step(run: Windows) -> Sign | None:
+    """Steps were taken, and the weights are as they were."""
+    if not never_trained(run.steps):
+        return None
+    skipped = f"{run.total('groups_skipped'):.0f} of {run.total('groups_total'):.0f} groups were skipped"
+    return Sign("bad", f"none of {len(run.steps)} steps had a completion to train on: {skipped}")
+
+
+def no_code_blocks(run: Windows) -> Sign | None:
+    """Not one answer with a fenced block."""
+    rates = [as_number(record.get("format_rate")) for record in run.steps]
+    if not rates or any(rates) or None in rates:
+        return None
+    return Sign("bad", f"0 of {_judged(run.steps):.0f} completions in {len(run.steps)} steps")
+
+
+def steps_taken(steps: Sequence[Record]) -> str:
+    """How many steps there are, as a clause."""
+    return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
+
+
+def too_few_steps(run: Windows) -> Sign | None:
+    """Nothing was looked for that takes a trend."""
+    return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
+
+
+def degenerate_groups(run: Windows) -> Sign | None:
+    """Most groups are skipped."""
+    late = [record for record in run.steps[-run.window :] if as_number(record.get("groups_total"))]
+    total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
+    if not total or skipped / total < 0.8:
+        return None
+    evidence = f"{percent(skipped / total)} of the groups of the last {len(late)} steps were skipped"
+    solved = (run.late("mean_correct") or 0) > 0.5
+    return Sign("bad" if skipped == total else "warning", evidence, "solved" if solved else "")
+
+
+def reward_flat_at_zero(run: Windows) -> Sign | None:
+    """Almost nothing passes, from the beginning to the end."""
+    late, early = run.late("mean_correct"), run.early("mean_correct")
+    if late is None or early is None or late > 0.02 or early > 0.02:
+        return None
+    return Sign("bad", f"{percent(late)} of the completions pass at the end, {percent(early)} did at the beginning")
+
+
+def reward_flat_at_one(run: Windows) -> Sign | None:
+    """Almost everything passes, from the beginning to the end."""
+    late, early = run.late("mean_correct"), run.early("mean_correct")
+    if late is None or early is None or late < 0.97 or early < 0.9:
+        return None
+    evidence = f"{percent(early)} of the completions passed at the beginning and {percent(late)} at the end"
+    return Sign("warning", evidence)
+
+
+def format_falling(run: Windows) -> Sign | None:
+    """The share of answers with a fenced block goes down."""
+    late, early = run.late("format_rate"), run.early("format_rate")
+    if late is None or early is None or late > early - 0.05:
+        return None
+    evidence = (
+        f"{percent(early)} of the completions had a fenced code block at the beginning, {percent(late)} at the end"
+    )
+    return Sign("bad" if late < early - 0.2 else "warning", evidence)
+
+
+def held_out_flat(run: Windows) -> Sign | None:
+    """Reward up while held-out Pass@1 is flat."""
+    early, late = run.early("mean_correct"), run.late("mean_correct")
+    name = "eval/pass@1" if sum("eval/pass@1" in record for record in run.everything) > 1 else "eval/mean_correct"
+    scores = values_of(run.everything, name)
+    if early is None or late is None or len(scores) < 2 or late - early < 0.1 or scores[-1] - scores[0] > 0.02:
+        return None
+    training = f"training correctness went from {percent(early)} to {percent(late)}"
+    return Sign("bad", f"{training}, held-out from {percent(scores[0])} to {percent(scores[-1])}")
+
+
+def held_out_falling(run: Windows) -> Sign | None:
+    """Held-out correctness fell from its best."""
+    known = [(record.get("step"), as_number(record.get("eval/mean_correct"))) for record in run.everything]
+    values = [(step, score) for step, score in known if score is not None]
+    if len(values) < 3:
+        return None
+    best, last = max(values, key=lambda pair: pair[1]), values[-1]
+    if last[1] > best[1] - 0.1 or best[0] == last[0]:
+        return None
+    when = f"after step {best[0]}" if (best[0] or 0) >= 0 else "before training"
+    return Sign("warning", f"held-out greedy Pass@1 was {percent(best[1])} {when} and is {percent(last[1])} now")
+
+
+def loss_exploding(run: Windows) -> Sign | None:
+    """The loss's size grows by far, or sampler and trainer come apart."""
+    windows = (run.steps[-run.window :], run.steps[: run.window])
+    late, early = (_mean([abs(value) for value in values_of(steps, "loss")]) for steps in windows)
+    if late is None or early is None or late < max(10 * early, 0.5):
+        return None
+    return Sign("bad", f"its mean size went from {early:.3g} to {late:.3g}")
+
+
+def sampler_trainer_gap(run: Windows) -> Sign | None:
+    """Sampler and trainer disagree about the same tokens."""
+    late = run.late("kl_sample_train")
+    if late is None or abs(late) < 0.01 or (run.late("staleness/mean") or 0.0) > 0:
+        return None
+    evidence = f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be near 0"
+    return Sign("bad" if abs(late) > 0.1 else "warning", evidence)
+
+
+def entropy_collapse(run: Windows) -> Sign | None:
+    """The model says the same thing every time."""
+    late, early, correct = run.late("entropy"), run.early("entropy"), run.late("mean_correct") or 0
+    if late is None or early is None or early <= 0 or late > 0.2 * early or correct > 0.9:
+        return None
+    fell = f"mean surprise per token fell from {early:.3g} to {late:.3g} nats"
+    return Sign("warning", f"{fell} while {percent(correct)} pass")
+
+
+def truncation(run: Windows) -> Sign | None:
+    """Many answers are cut off at max_tokens."""
+    late = run.late("truncated_rate")
+    if late is None or late < 0.2:
+        return None
+    limit = run.config.get("max_tokens", "?")
+    evidence = f"{percent(late)} of the completions at the end reached max_tokens={limit}"
+    return Sign("bad" if late > 0.5 else "warning", evidence)
+
+
+def time_limits(run: Windows) -> Sign | None:
+    """Time-outs dominate the failures."""
+    late, passed = run.share("time_limit"), run.share("passed")
+    if late is None or passed is None or late < 0.1 or late < 0.5 * (1 - passed):
+        return None
+    exceed = f"{percent(late)} of the completions at the end exceed the time limit"
+    return Sign("warning", f"{exceed}; {percent(1 - passed)} fail in all")
+
+
+def compile_errors(run: Windows) -> Sign | None:
+    """Programs that are not Python."""
+    late, early = run.share("compile_error"), run.share("compile_error", late=False)
+    if late is None or early is None or late < 0.15 or late < early:
+        return None
+    at_end = f"{percent(late)} of the completions at the end are compile errors"
+    return Sign("warning", f"{at_end}, {percent(early)} at the beginning")
+
+
+Rule = Callable[[Windows], Sign | None]
+ALWAYS: tuple[Rule, ...] = (loss_not_finite, sandbox_errors, checker_errors, no_optimizer_step, no_code_blocks)
+TRENDS: tuple[Rule, ...] = (
+    degenerate_groups, reward_flat_at_zero, reward_flat_at_one, format_falling, held_out_flat, held_out_falling, loss_exploding,
+    sampler_trainer_gap, entropy_collapse, truncation, time_limits, compile_errors,
+)  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _judged(records: Sequence[Record]) -> float:
+    """How many completions have a verdict of any kind."""
+    return sum(
+        as_number(value) or 0.0 for record in records for name, value in record.items() if name.startswith("verdicts/")
+    )

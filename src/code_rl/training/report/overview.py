@@ -1,0 +1,161 @@
+"""Everything about a run but its rollouts: plain data that the page, the live page and the terminal all show."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from code_rl.training.report.answer import answer, split_results, standings, trained_on
+from code_rl.training.report.diagnostics import diagnose
+from code_rl.training.report.groups import as_number, as_text, values_of
+from code_rl.training.report.run import RunReader
+from code_rl.training.runs.smoke import STEPS, smoke_test
+
+MAX_POINTS = 2_500
+MAX_COLUMNS = 400
+SECRET = ("key", "token", "password", "secret")
+NOT_SECRET = ("max_tokens",)
+"""Beginnings of names."""
+
+Record = Mapping[str, Any]
+
+
+def overview(reader: RunReader) -> dict[str, Any]:
+    """Everything but the rollouts, as JSON."""
+    tallies = reader.rollouts.tallies
+    records = [
+        {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
+        for step, metrics in sorted(reader.metrics.items())
+    ]
+    steps = [record for record in records if record["step"] >= 0]
+    splits = split_results(records, trained_on(reader.config))
+    return {
+        "name": as_text(reader.log_path.name, 400),
+        "path": as_text(str(reader.log_path), 2_000),
+        "version": reader.version,
+        "notices": reader.damage(),
+        "facts": facts(reader, steps),
+        "progress": progress(reader, steps),
+        "answer": answer(splits, steps),
+        "splits": splits,
+        "totals": totals(records, reader),
+        "findings": [*map(asdict, diagnose(records, reader.config))],
+        "smoke": smoke_test(records) if len(steps) >= STEPS else [],
+        "steps": columns(steps),
+        "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
+        "settings": settings(reader.config, steps),
+        "rollouts": {
+            "rule": reader.rollouts.kept.rule(),
+            "groups": reader.rollouts.groups,
+            "problems": len(reader.rollouts.problems),
+        },
+    }
+
+
+def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
+    """The overview of each run, with where they stand beside one another."""
+    views = [overview(reader) for reader in readers]
+    lines = standings(views)
+    return [{**view, "standings": lines} for view in views]
+
+
+def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
+    """On what, with what: a few labelled lines."""
+    config = reader.config
+    shape = config.get("resolved") if isinstance(config.get("resolved"), dict) else {}
+    rows: list[tuple[str, Any]] = [
+        ("Model", config.get("model_name")),
+        ("Back end", config.get("backend")),
+        ("Training problems", config.get("dataset")),
+        ("Sandbox", config.get("executor")),
+        ("Batch", f"{shape.get('prompts')} prompts × {shape.get('completions')}" if shape else None),
+        ("Learning rate", config.get("learning_rate")),
+        ("LoRA rank", config.get("lora_rank")),
+        ("Seed", config.get("seed")),
+        ("Recipe", config.get("recipe")),
+        ("Begins with", config.get("init_from")),
+    ]
+    problems = len(reader.rollouts.problems)
+    if problems and steps:
+        rows.append(("Problems met", f"{problems:,}"))
+    return [[label, as_text(value, 300)] for label, value in rows if value is not None]
+
+
+def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
+    """How far the run is."""
+    planned = as_number(reader.config.get("max_steps"))
+    done = int(steps[-1]["step"]) + 1 if steps else 0
+    planned = int(planned) if planned and planned > 0 else None
+    return {"done": done, "planned": planned, "finished": planned is not None and done >= planned}
+
+
+def wall_seconds(records: Sequence[Record]) -> float:
+    """Seconds of a run's steps and evaluations, by its metrics: of all processes that it took, without their starts."""
+    return sum(sum(values_of(records, name)) for name in ("time/step", "time/eval"))
+
+
+def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
+    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and whether all of it was free."""
+
+    def total(name: str) -> float:
+        return sum(values_of(records, name))
+
+    stages = {name: total(f"time/{name}") for name in ("sample", "score", "train", "eval")}
+    whole = wall_seconds(records)
+    verdicts, masked = (_counts(records, prefix) for prefix in ("verdicts/", "masked/"))
+    return {
+        "seconds": whole,
+        "stages": {**stages, "other": max(0.0, whole - sum(stages.values()))},
+        "tokens": {name: total(f"tokens/{name}") for name in ("prompt", "completion", "eval")},
+        "completions": sum(verdicts.values()),
+        "verdicts": verdicts,
+        "masked": masked,
+        "retries": total("sandbox/retries") if any("sandbox/retries" in record for record in records) else None,
+        "free": reader.config.get("backend") == "embedded",
+    }
+
+
+def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
+    """The sums of the metrics `prefix*` by the rest of their names, the largest first."""
+    names = dict.fromkeys(name for record in records for name in record if name.startswith(prefix))
+    sums = {name.removeprefix(prefix): sum(found) for name in names if (found := values_of(records, name))}
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def columns(records: Sequence[Record]) -> dict[str, Any]:
+    """Numeric metrics as columns. More than MAX_POINTS rows become means of `every` rows each."""
+    known = sorted({name for record in records for name, value in record.items() if as_number(value) is not None})
+    every = -(-len(records) // MAX_POINTS) if records else 1
+    chunks = [records[start : start + every] for start in range(0, len(records), every)]
+    elapsed, tokens = (
+        list(itertools.accumulate(sum(as_number(record.get(name)) or 0.0 for name in names) for record in records))
+        for names in (("time/step", "time/eval"), ("tokens/completion",))
+    )
+    ends = [min(start + every, len(records)) - 1 for start in range(0, len(records), every)]
+    table = {name: [_chunk_mean(chunk, name) for chunk in chunks] for name in known[:MAX_COLUMNS] if name != "step"}
+    return {
+        "every": every,
+        "step": [records[end]["step"] for end in ends],
+        "elapsed": [round(elapsed[end], 2) for end in ends],
+        "spent": [int(tokens[end]) for end in ends],
+        "columns": table,
+    }
+
+
+def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[str]]:
+    """The settings as text, in order; anything that looks like a secret is not shown. Of max_tokens, what the model's context left."""
+    shown = []
+    asked, used = config.get("max_tokens"), max(values_of(steps, "max_tokens"), default=0)
+    if not config.get("max_tokens_schedule") and isinstance(asked, int) and 0 < used < asked:
+        config = {**config, "max_tokens": f"{used:.0f} ({asked} asked, the context has no more)"}
+    for name, value in list(config.items())[:500]:
+        hidden = any(word in name.lower() for word in SECRET) and not name.startswith(NOT_SECRET)
+        shown.append([as_text(name, 200), "(not shown)" if hidden and value else as_text(value, 2_000)])
+    return shown
+
+
+def _chunk_mean(chunk: Sequence[Record], name: str) -> float | None:
+    values = values_of(chunk, name)
+    return float(f"{sum(values) / len(values):.6g}") if values else None

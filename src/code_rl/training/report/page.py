@@ -1,0 +1,148 @@
+"""Pages: one HTML file with everything in it, that of a run under a policy that lets only its own scripts and styles run.
+
+The rollouts of a run come packed: what the viewer asks for, part by part.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from code_rl import __version__
+from code_rl.training.report.overview import side_by_side
+from code_rl.training.report.run import RunReader
+from code_rl.training.report.text import summary
+from code_rl.training.report.thinning import Place, pack
+from code_rl.util.files import write_atomically
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = (
+    "vendor/uPlot.iife.min.js", "prism-manual.js", "vendor/prism-core.min.js", "vendor/prism-python.min.js",
+    "dom.js", "source.js", "answer.js", "charts.js", "viewer.js", "sample.js", "app.js",
+)  # fmt: skip
+STYLES = ("vendor/uPlot.min.css", "style.css")
+
+
+@functools.cache
+def _asset(names: tuple[str, ...]) -> str:
+    text = "\n".join((ASSETS / name).read_text(encoding="utf-8").strip() for name in names) + "\n"
+    if "</script" in text.lower() or "</style" in text.lower():
+        raise AssertionError("an asset would end its own element")
+    return text
+
+
+def policy(live: bool) -> str:
+    """The page's content security policy: only the scripts and styles with these hashes; nothing is fetched, or only from its server."""
+    connect = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src {_hash(_asset(SCRIPTS))}; style-src {_hash(_asset(STYLES))}; img-src data:; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def render(readers: Sequence[RunReader], live: bool = False) -> str:
+    """The page of one run, or of several side by side. `live`: rollouts and news are asked of the server that sent the page."""
+    overviews = side_by_side(readers)
+    rollouts = [] if live else [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
+    made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    return render_plain(
+        "page.html.j2",
+        title=" and ".join(view["name"] for view in overviews),
+        policy=policy(live),
+        style=Markup(_asset(STYLES)),  # noqa: S704 - files of this package
+        script=Markup(_asset(SCRIPTS)),  # noqa: S704
+        data=Markup(embed({"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews})),  # noqa: S704
+        rollouts=[{"text": text, "table": Markup(table)} for text, table in rollouts],  # noqa: S704
+        summary="\n\n".join(summary(view) for view in overviews),
+    )
+
+
+def write_report(readers: Sequence[RunReader], path: Path) -> None:
+    """Write the page. A crash leaves the old file or the new one."""
+    write_atomically(path, render(readers))
+
+
+@functools.cache
+def _environment() -> Environment:
+    loader = FileSystemLoader(ASSETS)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def render_plain(template: str, **values: Any) -> str:
+    """One HTML file from a template in `assets/` that needs nothing else: what `prepare` kept, what an audit found."""
+    return _environment().get_template(template).render(**values)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRollouts:
+    """One run's rollouts at one moment; every value is deflated JSON."""
+
+    index: bytes
+    groups: dict[Place, bytes]
+    problems: dict[int, bytes]
+
+
+def pack_rollouts(reader: RunReader) -> PackedRollouts:
+    """Pack what a reader has."""
+    groups = reader.kept_groups()
+    index = reader.rollouts.index
+    wanted = {index[place][0] for place in groups if place in index}
+    return PackedRollouts(pack(_index(reader, groups)), groups, reader.problem_records(wanted))
+
+
+def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
+    """Of every indexed group, as columns: step, group, problem, verdict letters, and bits: 1 text is there, 2 flagged."""
+    places = sorted(reader.rollouts.index)
+    rows = [reader.rollouts.index[place] for place in places]
+    return {
+        "step": [step for step, _ in places],
+        "group": [group for _, group in places],
+        "problem": [row[0] for row in rows],
+        "letters": [row[1] for row in rows],
+        "bits": [(place in groups) + 2 * row[2] for place, row in zip(places, rows, strict=True)],
+        "names": list(reader.rollouts.problems),
+        "every": reader.rollouts.index_stride,
+    }
+
+
+def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
+    """Rollouts for a page without a server: all bytes in one base64 text, and a JSON table of where each part begins.
+
+    Parts begin at multiples of three bytes, so that each can be decoded alone: four characters for three bytes.
+    """
+    raw = bytearray()
+
+    def place(part: bytes) -> list[int]:
+        start = len(raw) // 3 * 4
+        raw.extend(part)
+        raw.extend(b"\0" * (-len(raw) % 3))
+        return [start, len(part)]
+
+    table = {
+        "index": place(packed.index),
+        "groups": [[*key, *place(part)] for key, part in packed.groups.items()],
+        "problems": [[number, *place(part)] for number, part in packed.problems.items()],
+    }
+    return base64.b64encode(bytes(raw)).decode("ascii"), embed(table)
+
+
+def embed(value: Any) -> str:
+    """JSON that can stand inside a script element: no character of it can end the element or begin a comment."""
+    text = orjson.dumps(value).decode("utf-8")
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text

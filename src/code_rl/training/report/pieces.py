@@ -1,0 +1,78 @@
+"""Token ids to the text of each token, with the tokenizer that the run left in its directory."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from code_rl.util.files import write_atomically
+
+TOKENIZER = "tokenizer.json"
+
+
+class Pieces:
+    """Splits a completion's text at its tokens. Bytes of a character that several tokens share go to the last of them."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, bytes] = {}
+
+    def split(self, tokens: Sequence[int]) -> list[str]:
+        """One string per token; joined they are the text that the model wrote, special tokens included."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        last = len(tokens) - 1
+        return [decoder.decode(self._bytes(token), final=index == last) for index, token in enumerate(tokens)]
+
+    def join(self, tokens: Sequence[int]) -> str:
+        """The text of all of them."""
+        return b"".join(map(self._bytes, tokens)).decode("utf-8", "replace")
+
+    def _bytes(self, token: int) -> bytes:
+        if token not in self._known:
+            name = self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
+            self._known[token] = f"<{token}>".encode() if name is None else _token_bytes(name)
+        return self._known[token]
+
+
+def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
+    """Leave the run's tokenizer in its directory, so that a report can show tokens without the model. Nothing for slow tokenizers."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        write_atomically(log_path / TOKENIZER, backend.to_str())
+
+
+def load_pieces(log_path: Path, model_name: Any) -> Pieces | None:
+    """The tokenizer of a run: its own copy, or that of a local model. None where there is none (or it cannot be read)."""
+    from tokenizers import Tokenizer
+
+    candidates = [log_path / TOKENIZER]
+    if model_name == "tiny":
+        candidates.append(Path(__file__).parents[2] / "engine" / "local" / "tiny" / TOKENIZER)
+    elif isinstance(model_name, str) and model_name:
+        candidates.append(Path(model_name).expanduser() / TOKENIZER)
+    path = next((path for path in candidates if path.is_file()), None)
+    try:
+        return None if path is None else Pieces(Tokenizer.from_file(str(path)))
+    except Exception:  # noqa: BLE001 - the library raises bare Exception for a damaged file; the page says it is missing
+        return None
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for bytes, which byte-level BPE vocabularies are written in."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    return alphabet | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _token_bytes(name: str) -> bytes:
+    if name.startswith("<0x") and name.endswith(">") and len(name) == 6:
+        return bytes([int(name[3:5], 16)])
+    if all(char in _ALPHABET for char in name):
+        return bytes(_ALPHABET[char] for char in name)
+    return name.replace("▁", " ").encode("utf-8", "replace")

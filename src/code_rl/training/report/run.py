@@ -1,0 +1,218 @@
+"""A run directory read as it grows: settings, metrics by step, an index of every group, a sample of rollouts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from code_rl.training.report.groups import (
+    Tally,
+    as_text,
+    group_flags,
+    group_record,
+    letters_of,
+    problem_record,
+    samples_of,
+    step_of,
+)
+from code_rl.training.report.pieces import Pieces, load_pieces
+from code_rl.training.report.suspicion import tampers
+from code_rl.training.report.tail import Tail
+from code_rl.training.report.thinning import Place, ThinnedGroups, pack
+from code_rl.training.runs.directory import CONFIG, METRICS
+from code_rl.training.runs.recorder import ROLLOUTS
+from code_rl.util.errors import DataError
+from code_rl.util.redaction import redacted
+
+MAX_INDEXED = 120_000
+ATTEMPT = 2**16
+"""What the number of a group grows by with each time that its place was filled anew."""
+FLAGS_EVERY_UNDER = 2_000
+"""Groups that are looked at for flags one by one; past it only kept groups and those with a telling word are."""
+
+
+@dataclass(slots=True)
+class Rollouts:
+    """What has been read of the rollouts."""
+
+    kept: ThinnedGroups = field(default_factory=ThinnedGroups)
+    index: dict[Place, tuple[int, str, bool]] = field(default_factory=dict)
+    """Of every group: number of its problem, verdict letters, whether a program was flagged."""
+    index_stride: int = 1
+    problems: dict[str, int] = field(default_factory=dict)
+    shown: dict[int, bytes] = field(default_factory=dict)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    last: dict[int, dict[str, Any]] = field(default_factory=dict)
+    last_step: int = -(2**40)
+    groups: int = 0
+    unplaced: int = 0
+
+
+class RunReader:
+    """Reads `log_path` and, with every `refresh`, what was added to it since."""
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+        self.config: dict[str, Any] = {}
+        self.notices: list[str] = []
+        self.metrics: dict[int, dict[str, Any]] = {}
+        self.rollouts = Rollouts()
+        self.pieces: Pieces | None = None
+        self.version = 0
+        self._metrics_tail = Tail(log_path / METRICS)
+        self._rollouts_tail = Tail(log_path / ROLLOUTS)
+        self._config_stamp: tuple[int, int] | None = None
+
+    def refresh(self) -> bool:
+        """Read what is new. True when anything changed."""
+        changed = self._read_config() | self._read_metrics() | self._read_rollouts()
+        self.version += changed
+        return changed
+
+    def damage(self) -> list[str]:
+        """Notices about what could not be read."""
+        found = list(self.notices)
+        found += [
+            f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left out, the first is line {tail.damaged[0]}"
+            for tail in (self._metrics_tail, self._rollouts_tail)
+            if tail.damaged
+        ]
+        if self.rollouts.unplaced:
+            found.append(f"{self.rollouts.unplaced} rollout line(s) name no step and were left out")
+        if not self.metrics:
+            found.append(f"{METRICS} holds no step yet")
+        if not self.rollouts.groups:
+            found.append("no rollouts are there to look at")
+        elif self.pieces is None:
+            found.append("the run's tokenizer is not at hand, so tokens are not shaded by their probability")
+        return found
+
+    def kept_groups(self) -> dict[Place, bytes]:
+        """Every packed group that the page carries, the last step's included."""
+        kept = self.rollouts.kept.kept()
+        for group, record in self.rollouts.last.items():
+            place = (self.rollouts.last_step, group)
+            if place not in kept:
+                samples = samples_of(record)
+                kept[place] = pack(group_record(samples, group_flags(record, samples), self.pieces))
+        return dict(sorted(kept.items()))
+
+    def problem_records(self, numbers: set[int]) -> dict[int, bytes]:
+        """The packed records of these problems."""
+        for record in self.rollouts.last.values():
+            self._show_problem(record)
+        return {number: packed for number, packed in self.rollouts.shown.items() if number in numbers}
+
+    def _read_config(self) -> bool:
+        path = self.log_path / CONFIG
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp == self._config_stamp:
+                return False
+            settings = json.loads(redacted(path.read_text(encoding="utf-8", errors="replace")))
+        except FileNotFoundError:
+            self.notices = [f"{CONFIG} is missing; settings are not shown"]
+            return False
+        except (OSError, ValueError, RecursionError):
+            settings = None
+        self._config_stamp = stamp
+        self.config = settings if isinstance(settings, dict) else {}
+        self.notices = [] if isinstance(settings, dict) else [f"{CONFIG} cannot be read; settings are not shown"]
+        self.pieces = load_pieces(self.log_path, self.config.get("model_name"))
+        return True
+
+    def _read_metrics(self) -> bool:
+        changed = self._metrics_tail.replaced()
+        if changed:
+            self._metrics_tail.rewind()
+            self.metrics.clear()
+        for record in self._metrics_tail.read():
+            step = step_of(record)
+            if step is None:
+                self._metrics_tail.damaged.append(self._metrics_tail.line)
+            else:
+                self.metrics[step] = record
+                changed = True
+        return changed
+
+    def _read_rollouts(self) -> bool:
+        changed = self._rollouts_tail.replaced()
+        if changed:
+            self._rollouts_tail.rewind()
+            self.rollouts = Rollouts()
+        for record in self._rollouts_tail.read():
+            self._take(record)
+            changed = True
+        return changed
+
+    def _take(self, record: dict[str, Any]) -> None:
+        """Index one group, count it, and keep it when there is room."""
+        state = self.rollouts
+        step = step_of(record)
+        if step is None:
+            state.unplaced += 1
+            return
+        if step < state.last_step:
+            self._forget_from(step)
+        if step != state.last_step:
+            state.last_step, state.last = step, {}
+        group = record.get("group")
+        group = group if isinstance(group, int) and 0 <= group < ATTEMPT else len(state.last)
+        attempt = record.get("attempt")
+        group += ATTEMPT * attempt if isinstance(attempt, int) and 0 <= attempt < ATTEMPT else 0
+        samples = samples_of(record)
+        letters = letters_of(samples)
+        name = as_text(record.get("problem_id"), 400) or "unnamed"
+        number = state.problems.setdefault(name, len(state.problems))
+        state.groups += 1
+        state.tallies.setdefault(step, Tally()).add(samples, letters)
+        state.last[group] = record
+        telling = "s" in letters or any(tampers(as_text(sample.get("text"))) for sample in samples)
+        kept = state.kept.wants(step, name, telling)
+        flagged = telling
+        if kept or state.groups <= FLAGS_EVERY_UNDER:
+            flags_G = group_flags(record, samples)
+            flagged = telling or any(flags_G)
+        if kept:
+            state.kept.put(step, group, name, flagged, group_record(samples, flags_G, self.pieces))
+            self._show_problem(record)
+        self._index((step, group), number, letters, flagged)
+
+    def _index(self, place: Place, number: int, letters: str, flagged: bool) -> None:
+        state = self.rollouts
+        if place[0] % state.index_stride == 0 or flagged:
+            state.index[place] = (number, letters, flagged)
+        while len(state.index) > MAX_INDEXED:
+            state.index_stride *= 2
+            for each in [each for each in state.index if each[0] % state.index_stride]:
+                del state.index[each]
+
+    def _forget_from(self, step: int) -> None:
+        """A run that was resumed without rewriting its log: what it had from `step` on is said again."""
+        state = self.rollouts
+        for place in [place for place in state.index if place[0] >= step]:
+            del state.index[place]
+        for each in [each for each in state.tallies if each >= step]:
+            del state.tallies[each]
+        state.kept.forget_from(step)
+
+    def _show_problem(self, record: Mapping[str, Any]) -> None:
+        number = self.rollouts.problems[as_text(record.get("problem_id"), 400) or "unnamed"]
+        if number not in self.rollouts.shown:
+            self.rollouts.shown[number] = pack(problem_record(record, self.pieces))
+
+
+def open_run(log_path: Path) -> RunReader:
+    """A reader that has read what is there. Raises DataError: the directory does not exist or holds nothing of a run."""
+    names = (CONFIG, METRICS, ROLLOUTS)
+    if not log_path.is_dir():
+        raise DataError(f"log_path={log_path} is not a directory; give the directory of a run")
+    if not any((log_path / name).exists() for name in names):
+        raise DataError(f"log_path={log_path} holds no run (none of {', '.join(names)}); give the directory of a run")
+    reader = RunReader(log_path)
+    reader.refresh()
+    return reader

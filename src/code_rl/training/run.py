@@ -1,0 +1,151 @@
+"""One training run, assembled: its parts, and what follows from them alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from code_rl.data.load import prompt_length
+from code_rl.data.order import ProblemOrder
+from code_rl.engine.connect import Backend
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.policy.environments import Environment
+from code_rl.policy.renderers import Renderer
+from code_rl.policy.sample import Policy, Sampling
+from code_rl.training.algorithm.learning_rate import learning_rate
+from code_rl.training.algorithm.lengths import ContextSchedule
+from code_rl.training.budget import Budget, Tokens
+from code_rl.training.choice import Choices
+from code_rl.training.config import BatchShape, Config
+from code_rl.training.objective import Objective
+from code_rl.training.runs.recorder import Recorder
+
+if TYPE_CHECKING:
+    import tinker
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that one training run consists of; `first_step` is above 0 when it is resumed.
+
+    `sampling` is that of evaluations; `schedule` has the token limits of training. `reference` samples from the base model,
+    where a KL term needs it.
+    """
+
+    config: Config
+    shape: BatchShape
+    objective: Objective
+    environment: Environment
+    backend: Backend
+    executor: Executor
+    renderer: Renderer
+    sampling: Sampling
+    schedule: ContextSchedule
+    train_problems: ProblemOrder
+    test_splits: Mapping[str, Sequence[Problem]]
+    recorder: Recorder
+    budget: Budget
+    stop: asyncio.Event
+    reference: tinker.SamplingClient | None = None
+    first_step: int = 0
+
+    def has_step(self, step: int) -> bool:
+        """True when the settings ask for this step (the first is 0)."""
+        return self.config.max_steps < 0 or step < self.config.max_steps
+
+    def goes_on(self, step: int) -> bool:
+        """True when this step is to be taken."""
+        return self.has_step(step) and not self.stop.is_set()
+
+    async def policy(self, step: int, unchanged: Policy | None = None) -> Policy:
+        """A policy over a fresh snapshot of the weights, unless no step has changed them: sampling from an older one would be silently off-policy."""
+        if unchanged is not None:
+            return replace(unchanged, step=step)
+        return Policy(
+            sampler=await self.backend.sync_weights(),
+            renderer=self.renderer,
+            executor=self.executor,
+            context=self.backend.context,
+            environment=self.environment,
+            cpu_limit_s=self.config.reward_timeout,
+            all_tests=self.objective.reward.all_tests,
+            step=step,
+        )
+
+    def before_training(self, evaluated: Mapping[str, Any]) -> None:
+        """Log the evaluation of the untrained policy."""
+        self.budget.spent += Tokens.of(evaluated)
+        self.recorder.log_step(-1, evaluated)
+
+    def adam_params(self, step: int) -> tinker.types.AdamParams:
+        """Adam's settings at `step`."""
+        from tinker import types
+
+        config = self.config
+        rate = learning_rate(
+            config.learning_rate,
+            step,
+            schedule=config.learning_rate_schedule,
+            warmup_steps=config.warmup_steps,
+            max_steps=config.max_steps,
+        )
+        return types.AdamParams(
+            learning_rate=rate,
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+            **({"grad_clip_norm": config.grad_clip_norm} if config.grad_clip_norm else {}),
+        )
+
+    @cached_property
+    def choices(self) -> Choices:
+        """Which problems each batch has: those whose prompt leaves room for an answer (above `overlong_buffer`, where there is one)."""
+        config, limit = self.config, self.backend.context - (self.config.overlong_buffer or 0)
+        length = self._prompt_length
+        return Choices(self.train_problems, config.seed, self.shape.prompts, config.dynamic_sampling, length, limit)
+
+    def _prompt_length(self, problem: Problem) -> int:
+        return prompt_length(problem, self.environment, self.renderer)
+
+    @cached_property
+    def held_out_prompts(self) -> int:
+        """Tokens of all held-out prompts together."""
+        return sum(self._prompt_length(problem) for split in self.test_splits.values() for problem in split)
+
+
+def sampling_of(config: Config, room: int) -> Sampling:
+    """How a run's settings draw answers, of `room` tokens at most."""
+    return Sampling(min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k)
+
+
+def worst_batch(run: Run, step: int) -> Tokens:
+    """The most that a step's batch can use: every trajectory at its limit, every place filled as often as it may be."""
+    config, shape, turns = run.config, run.shape, run.environment.max_turns
+    limit, longest = run.schedule.longest, run.choices.longest(step)
+    trajectories = shape.prompts * shape.samples_per_prompt * (1 + config.dynamic_sampling)
+    sample = trajectories * limit
+    # A later turn reads the whole conversation again, which ends where the context does.
+    prefill = trajectories * (longest + (turns - 1) * run.backend.context)
+    return Tokens(prefill + (sample + prefill if config.kl_coef else 0), sample, sample + prefill)
+
+
+def worst_evaluation(run: Run, *, full: bool) -> Tokens:
+    """The most that an evaluation can use."""
+    each = 1 + (run.config.eval_samples if full else 0)
+    count = sum(map(len, run.test_splits.values())) * each
+    later = (run.environment.max_turns - 1) * run.backend.context
+    return Tokens(run.held_out_prompts * each + count * later, count * run.sampling.max_tokens)
+
+
+def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
+    """Why the batch of a step, with the evaluations that may go with it, could pass a cap; None when it cannot."""
+    if not run.budget.capped:
+        return None
+    worst = worst_batch(run, step)
+    for _ in range(evaluations if run.config.eval_every >= 0 else 0):
+        worst += worst_evaluation(run, full=True)
+    return run.budget.refusal(worst)

@@ -1,0 +1,236 @@
+"""Everything a run writes and shows, behind one object: rollouts, metrics, checkpoints, console."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from code_rl.data.prompts import shown_test
+from code_rl.engine.checkpoints import (
+    append_checkpoint,
+    digest_of,
+    file_beside,
+    read_checkpoints,
+    saved_paths,
+    submit_save,
+    write_checkpoints,
+)
+from code_rl.grading.extract import extract_code
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.policy.inflight import EVALUATIONS, INFLIGHT, GroupLog, InFlight
+from code_rl.training.runs.directory import METRICS
+from code_rl.training.runs.logs import MultiplexLogger
+from code_rl.training.runs.smoke import STEPS, smoke_lines
+from code_rl.util.files import JsonLines, Mark, mark_of, read_lines
+
+if TYPE_CHECKING:
+    import tinker
+
+    from code_rl.policy.trajectory import Trajectory, Turn
+    from code_rl.training.choice import Chosen
+    from code_rl.training.console import Console
+    from code_rl.training.objective import ScoredGroup
+
+logger = logging.getLogger("code_rl")
+ROLLOUTS = "rollouts.jsonl"
+PATHS = ("state_path", "sampler_path")
+FALLBACKS = 2
+"""Checkpoints from which a run can be resumed exactly without buying completions again."""
+MAX_SHOWN_TEST = 10_000
+SKIPPED = {
+    "all_masked": "all of its completions are masked",
+    "rewards_alike": "the rewards of its completions are alike, before anything is taken off for length",
+    "no_advantage": "no advantage differs from zero",
+}
+"""Why a group is skipped, in words."""
+Saving = tuple[Mapping[str, Any], Mapping[str, Mark]]
+"""A checkpoint that was asked for: what the service was asked, and how the logs of the steps were then."""
+
+
+class Recorder:
+    """Writes one run's directory and drives its console."""
+
+    def __init__(
+        self,
+        log_path: Path,
+        logger: MultiplexLogger,
+        console: Console,
+        keep_checkpoints: int | None = None,
+    ) -> None:
+        self.log_path = log_path
+        self.console = console
+        self._logger = logger
+        self._too_long: set[str] = set()
+        self._keep = keep_checkpoints
+        self._rollouts = JsonLines(log_path / ROLLOUTS)
+        self._rollouts.mark()
+        self.inflight = InFlight(log_path / INFLIGHT)
+        self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
+
+    def begins(self, step: int, chosen: Sequence[Chosen]) -> None:
+        """Show that a batch is about to be sampled; say which prompts do not fit."""
+        for each in chosen:
+            if each.instead_of is not None and each.instead_of not in self._too_long:
+                self._too_long.add(each.instead_of)
+                self.console.notice(
+                    f"the prompt of problem {each.instead_of!r} leaves too little of the model's context; another takes its place"
+                )
+        self.console.begin_step(step)
+
+    def scored(self, step: int, groups: Sequence[ScoredGroup]) -> None:
+        """One line per group in `rollouts.jsonl`: prompt, completions, rewards, advantages, verdicts."""
+        for group in groups:
+            self._rollouts.append(_line(step, group))
+            _log_group(step, group)
+
+    def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """One line in `metrics.jsonl` and one row on the console."""
+        self._logger.log_metrics(metrics, step)
+        self.console.end_step(step, metrics)
+        if step + 1 == STEPS:
+            for line in smoke_lines(read_metrics(self.log_path)):
+                self.console.notice(line)
+
+    def evaluation_log(self, step: int) -> Callable[[str], GroupLog]:
+        """Where an evaluation after `step` keeps its groups, by their scope."""
+        return partial(self._evaluations.group_log, step + 1)
+
+    def evaluating(self, splits: Mapping[str, Sequence[Problem]], samples: int) -> AbstractContextManager[None]:
+        """Show that an evaluation is under way."""
+        return self.console.evaluating({name: len(problems) for name, problems in splits.items()}, samples)
+
+    async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> Saving:
+        """Ask for the weights after `step` completed steps, before the trainer gets anything else to do."""
+        logs = {ROLLOUTS: self._rollouts.mark()}
+        return await asyncio.to_thread(submit_save, trainer, _name(step)), logs
+
+    async def commit_checkpoint(self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()) -> None:
+        """Make what was asked for a checkpoint; training goes on from it at position `offset` of the problem order.
+
+        The rollouts of the steps `ahead`, which are complete, belong to it. Then older ones are forgotten as far as may be.
+        """
+        pending, logs = saving
+        marks = await asyncio.to_thread(self._made_durable, logs, ahead)
+        paths = await saved_paths(pending)
+        digest = await asyncio.to_thread(digest_of, paths)
+        record = {"name": _name(step), "step": step, "offset": offset, **paths, **digest}
+        record["marks"] = {name: [mark.size, mark.crc] for name, mark in marks.items()}
+        append_checkpoint(self.log_path, record)
+        self._forget()
+        self.console.saved(step)
+
+    def _made_durable(self, logs: Mapping[str, Mark], ahead: Sequence[int]) -> dict[str, Mark]:
+        """What a checkpoint needs besides the weights is on disk when this returns; its marks by file."""
+        self._rollouts.sync()
+        metrics = mark_of(self.log_path / METRICS)
+        assert metrics is not None
+        return {METRICS: metrics, **logs, **self.inflight.sync(ahead)}
+
+    def _forget(self) -> None:
+        """Drop checkpoints that are not to be kept, and the completions that only checkpoints before the last two need."""
+        records = read_checkpoints(self.log_path)
+        if self._keep is not None and len(records) > self._keep:
+            kept = records[-self._keep :]
+            write_checkpoints(self.log_path, kept)
+            needed = {record.get(key) for record in kept for key in PATHS}
+            for record in records[: -self._keep]:
+                for path in [str(record[key]) for key in PATHS if key in record and record[key] not in needed]:
+                    file_beside(path, self.log_path).unlink(missing_ok=True)
+        if len(records) >= FALLBACKS:
+            oldest = int(records[-FALLBACKS]["step"])
+            self.inflight.keep_from(oldest)
+            self._evaluations.keep_from(oldest + 1)
+
+    def close(self) -> None:
+        """Close every file. Idempotent."""
+        self.inflight.close()
+        self._evaluations.close()
+        self._rollouts.close()
+        self._logger.close()
+
+
+def read_metrics(log_path: Path) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl`."""
+    return list(read_lines(log_path / METRICS))
+
+
+def _public_tests(problem: Problem) -> list[dict[str, Any]]:
+    """What a report may show of the tests: index, input and expected output of the public ones, as text, long ones cut."""
+    shown = []
+    for index, test in enumerate(problem.tests):
+        if test.public:
+            given, expected = shown_test(test, problem.fn_name, MAX_SHOWN_TEST)
+            call = not isinstance(test, StdinTest)
+            shown.append({"test": index, "call": call, "input": given, "expected": expected})
+    return shown
+
+
+def _log_group(step: int, scored: ScoredGroup) -> None:
+    """The rewards of a group in `logs.log`; a WARNING for one that teaches nothing."""
+    rewards = ", ".join(
+        ("none" if reward is None else f"{reward:g}") + (f" (masked: {why})" if why else "")
+        for reward, why in zip(scored.rewards_G, scored.mask_reasons_G, strict=True)
+    )
+    group = scored.group
+    logger.info("step %s %s, problem %s: rewards %s", step, group.where, group.problem.id, rewards)
+    if scored.skipped:
+        logger.warning("step %s %s is degenerate and skipped: %s", step, group.where, SKIPPED[scored.skipped])
+
+
+def _name(step: int) -> str:
+    return f"{step:06d}"
+
+
+def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
+    group = scored.group
+    members = zip(group.trajectories, scored.rewards_G, scored.advantages_G, scored.mask_reasons_G, strict=True)
+    return {
+        "step": step,
+        "group": group.place,
+        "attempt": group.attempt,
+        "policy_step": group.policy_step,
+        "max_tokens": group.max_tokens,
+        "skipped": scored.skipped is not None,
+        "skip_reason": scored.skipped,
+        "problem_id": group.problem.id,
+        "statement": group.problem.statement,
+        "public_tests": _public_tests(group.problem),
+        "prompt_tokens": list(group.prompt_tokens),
+        "completions": [_row(*member) for member in members],
+    }
+
+
+def _row(trajectory: Trajectory, reward: float | None, advantage: float | None, masked: str | None) -> dict[str, Any]:
+    """One member: its last turn, and `turns` before it where there are any."""
+    row: dict[str, Any] = {"text": trajectory.text, "reward": reward, "advantage": advantage, "masked": masked}
+    row |= {name: value for name, value in _turn(trajectory.last).items() if name != "text"}
+    if len(trajectory.turns) > 1:
+        row["prompt_tokens"] = list(trajectory.last.prompt_tokens)
+        row["turns"] = [
+            {**_turn(turn), "prompt_tokens": list(turn.prompt_tokens), "messages": list(turn.messages)}
+            for turn in trajectory.turns[:-1]
+        ]
+    return row
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    """Nothing in here may differ between two runs of one seed: no times, no memory."""
+    verdict, failure = turn.verdict, turn.verdict.failure
+    elsewhere = {} if turn.code == extract_code(turn.text) else {"code": turn.code}
+    return {
+        **elsewhere,
+        "text": turn.text,
+        "verdict": verdict.kind.value,
+        "passed": verdict.passed,
+        "total": verdict.total,
+        "failure": failure and {name: value for name, value in asdict(failure).items() if value is not None},
+        "truncated": turn.truncated,
+        "tokens": list(turn.tokens),
+        "logprobs": list(turn.logprobs),
+    }

@@ -1,0 +1,115 @@
+"""Taking a run up again: which checkpoint it goes on from, and what its directory holds then.
+
+A checkpoint lists how the files began that belong to it. Only when they still begin so is it used; else the one before, said plainly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from code_rl.engine.checkpoints import read_checkpoints, state_path_of, write_checkpoints
+from code_rl.policy.inflight import INFLIGHT, step_file
+from code_rl.training.config import Config, make_config
+from code_rl.training.runs.directory import METRICS, is_run, settings_of
+from code_rl.training.runs.recorder import ROLLOUTS
+from code_rl.util.errors import CheckpointError, ConfigError
+from code_rl.util.files import Mark, mark_of, truncate
+
+Say = Callable[[str], None]
+Loaded = TypeVar("Loaded")
+OF_THE_STATE = ("backend", "model_name", "lora_rank")
+"""Settings that the saved weights are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run goes on: after `step` steps, from a checkpoint's record, or (None) from the beginning."""
+
+    step: int = 0
+    record: Mapping[str, Any] | None = None
+
+    def state_path(self, log_path: Path) -> str | None:
+        """The training state to load."""
+        return None if self.record is None else state_path_of(self.record, log_path)
+
+    @property
+    def marks(self) -> dict[str, Mark]:
+        """How the files began that belong to it, by name. Raises CheckpointError for a malformed record."""
+        marks = {} if self.record is None else self.record.get("marks", {})
+        try:
+            return {str(name): Mark(int(size), int(crc)) for name, (size, crc) in marks.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"its record is malformed ({error})") from error
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name."""
+        return "the beginning" if self.record is None else f"checkpoint {self.record.get('name', self.step)}"
+
+
+async def choose_start(log_path: Path, say: Say, load: Callable[[Start], Awaitable[Loaded]]) -> tuple[Start, Loaded]:
+    """The latest point that the run can go on from, and what `load` made of it. Why a later one cannot be used is said.
+
+    `load` raises CheckpointError for state that is missing or damaged. Without any checkpoint, or while everything since the
+    beginning is still kept, the beginning is the last of them.
+
+    Raises CheckpointError: nothing is left to go on from.
+    """
+    reasons = []
+    for start in _starts(log_path):
+        try:
+            for name, mark in start.marks.items():
+                if mark_of(log_path / name, mark.size) != mark:
+                    raise CheckpointError(f"the first {mark.size} bytes of {log_path / name} are damaged or missing")
+            return start, await load(start)
+        except CheckpointError as error:
+            if start.record is None:
+                raise
+            reasons.append(f"{start.name} cannot be used: {error}")
+            say(reasons[-1])
+    raise CheckpointError(
+        f"log_path={log_path}: {reasons[0]}; no earlier one can be used either. Restore what is damaged, or begin anew with "
+        "behavior_if_log_dir_exists=delete"
+    )
+
+
+def _starts(log_path: Path) -> Iterator[Start]:
+    records = {int(record["step"]): record for record in read_checkpoints(log_path) if "state_path" in record}
+    for step in sorted(records, reverse=True):
+        yield Start(step, records[step])
+    if not records or step_file(log_path / INFLIGHT, 0).exists():
+        yield Start()
+
+
+def go_back(log_path: Path, start: Start) -> None:
+    """Make the directory what it was at `start`: everything later is cut off, so that each step is there once."""
+    for name in (METRICS, ROLLOUTS):
+        truncate(log_path / name, start.marks[name].size if name in start.marks else 0)
+    write_checkpoints(log_path, [each for each in read_checkpoints(log_path) if int(each.get("step", 0)) <= start.step])
+
+
+def find_checkpoint(text: str, config: Config) -> str:
+    """The training state that `init_from=RUN/CHECKPOINT` names, for a run with these settings.
+
+    Raises ConfigError where there is none, or where it is of another model; CheckpointError for a file that is not the one saved.
+    """
+    path = Path(text).expanduser()
+    if not is_run(path.parent):
+        raise ConfigError(
+            f"init_from={text}: {path.parent} holds no run (config.json is missing); write init_from=RUN/CHECKPOINT"
+        )
+    records = {str(each["name"]): each for each in read_checkpoints(path.parent) if "state_path" in each}
+    if path.name not in records:
+        there = f"there are: {', '.join(records)}" if records else "it has none"
+        raise ConfigError(f"init_from={text}: the run in {path.parent} has no checkpoint {path.name!r}; {there}")
+    was = make_config({}, settings_of(path.parent))
+    for name in OF_THE_STATE:
+        if getattr(was, name) != getattr(config, name):
+            raise ConfigError(
+                f"{name}={getattr(config, name)} differs from the run in {path.parent} ({name}={getattr(was, name)}), "
+                "and its checkpoints hold weights of that; give the same"
+            )
+    return state_path_of(records[path.name], path.parent)

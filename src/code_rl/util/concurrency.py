@@ -1,0 +1,145 @@
+"""Waiting for several coroutines without leaving any behind, and work beside a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from code_rl.util.errors import BackendError
+
+Result = TypeVar("Result")
+LEAST_IN_FLIGHT = 16
+IN_FLIGHT_PER_PLACE = 2
+
+
+def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, on a loop in a thread where this one's runs already. Ctrl-C cancels it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    begun: concurrent.futures.Future[asyncio.Task[Any] | None] = concurrent.futures.Future()
+
+    async def whole() -> Result:
+        begun.set_result(asyncio.current_task())
+        return await coroutine
+
+    with concurrent.futures.ThreadPoolExecutor(1, "code-rl") as pool:
+        result = pool.submit(asyncio.run, whole())
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            task = begun.result()
+            if task is not None:
+                task.get_loop().call_soon_threadsafe(task.cancel)
+            raise
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends the block, which waits for a network without awaiting; a running event loop would let it end by itself first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run them concurrently; results in their order. When one fails, the others are cancelled and waited for, then it is raised."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        await abandon(tasks)
+
+
+async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel what is not done and wait until all have ended. Their own exceptions are dropped: the caller has the first."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def results(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
+    """Wait for tasks that run already; results in their order, or the first failure as soon as it happens."""
+    if tasks:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    return [task.result() for task in tasks]
+
+
+@contextlib.contextmanager
+def cancelled_by_service() -> Iterator[None]:
+    """A cancellation in the block that nobody asked of this task is one that a service made of a request: a BackendError.
+
+    Left as it is, a task that ends so counts as one that its owner gave up: a TaskGroup passes over it in silence.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise BackendError("a request was cancelled by the service") from None
+
+
+class SideWork:
+    """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do` returns.
+
+    The first that fails cancels the body, wherever it waits (a step may take long, and be paid for in vain), and is what leaving raises.
+    Leaving without an error waits for all of them.
+    """
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits = waits
+        self._tasks = asyncio.TaskGroup()
+        self._last: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> SideWork:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        first: BaseException | None = None
+        try:
+            await self._tasks.__aexit__(*raised)
+        except BaseExceptionGroup as group:
+            first = group.exceptions[0]
+        if first is not None:
+            raise first
+
+    async def do(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Run a job, or queue it."""
+        if self._waits:
+            await job()
+        else:
+            self._last = self._tasks.create_task(self._after(self._last, job))
+
+    async def rest(self) -> None:
+        """Wait until nothing is queued."""
+        if self._last is not None:
+            await asyncio.wait([self._last])
+
+    async def _after(self, earlier: asyncio.Task[None] | None, job: Callable[[], Awaitable[None]]) -> None:
+        with cancelled_by_service():
+            if earlier is not None:
+                await earlier
+            await job()
+
+
+def default_concurrency(executor: object = None) -> int:
+    """Enough programs in flight to keep all places of `executor` filled; it holds back what is too many."""
+    places = getattr(executor, "places", None) or getattr(executor, "concurrency", None) or 2 * (os.cpu_count() or 1)
+    return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * int(places))

@@ -1,0 +1,226 @@
+"""Data files by their names: opened, decompressed and read row by row, one row in memory at a time.
+
+JSON Lines and Parquet stream. A Parquet file is read page by page: its memory is that of its largest page, which its writer chose.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from code_rl.util.errors import ConfigError, DataError, install_command
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".json.zst")
+ARRAY = ".json"
+PARQUET = ".parquet"
+DATA_SUFFIXES = (*LINES, ARRAY, PARQUET)
+MAX_ARRAY_BYTES = 256 << 20
+"""A JSON array has no rows to stream; larger ones are refused."""
+
+_BATCH_BYTES = 8 << 20
+_MAX_BATCH_ROWS = 256
+
+
+def cache_folder() -> Path:
+    """Where what can be made or fetched again is kept: `$CODE_RL_CACHE`, or `code-rl` in the user's cache folder."""
+    given = os.environ.get("CODE_RL_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "code-rl"
+
+
+def data_folder() -> Path:
+    """Where public files are kept: `$CODE_RL_DATA`, or `data` in the cache folder."""
+    given = os.environ.get("CODE_RL_DATA")
+    return Path(given).expanduser() if given else cache_folder() / "data"
+
+
+@lru_cache
+def sources_digest(*modules: str) -> str:
+    """A hash of the source of modules and packages of ours: what they made is made anew once they have changed."""
+    digest = hashlib.sha256()
+    for name in modules:
+        place = Path(__file__).parents[1].joinpath(*name.split(".")[1:])
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else (place.with_suffix(".py"),):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Files by name, size and hash, for a manifest: where they lay on this machine is nobody's business."""
+    return [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths]
+
+
+def is_data_file(name: str) -> bool:
+    """True for a name that `stream_rows` can read."""
+    return name.endswith(DATA_SUFFIXES)
+
+
+def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
+    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and ConfigError without pyarrow."""
+    name = os.fspath(path)
+    if name.endswith(".gz"):
+        return gzip.open(name, "rb")  # type: ignore[return-value]
+    if not name.endswith(".zst"):
+        return open(name, "rb")
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ConfigError(f"{name}: reading .zst needs pyarrow; {install_command('data')}") from error
+    return io.BufferedReader(pyarrow.input_stream(name, compression="zstd"), 1 << 20)
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    """Line numbers (from 1) and bytes of the lines that are not blank, decompressed where the name says so.
+
+    Raises DataError when the file cannot be opened, read or decompressed.
+    """
+    try:
+        with open_binary(path) as stream:
+            for number, line in enumerate(stream, start=1):
+                stripped = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if stripped.strip():
+                    yield number, stripped
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_rows(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects on the lines of `read_lines`, without the first `skip`, which are not parsed; each with where it stands. Raises DataError."""
+    for number, line in islice(read_lines(path), skip, None):
+        where = f"{path}, line {number}"
+        yield where, read_object(line, where)
+
+
+def read_object(line: bytes, where: str) -> dict[str, Any]:
+    """The JSON object on one line. Integers of any length are allowed. Raises DataError for anything else."""
+    array = "; a JSON array is read from a file named .json" if line.lstrip()[:1] == b"[" else ""
+    data = _parse(line, where, f"each line must be one JSON object{array}")
+    if not isinstance(data, dict):
+        raise DataError(f"{where}: a JSON object was expected, not {short(data)}{array}")
+    return data
+
+
+def stream_rows(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
+    """The rows of a data file in order, without the first `skip`, which are not parsed.
+
+    Raises DataError for a file that cannot be read or holds something other than objects, ConfigError when a library for it is missing.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    name = path.name
+    if name.endswith(PARQUET):
+        yield from _parquet_rows(path, skip)
+    elif name.endswith(LINES) or (name.endswith(ARRAY) and _begins_with_object(path)):
+        yield from (row for _, row in read_rows(path, skip))
+    elif name.endswith(ARRAY):
+        yield from _array_rows(path, skip)
+    else:
+        raise DataError(f"{path}: not a data file; known are {', '.join(DATA_SUFFIXES)}")
+
+
+def count_rows(path: Path) -> int:
+    """The number of rows of a data file; all but Parquet have to be read for it."""
+    if path.name.endswith(PARQUET):
+        with _open_parquet(path) as file:
+            return int(file.metadata.num_rows)
+    if path.name.endswith(LINES):
+        return sum(1 for _ in read_lines(path))
+    return sum(1 for _ in stream_rows(path))
+
+
+def short(value: Any) -> str:
+    """`value` as JSON text of at most 80 characters, for messages."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = type(value).__name__
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, with integers of any length. Raises ValueError, for values that are nested too deep too."""
+    sys.set_int_max_str_digits(0)
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _parse(text: bytes, where: str, wanted: str) -> Any:
+    try:
+        return parse_json(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON: {error}; {wanted}") from error
+
+
+def _begins_with_object(path: Path) -> bool:
+    """True for a `.json` file with an object a line."""
+    with path.open("rb") as stream:
+        return stream.read(1 << 16).lstrip()[:1] == b"{"
+
+
+def _array_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
+    size = path.stat().st_size
+    if size > MAX_ARRAY_BYTES:
+        raise DataError(f"{path}: a JSON array of {size >> 20} MiB cannot be streamed; write it as JSON Lines (.jsonl)")
+    rows = _parse(path.read_bytes(), str(path), "an array of objects was expected")
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: an array of objects was expected, not {short(rows)}")
+    for index, row in islice(enumerate(rows), skip, None):
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, item {index}: a JSON object was expected, not {short(row)}")
+        yield row
+
+
+def _parquet_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
+    from pyarrow import ArrowException
+
+    with _open_parquet(path) as file:
+        for group in range(file.metadata.num_row_groups):
+            facts = file.metadata.row_group(group)
+            if skip >= facts.num_rows:
+                skip -= facts.num_rows
+                continue
+            per_row = facts.total_byte_size // max(1, facts.num_rows) + 1
+            rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // per_row))
+            try:
+                for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
+                    dropped = min(skip, batch.num_rows)
+                    skip -= dropped
+                    for index in range(dropped, batch.num_rows):
+                        yield batch.slice(index, 1).to_pylist()[0]
+            except (ArrowException, OSError) as error:
+                raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _open_parquet(path: Path) -> ParquetFile:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ConfigError(f"{path}: reading Parquet needs pyarrow; {install_command('data')}") from error
+    try:
+        return ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    except (ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,125 @@
+"""The one error taxonomy.
+
+Every error that a user can meet derives from `CodeRLError`. The command line prints its message as one line on
+stderr and exits with `exit_code`: 2 when the input was bad, 1 when something else failed.
+"""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+DISTRIBUTION = "code-rl-grpo"
+"""This package's name on the index, where `code-rl` is a stranger's."""
+
+
+class CodeRLError(Exception):
+    """Base of every error raised on purpose by this project."""
+
+    exit_code = 1
+
+
+class InputError(CodeRLError):
+    """Something that the user wrote cannot be used; the message names the field, the value and the remedy."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A setting is unknown, malformed, or cannot be honoured by the chosen back end."""
+
+
+class DataError(InputError):
+    """A problem row, program row or data file is malformed; the message names file, row and reason."""
+
+
+class SandboxError(CodeRLError):
+    """The sandbox itself failed (worker died, server down, protocol broken).
+
+    Never a statement about a program: whoever catches it retries, then reports `sandbox_error`.
+    """
+
+
+class OutageError(CodeRLError):
+    """A service stayed away for longer than the run waits for it; the run stops, resumable."""
+
+
+class ResourceError(CodeRLError):
+    """The machine lacks something (disk, memory, file descriptors); the message names what."""
+
+
+class IsolationError(InputError):
+    """The isolation level asked for cannot be had on this machine; the message names what is missing."""
+
+
+class BackendError(CodeRLError):
+    """The back end that holds the model failed or refused a request."""
+
+
+class CheckpointError(CodeRLError):
+    """A checkpoint is missing, damaged or made by an incompatible version."""
+
+
+def install_command(extra: str) -> str:
+    """What installs this package with one of its extras, as typed anywhere: from its clone where it runs from one."""
+    clone = Path(__file__).parents[3]
+    what = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'{DISTRIBUTION}[{extra}]'"
+    return f"{sys.executable} -m pip install {what}"
+
+
+def typed(verb: str) -> str:
+    """How a verb of this package is typed where the user stands: by a name that the shell finds, else by path."""
+    script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
+    if verb == "train" and script.suffix == ".py" and script.name != "__main__.py" and script.is_file():
+        found = shutil.which("python")
+        return f"{'python' if found and Path(found) == Path(sys.executable) else _from_here(Path(sys.executable))} {_from_here(script)}"
+    if script.name == "__main__.py":
+        return f"{_from_here(Path(sys.executable))} -m code_rl.cli {verb}"
+    if script.name == "code-rl":
+        here = script.absolute()
+    known = shutil.which("code-rl")
+    on_path = not here.exists() or (known is not None and Path(known) == here)
+    return f"{'code-rl' if on_path else _from_here(here)} {verb}"
+
+
+def _from_here(path: Path) -> str:
+    absolute = path.absolute()
+    return shlex.quote(str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute))
+
+
+_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|bad_alloc|can't start new thread|failed to map segment",
+    re.IGNORECASE,
+)
+OF_THE_MACHINE = (OSError, MemoryError, RuntimeError, ImportError)
+"""Kinds of exceptions by which a machine may say that it lacks something; ask `lacks_something` which of them do."""
+
+
+def lacks_something(error: BaseException) -> bool:
+    """True for what is raised when the machine lacks memory, descriptors, room, a file: nothing that is wrong with the program."""
+    return isinstance(error, OSError) or lacks_memory(error)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """True for what Python, and a library beneath it, raise when the machine has no memory left (or no room for a thread)."""
+    worded = isinstance(error, RuntimeError | ImportError)  # an import maps libraries
+    return isinstance(error, MemoryError) or (worded and bool(_MEMORY.search(str(error))))
+
+
+def in_words(error: BaseException) -> str:
+    """What the machine lacked, on one line."""
+    if isinstance(error, RuntimeError | ImportError):
+        return f"out of memory ({str(error).splitlines()[0][:200]})"
+    if isinstance(error, MemoryError):
+        return f"out of memory{f' ({error})' if str(error) else ''}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f': {error.filename}' if error.filename is not None else ''}"
+    return str(error) or type(error).__name__
+
+
+def stopped(error: Exception, hint: str) -> CodeRLError:
+    """What a run that `error` stopped ends with: the same kind, and how to go on."""
+    if isinstance(error, CodeRLError):
+        return type(error)(f"{error}; {hint}")
+    return ResourceError(f"the run stopped: {in_words(error)}; {hint}")

@@ -1,0 +1,302 @@
+"""Files that survive a cut: atomic replacement, appended lines that reach the disk, reading lines back; and one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TextIO, TypeVar
+
+from filelock import FileLock, Timeout
+
+from code_rl.util.errors import ConfigError, DataError, InputError
+
+TAIL_BYTES = 1 << 16
+BLOCK = 1 << 20
+TEMPORARY = ".tmp"
+Key = TypeVar("Key", bound=Hashable)
+
+
+@contextlib.contextmanager
+def writes(out: object, kind: str = "folder", error: type[InputError] = ConfigError) -> Iterator[None]:
+    """What the system says of an `out=` that the block cannot write is an `error`."""
+    try:
+        yield
+    except OSError as refused:
+        raise error(f"out={out} cannot be written: {refused.strerror or refused}; choose another {kind}") from refused
+
+
+def make_folder(out: Path) -> Path:
+    """The folder of `out=`, tried by writing. Raises ConfigError."""
+    with writes(out):
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    return out
+
+
+def check_out(out: Path, holds: Callable[[Path], bool], what: str) -> None:
+    """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not hold an earlier `what`."""
+    with writes(out):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"out={out} is a file; give a folder")
+        occupied = out.is_dir() and any(out.iterdir())
+    if occupied and not holds(out):
+        raise ConfigError(f"out={out} is not empty and holds no {what}; choose another folder")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text`: temporary name, fsync, rename, directory fsync."""
+    write_lines_atomically(path, (text,))
+
+
+def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: int = 0o600) -> None:
+    """`write_atomically`, with text, or bytes, that come in parts. Nothing is left of a file that cannot be written whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        with os.fdopen(_private(temporary, os.O_TRUNC), "wb") as file:
+            file.writelines(part.encode() if isinstance(part, str) else part for part in parts)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def open_private(path: Path) -> TextIO:
+    """Open a text file to append to, which only its owner may read and write when it is made here."""
+    return os.fdopen(_private(path, os.O_APPEND), "a", encoding="utf-8")
+
+
+def open_private_bytes(path: Path) -> io.FileIO:
+    """The same for bytes that are read and appended, without a buffer: what could not be written is not kept for a second try."""
+    return io.FileIO(_private(path, os.O_APPEND), "a+")
+
+
+def append_whole(file: io.FileIO, data: bytes) -> int:
+    """Append all of `data`, or (a full disk) leave the file as it was, as far as that can be done, and raise OSError. Returns where it begins."""
+    start, left = file.seek(0, os.SEEK_END), memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) or 0 :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file.fileno(), start)
+        raise
+    return start
+
+
+def _private(path: Path, how: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+
+
+@contextlib.contextmanager
+def only_writer(path: Path, what: str, error: type[InputError] = ConfigError, *, stays: bool = True) -> Iterator[None]:
+    """Hold the lock file `path`, which `stays` afterwards or not, for `what` a setting names.
+
+    Raises `error`: it cannot be locked, or another process holds it.
+    """
+    lock = FileLock(path, timeout=0, mode=0o600, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as held:
+        raise error(f"{what} is in use by another process; wait for it, or choose another") from held
+    except OSError as refused:
+        raise error(f"{what} cannot be locked: {refused.strerror}; choose another") from refused
+    try:
+        yield
+    finally:
+        if not stays:
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a growing file began: its first `size` bytes and their CRC-32."""
+
+    size: int
+    crc: int
+
+
+def mark_of(path: Path, size: int | None = None) -> Mark | None:
+    """The mark of a file's first `size` bytes (None: of all), in flat memory. None when it is shorter; a missing file is empty."""
+    left, crc, whole = size, 0, 0
+    if path.exists():
+        with path.open("rb") as file:
+            while left != 0 and (block := file.read(BLOCK if left is None else min(BLOCK, left))):
+                crc, whole = zlib.crc32(block, crc), whole + len(block)
+                left = None if left is None else left - len(block)
+    return Mark(whole, crc) if not left else None
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes, on disk when this returns. A missing file stays missing."""
+    if path.exists() and path.stat().st_size > size:
+        with path.open("rb+") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+
+
+class JsonLines:
+    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append` returns."""
+
+    def __init__(self, path: Path, durable: bool = False) -> None:
+        self.path, self._durable = path, durable
+        self._mark: Mark | None = None
+        self._file = open_private_bytes(path)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line and hand it to the operating system."""
+        line = line_of(record)
+        append_whole(self._file, line)
+        if self._mark is not None:
+            self._mark = Mark(self._mark.size + len(line), zlib.crc32(line, self._mark.crc))
+        if self._durable:
+            self.sync()
+
+    def mark(self) -> Mark:
+        """The mark of the file as it is now; the first call reads it."""
+        if self._mark is None:
+            self._mark = mark_of(self.path)
+            assert self._mark is not None
+        return self._mark
+
+    def sync(self) -> None:
+        """Everything appended is on disk when this returns."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+
+class KeyedLog(Generic[Key]):
+    """An append-only file of JSON objects, found again by the key that `key_of` gives; the last row of a key counts.
+
+    A row survives a kill of this process once `put` returns. Opening drops a last line that a cut
+    left torn. Only the places of the rows are in memory.
+
+    Raises DataError for a line that is no such row, naming it.
+    """
+
+    def __init__(self, path: Path, key_of: Callable[[Mapping[str, Any]], Key]) -> None:
+        self.path, self._key_of = path, key_of
+        self._open()
+
+    def _open(self) -> None:
+        drop_torn_line(self.path)
+        self._places: dict[Key, tuple[int, int]] = {}
+        end = 0
+        for size, row in sized_lines(self.path):
+            try:
+                self._places[self._key_of(row)] = end, size
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{self.path} holds a line that is not its own ({error})") from error
+            end += size
+        self._file = open_private_bytes(self.path)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __iter__(self) -> Iterator[Key]:
+        """The keys, in the order in which they first came."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, key: Key) -> dict[str, Any] | None:
+        """The last row under a key, None when there is none."""
+        if key not in self._places:
+            return None
+        start, size = self._places[key]
+        row: dict[str, Any] = json.loads(os.pread(self._file.fileno(), size, start))
+        return row
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        """Append one row."""
+        line = line_of(row)
+        self._places[self._key_of(row)] = append_whole(self._file, line), len(line)
+
+    def rewrite(self, keys: Iterable[Key]) -> None:
+        """Keep only the rows under these keys, in this order, on disk."""
+        kept = (line_of(row) for key in keys if (row := self.get(key)) is not None)
+        write_lines_atomically(self.path, kept)
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+
+def digest(*parts: object) -> str:
+    """A hash of JSON-able parts; equal parts give equal hashes."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of a file."""
+    return json.dumps(record, ensure_ascii=True).encode() + b"\n"
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, in order; a last line that a cut left torn is none. Nothing if the file is missing.
+
+    Raises DataError for any other line that is no object, naming it.
+    """
+    return (row for _, row in sized_lines(path))
+
+
+def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_lines`, each with the bytes of its line."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if not isinstance(row, dict):
+                raise DataError(f"{path}, line {number}, is damaged; restore it, or move the file away")
+            yield len(line), row
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off what a cut run left of a last line, so that the next append begins a line of its own."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - TAIL_BYTES)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(start + newline + 1)
+                return
+            end = start
+        file.truncate(0)

@@ -1,0 +1,57 @@
+"""Names of parts that a user may bring: a name of ours, or `package.module:object`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
+from typing import TypeVar, cast
+
+from code_rl.util.errors import CodeRLError, ConfigError
+from code_rl.util.settings import suggestion
+
+T = TypeVar("T")
+
+
+def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
+    """What `setting=name` means. A module is looked for where the command runs, too.
+
+    Raises ConfigError: no part of ours has that name, the module cannot be imported, or it has no such object.
+    """
+    if name in ours:
+        return ours[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"unknown {setting} {name!r}{suggestion(name, ours)}; there are: {', '.join(ours)}; or package.module:object for your own"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = resolve_name(name)
+    except (Exception, SystemExit) as error:  # a user's module raises what it likes
+        raise ConfigError(f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}") from error
+    return cast(T, found)
+
+
+def about(part: object) -> tuple[str, str]:
+    """What a part of ours says of itself: its `about`, or the first line of its docstring; then the rest, where it comes from."""
+    first, _, rest = (getattr(part, "about", "") or inspect.getdoc(part) or "").partition("\n")
+    return first[:1].lower() + first[1:].rstrip("."), " ".join(rest.split()).rstrip(".")
+
+
+def described(ours: Mapping[str, object]) -> str:
+    """`name (what it is), …` for help texts."""
+    return ", ".join(f"{name} ({about(part)[0]})" for name, part in ours.items())
+
+
+@contextlib.contextmanager
+def blaming(setting: str, name: str) -> Iterator[None]:
+    """Raise what a part of the user's raises inside as a ConfigError that names the part."""
+    try:
+        yield
+    except CodeRLError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{setting}={name} failed: {type(error).__name__}: {error}") from error
