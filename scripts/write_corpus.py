@@ -34,7 +34,7 @@ from tests.walls.holders import HOLDERS  # noqa: E402
 from tests.walls.honest import HONEST  # noqa: E402
 from tests.walls.thieves import OWNERS, THIEVES  # noqa: E402
 
-FOLDER = ROOT / "src" / "code_rl" / "audit" / "corpus"
+FOLDER = ROOT / "src" / "code_rl" / "grading" / "audit" / "corpus"
 MUTATED, MUTANTS_EACH = 60, 3
 LONGEST = 1 << 15
 """Characters; the few programs that are long by intent stay in the tests."""

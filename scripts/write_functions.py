@@ -22,7 +22,7 @@ from code_rl.data.dataset import PREPARED
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Problem
 
-FOLDER = Path(__file__).parents[1] / "src" / "code_rl" / "loading" / "functions"
+FOLDER = Path(__file__).parents[1] / "src" / "code_rl" / "data" / "functions"
 TRAIN, TEST = "train", "test"
 SIZES = {TRAIN: 512, TEST: 128}
 CASES, PUBLIC = 8, 2

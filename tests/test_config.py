@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.main import main
-from code_rl.training.config import BatchShape, Config, batch_shape, loss_config, make_config, refuse_idle
+from code_rl.training.config import BatchShape, Config, batch_shape, make_config, refuse_idle
+from code_rl.training.config.setting import facts_of
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import facts_of
 from code_rl.util.settings import describe, make_settings, read_arguments
 
 
@@ -249,8 +249,8 @@ def test_a_setting_that_does_not_say_who_honours_it_and_when_it_may_change_canno
 
 
 def test_clip_distances_become_the_thresholds_of_the_service():
-    assert loss_config(make_config({"loss": "ppo"})) == {}
-    assert loss_config(make_config({"loss": "ppo", "clip_low": "0.2", "clip_high": "0.28"})) == {
+    assert make_config({"loss": "ppo"}).loss_config == {}
+    assert make_config({"loss": "ppo", "clip_low": "0.2", "clip_high": "0.28"}).loss_config == {
         "clip_low_threshold": pytest.approx(0.8),
         "clip_high_threshold": pytest.approx(1.28),
     }

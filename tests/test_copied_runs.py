@@ -9,8 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from code_rl.cli.train import train_command
-from code_rl.engine.checkpoints import get_last_checkpoint
-from code_rl.evaluation.completers import checkpoint_record
+from code_rl.engine.checkpoints import checkpoint_record, get_last_checkpoint
 from code_rl.util.errors import CheckpointError
 from tests.pipeline_support import rollouts, small, untimed
 

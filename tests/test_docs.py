@@ -208,9 +208,10 @@ def test_the_verbs_that_take_an_executor_are_those_that_the_page_names():
 
 NEW_PARTS = """
 import dataclasses, runpy, sys
-from code_rl.training.algorithm import advantages, losses
-from code_rl import environments, registry, rewards
+from code_rl.engine import losses
+from code_rl.policy import environments, rewards
 from code_rl.policy.environments import wording
+from code_rl.training.algorithm import advantages
 losses.POLICY_LOSSES["new_loss"] = dataclasses.replace(losses.POLICY_LOSSES["ppo"], name="new_loss")
 for ours in (advantages.ESTIMATORS, rewards.REWARDS, environments.ENVIRONMENTS, wording.PROMPTS):
     ours["new_part"] = next(iter(ours.values()))

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 import code_rl.training.assembly
-from code_rl.cli.train import prepare, train_command
-from code_rl.training.runs.directory import LOCK, read_config
+from code_rl.cli.train import train_command
+from code_rl.engine.checkpoints import read_config
+from code_rl.training.runs.directory import LOCK
+from code_rl.training.trainer import prepare
 from code_rl.util.errors import ConfigError
 from tests.pipeline_support import small, untimed
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.train import prepare, train_command
+from code_rl.cli.train import train_command
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.training.runs.recorder import read_metrics
+from code_rl.training.trainer import prepare
 from code_rl.util.errors import ConfigError, SandboxError
 
 ROOT = Path(__file__).parent.parent

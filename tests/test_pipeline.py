@@ -134,7 +134,7 @@ def test_minibatches_and_substeps_train_on_the_same_completions(tmp_path):
 
 
 def test_settings_of_the_schedule_cannot_change_on_resume(one_behind):
-    from code_rl.cli.train import prepare
+    from code_rl.training.trainer import prepare
     from code_rl.util.errors import ConfigError
 
     with pytest.raises(ConfigError, match="max_steps_off_policy=0 differs"):

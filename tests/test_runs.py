@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.train import train_command
-from code_rl.engine.checkpoints import get_last_checkpoint, save_checkpoint
+from code_rl.engine.checkpoints import get_last_checkpoint, read_config, save_checkpoint
 from code_rl.engine.local import EmbeddedService
-from code_rl.training.runs.directory import check_log_dir, read_config
+from code_rl.training.runs.directory import check_log_dir
 from code_rl.training.runs.logs import setup_logging
 from code_rl.training.runs.trackers import TRACKERS
 from code_rl.util.errors import ConfigError, DataError

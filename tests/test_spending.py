@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.cli.train import confirm, prepare
 from code_rl.engine.places import place_of
 from code_rl.training.config import make_config
+from code_rl.training.trainer import confirm, prepare
 from code_rl.util.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -159,7 +159,7 @@ def test_keys_are_found_in_an_env_file_from_the_working_directory_upwards(tmp_pa
 
 def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, monkeypatch):
     before = {"max_steps": 3}
-    monkeypatch.setattr("code_rl.cli.train.settings_of", lambda path: dict(before))
+    monkeypatch.setattr("code_rl.training.trainer.settings_of", lambda path: dict(before))
     endless = {"backend": "tinker", "model_name": "x", "max_steps": "-1", "log_path": str(tmp_path)}
     for name, value in KEY.items():
         monkeypatch.setenv(name, value)

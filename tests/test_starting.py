@@ -17,18 +17,19 @@ import pytest
 from rich.console import Console as RichConsole
 
 import code_rl.loop
-from code_rl.cli.train import _hints, _why_embedded, prepare, train_command
-from code_rl.data.load import prompt_length, refuse_prompts
+from code_rl.cli.train import train_command
 from code_rl.data.order import ProblemOrder
 from code_rl.engine.checkpoints import read_checkpoints
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.policy.environments import Single
+from code_rl.policy.lengths import prompt_length, refuse_prompts
 from code_rl.training.assembly import assemble
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
 from code_rl.training.report.overview import overview
 from code_rl.training.report.run import open_run
 from code_rl.training.runs.recorder import read_metrics
+from code_rl.training.trainer import _hints, _why_embedded, prepare
 from code_rl.util.errors import BackendError, ConfigError, DataError, SandboxError
 from code_rl.util.files import read_lines
 from tests.pipeline_support import rollouts, small

@@ -1,5 +1,165 @@
-"""The environment that scores completions."""
+"""`CodeEnv` and `sandbox_check_correctness` in the shape that course and cookbook code expects.
 
-from code_rl.grading.env import CodeEnv, StepResult, sandbox_check_correctness
+Behind the names is this project's judge: outputs are compared outside the sandbox, and trouble of the sandbox raises SandboxError
+instead of being scored as a wrong answer.
+"""
 
-__all__ = ["CodeEnv", "StepResult", "sandbox_check_correctness"]
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import tinker
+
+from code_rl.data.sources.testcases import read_tests
+from code_rl.grading.extract import extract_code
+from code_rl.grading.judge import judge
+from code_rl.grading.problem import Problem
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.shared import shared_executor
+from code_rl.grading.verdict import Verdict
+from code_rl.util.errors import SandboxError
+
+
+class StepRenderer(Protocol):
+    """What `CodeEnv` needs of a renderer."""
+
+    def build_generation_prompt(self, messages: Sequence[Any], /) -> tinker.ModelInput:
+        """The tokens of a conversation, ready for sampling."""
+        ...
+
+    def get_stop_sequences(self) -> list[int] | list[str]:
+        """What ends a completion."""
+        ...
+
+    def parse_response(self, tokens: Sequence[int], /) -> tuple[Any, bool]:
+        """The message in sampled tokens, and whether it ended as it should."""
+        ...
+
+
+@dataclass
+class StepResult:
+    """What one step gave. An episode is one completion, so every step ends it."""
+
+    reward: float
+    episode_done: bool
+    next_observation: tinker.ModelInput
+    next_stop_condition: list[str] | list[int]
+    metrics: dict[str, float | int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class CodeEnv:
+    """One problem: takes a sampled completion, extracts its last fenced block, runs it on the tests, gives the reward.
+
+    `tests` are rows of any shape that `problems.sources.testcases` reads; `reward_timeout` is CPU seconds for each test. Without an
+    `executor` the process's shared one is used. Raises DataError for malformed tests.
+    """
+
+    problem: str
+    tests: Sequence[Mapping[str, Any]] | Mapping[str, Any]
+    renderer: StepRenderer
+    convo_prefix: Sequence[Any] | None = None
+    format_coef: float = 0.1
+    reward_timeout: float = 6
+    executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        self.convo_prefix = list(self.convo_prefix or [])
+        read_tests(self.tests)
+
+    @property
+    def stop_condition(self) -> list[str] | list[int]:
+        """Where sampling stops."""
+        return self.renderer.get_stop_sequences()
+
+    async def initial_observation(self) -> tuple[tinker.ModelInput, list[str] | list[int]]:
+        """The prompt's tokens and the stop condition."""
+        messages = [*(self.convo_prefix or []), {"role": "user", "content": self.get_question()}]
+        return self.renderer.build_generation_prompt(messages), self.stop_condition
+
+    def get_question(self) -> str:
+        """The prompt's text."""
+        return self.problem
+
+    def get_reference_answer(self) -> str:
+        """Nothing: correctness is decided by tests."""
+        return ""
+
+    def extract_code_from_model(self, model_response: str) -> str | None:
+        """The last fenced block of a response, or None."""
+        return extract_code(model_response)
+
+    def check_format(self, sample_str: str) -> bool:
+        """True when the response has a fenced block."""
+        return extract_code(sample_str) is not None
+
+    async def check_sandbox_correctness(self, sample_str: str) -> bool:
+        """True when the response's code passes every test; False without code. Raises SandboxError as `step` does."""
+        code = extract_code(sample_str)
+        if code is None:
+            return False
+        passed, _ = await sandbox_check_correctness(self.tests, code, self.reward_timeout, executor=self.executor)
+        return passed
+
+    async def step(self, action: Sequence[int]) -> StepResult:
+        """Score sampled tokens: reward = format_coef · format_score + correctness, format_score −1 or 0.
+
+        The format is good when there is a fenced block, cut or not, as in training. Nothing runs without one. Raises SandboxError
+        when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it out.
+        """
+        message, _ = self.renderer.parse_response(action)
+        content = text_of(message)
+        format_score = 0.0 if self.check_format(content) else -1.0
+        correct = float(await self.check_sandbox_correctness(content))
+        return StepResult(
+            reward=self.format_coef * format_score + correct,
+            episode_done=True,
+            next_observation=tinker.ModelInput.empty(),
+            next_stop_condition=self.stop_condition,
+            metrics={"format": format_score, "correct": correct},
+        )
+
+
+async def sandbox_check_correctness(
+    sample: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    generation: str,
+    timeout: float = 6,  # noqa: ASYNC109 - the course's name for the CPU limit of one test
+    *,
+    executor: Executor | None = None,
+) -> tuple[bool, dict[str, Any]]:
+    """Run the program `generation` on the tests in `sample`: whether all passed, and the verdict's details.
+
+    Raises DataError for malformed tests and SandboxError when there is no verdict about the program.
+    """
+    tests, fn_name = read_tests(sample)
+    problem = Problem(id="sample", statement="", tests=tests, fn_name=fn_name, time_limit_s=timeout)
+    if executor is None:
+        verdict = await shared_executor.run(lambda shared: judge(problem, generation, shared))
+    else:
+        verdict = await judge(problem, generation, executor)
+    if verdict.undecided:
+        raise SandboxError(verdict.failure.message if verdict.failure else "no verdict")
+    return verdict.correct, _details(verdict)
+
+
+def text_of(message: Any) -> str:
+    """The text of a message whose content is a string or a list of parts."""
+    content = message["content"] if isinstance(message, Mapping) else message
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in content if part.get("type") == "text")
+
+
+def _details(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "status": "Success" if verdict.correct else "Failed",
+        "verdict": verdict.kind.value,
+        "passed": verdict.passed,
+        "total": verdict.total,
+        "failure": asdict(verdict.failure) if verdict.failure else None,
+        "rule": verdict.rule,
+        "cpu_s": verdict.cpu_s,
+        "wall_s": verdict.wall_s,
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from code_rl.util.version import __version__
+
 if TYPE_CHECKING:
     from code_rl.engine.losses import Loss
     from code_rl.grading.extract import extract_code
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     )
     from code_rl.util.errors import CodeRLError, ConfigError, DataError
 
-__version__ = "0.1.0"
 __all__ = [
+    "__version__",
     "CallTest", "CodeRLError", "Compare", "ConfigError", "DataError", "Environment", "Grader", "Loss", "Policy",
     "Problem", "ProblemView", "Repair", "Reply", "Sampling", "SequenceTest", "Single", "StdinTest", "TrainingResult",
     "Trajectory", "Verdict", "compute_advantages", "evaluate", "evaluate_async", "extract_code", "judge",

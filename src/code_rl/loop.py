@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 from code_rl.engine.connect import logprobs_of
-from code_rl.evaluation.evaluate import evaluate_run
 from code_rl.policy.trajectory import Group
 from code_rl.training.algorithm.advantages import compute_advantages, should_skip
 from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments, train_step
 from code_rl.training.algorithm.kl import penalise_kl
+from code_rl.training.evaluations import evaluate_run
 from code_rl.training.objective import Objective, ScoredGroup
 from code_rl.training.pipeline import Batch, Batches, TrainedBatch
 from code_rl.training.run import Run

@@ -16,8 +16,8 @@ from tinker import types  # noqa: E402
 
 from code_rl.cli.export import export_command  # noqa: E402
 from code_rl.engine.adapters import read_folder  # noqa: E402
+from code_rl.engine.checkpoints import checkpoint_record  # noqa: E402
 from code_rl.engine.local import EmbeddedService  # noqa: E402
-from code_rl.evaluation.completers import checkpoint_record  # noqa: E402
 from code_rl.util.errors import CheckpointError, ConfigError  # noqa: E402
 from tests.backends.embedded_models import text, trained  # noqa: E402
 

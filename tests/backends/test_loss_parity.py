@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from code_rl.training.config import loss_config, make_config
+from code_rl.training.config import make_config
 from tests.backends.embedded_models import policy_datum, reference, service, tokens, torch, trained
 
 CHOICES = [
@@ -69,7 +69,7 @@ def test_loss_and_gradient_equal_the_float64_reference(twins, choice):
         rows.append((prompt, completion, (now + shift).astype(np.float32), advantage))
     config = make_config(choice)
     client._learner.gradient = None
-    out = client.forward_backward([policy_datum(*row) for row in rows], config.loss, loss_config(config)).result()
+    out = client.forward_backward([policy_datum(*row) for row in rows], config.loss, config.loss_config).result()
     model.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
     for prompt, completion, sampled, advantage in rows:

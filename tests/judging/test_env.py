@@ -7,11 +7,10 @@ import asyncio
 import pytest
 import tinker
 
-from code_rl.grading import env as env_module
-from code_rl.grading.env import text_of
 from code_rl.grading.shared import SharedExecutor
 from code_rl.util.errors import DataError, SandboxError
-from tinker_utils.env import CodeEnv, StepResult, sandbox_check_correctness
+from tinker_utils import env as env_module
+from tinker_utils.env import CodeEnv, StepResult, sandbox_check_correctness, text_of
 
 from .fakes import ScriptedExecutor, printed, returned
 

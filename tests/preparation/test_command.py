@@ -14,7 +14,7 @@ from code_rl.cli.main import main
 from code_rl.data.dataset import open_dataset
 from code_rl.data.preparation.bench import Entry
 from code_rl.data.preparation.ledger import Decision
-from code_rl.data.preparation.report import Dropped, Report, StageReport, render_page
+from code_rl.data.preparation.report import Dropped, Report, StageReport, render
 from code_rl.data.preparation.verification.verify import Verifier
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Problem, StdinTest
@@ -42,8 +42,8 @@ def report(out: Path) -> dict[str, Any]:
         (["stop_after=polish"], "stop_after='polish'"),
         (["min_tests=0"], "min_tests=0"),
         (["decontaminate=nowhere.jsonl"], "nowhere.jsonl"),
-        (["samples=4"], "model_name"),
-        (["model_name=tiny", "backend=elsewhere"], "backend"),
+        (["solved=keep"], "pass_rates"),
+        (["pass_rates=nowhere"], "pass_rates=nowhere"),
         (["colour=red"], "colour"),
         (["containment=0.3"], "does nothing without decontaminate="),
         (["decontaminate=,"], "decontaminate=, must be"),
@@ -171,27 +171,45 @@ def test_a_row_that_is_no_problem_is_counted_with_its_reason(small: Path, tmp_pa
     assert (stage["in"], stage["out"], sum(stage["dropped"].values()), stage["dropped"]["repeated_id"]) == (8, 6, 2, 1)
 
 
-def test_the_tiny_model_rates_builtin_problems_and_the_extremes_go(tmp_path: Path) -> None:
+def rated(tmp_path: Path, *rows: tuple[str, str]) -> Path:
+    path = tmp_path / "verdicts.jsonl"
+    path.write_text("".join(json.dumps({"problem_id": name, "verdict": verdict}) + "\n" for name, verdict in rows))
+    return path
+
+
+def test_verdicts_of_an_evaluation_give_pass_rates_and_the_extremes_go(tmp_path: Path) -> None:
     from code_rl.data.builtin import BuiltinTrainSet
 
-    chosen = BuiltinTrainSet()
-    write_problems(tmp_path / "builtin.jsonl", [chosen[index] for index in range(0, 48, 4)])
+    always, never, some, unknown = BuiltinTrainSet()[:4]
+    write_problems(tmp_path / "builtin.jsonl", [always, never, some, unknown])
+    rows = [(always.id, "passed"), (never.id, "wrong_answer"), (some.id, "passed"), (some.id, "time_limit")]
+    path = rated(tmp_path, *rows, (some.id, "sandbox_error"))
     words = [
-        f"dataset={tmp_path / 'builtin.jsonl'}", f"out={tmp_path / 'out'}", "unverified=keep", "model_name=tiny", "samples=8", "max_tokens=96",
-    ]  # fmt: skip
+        f"dataset={tmp_path / 'builtin.jsonl'}",
+        f"out={tmp_path / 'out'}",
+        "unverified=keep",
+        f"pass_rates={path}",
+    ]
     assert main(["prepare", *words]) == 0
-    cards = [problem.meta["prepare"]["difficulty"] for problem in read_problems(tmp_path / "out" / "train.jsonl")]
+    cards = {problem.id: problem.meta["prepare"] for problem in read_problems(tmp_path / "out" / "train.jsonl")}
     stage = next(stage for stage in report(tmp_path / "out")["stages"] if stage["stage"] == "difficulty")
-    assert cards
-    assert all(0 < card["low"] < card["pass_rate"] < card["high"] < 1 and card["samples"] == 8 for card in cards)
-    assert set(stage["dropped"]) <= {"always_solved", "never_solved"}
-    assert stage["out"] == len(cards)
+    assert cards[some.id]["difficulty"] == {"pass_rate": 0.5, "samples": 2}
+    assert "difficulty" not in cards[unknown.id]
+    assert stage["dropped"] == {"always_solved": 1, "never_solved": 1}
+
+
+@pytest.mark.parametrize("row", ["{}", '{"problem_id": "a", "verdict": "right"}', "nonsense"])
+def test_rows_that_are_no_verdicts_are_refused_before_anything_runs(tmp_path: Path, row: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(row + "\n")
+    for path in (tmp_path / "rows.jsonl", tmp_path / "none.jsonl"):
+        words = ["dataset=builtin", f"out={tmp_path / 'out'}", f"pass_rates={path}", "dry_run=true"]
+        assert main(["prepare", *words]) == 2
 
 
 def test_hostile_texts_stay_texts_on_the_page() -> None:
     evil = "<script>alert(1)</script><img src=x onerror=y>\"'&{{ 7 * 7 }}"
     stage = StageReport(evil, 2, 1, (Dropped(evil, evil, evil, evil),), 0.1, evil)
-    page = render_page(
+    page = render(
         Report(evil, {evil: evil}, [], [stage], [{"id": evil, "exam": evil, "set": evil, "why": evil, "share": 0.5}])
     )
     assert "<script>" not in page

@@ -100,10 +100,10 @@ def test_wilson_holds_the_rate_within_zero_and_one(n: int, data: st.DataObject) 
 
 
 def test_problems_that_nobody_or_everybody_solves_are_dropped() -> None:
-    assert judge_rate(0, 8, "m", "drop").reason == "never_solved"
-    assert judge_rate(8, 8, "m", "drop").reason == "always_solved"
-    assert judge_rate(3, 8, "m", "drop").keep
-    assert judge_rate(8, 8, "m", "keep").card["difficulty"]["pass_rate"] == 1.0
+    assert judge_rate(0, 8, "drop").reason == "never_solved"
+    assert judge_rate(8, 8, "drop").reason == "always_solved"
+    assert judge_rate(3, 8, "drop").keep
+    assert judge_rate(8, 8, "keep").card["difficulty"]["pass_rate"] == 1.0
 
 
 @pytest.mark.parametrize(

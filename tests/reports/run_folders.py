@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from code_rl.util.files import line_of, read_lines, write_lines_atomically
 
 ROOT = Path(__file__).parents[2]
-TOKENIZER = ROOT / "src" / "code_rl" / "backends" / "embedded" / "tiny" / "tokenizer.json"
+TOKENIZER = ROOT / "src" / "code_rl" / "engine" / "local" / "tiny" / "tokenizer.json"
 
 PROGRAMS = {
     "passed": "n = int(input())\nprint(sum(int(x) for x in input().split()))  # add up",

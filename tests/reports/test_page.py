@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from code_rl.data.preparation.report import Dropped, Report, StageReport, render_page
+from code_rl.data.preparation.report import Dropped, Report, StageReport, render
 from code_rl.training.report.page import write_report
 from code_rl.training.report.run import open_run
 from tests.reports.browsing import DARK, DESKTOP, PHONE, chromium, expect, open_page, watched
@@ -240,7 +240,7 @@ def test_the_page_of_prepare_is_drawn_like_that_of_a_run_and_cuts_nothing_off(br
         StageReport("cap", 60, 60, (), 0.1),
     ]
     pairs = [{"id": "p/1", "exam": "lcb/3517", "set": "livecodebench_v5", "why": "shared text", "share": 0.5}]
-    (tmp_path / "prepare.html").write_text(render_page(Report("a/dataset", {"out": "x" * 90}, [], stages, pairs)))
+    (tmp_path / "prepare.html").write_text(render(Report("a/dataset", {"out": "x" * 90}, [], stages, pairs)))
     drawn = """() => [document.body, document.querySelector("h1"), document.querySelector("h2")].map((node) => {
         const style = getComputedStyle(node);
         return [style.color, style.backgroundColor, style.fontFamily];

@@ -149,9 +149,10 @@ def keep_ledger(path: Path) -> None:
 
 def train(given: dict[str, str]) -> int:
     import code_rl.cli.train
+    import code_rl.training.trainer
     from code_rl.util.errors import CodeRLError
 
-    code_rl.cli.train._report = lambda *_: None
+    code_rl.training.trainer._report = lambda *_: None
     try:
         return code_rl.cli.train.train_command(given)
     except CodeRLError as error:

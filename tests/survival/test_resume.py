@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.train import train_command
-from code_rl.engine.checkpoints import append_checkpoint, get_last_checkpoint, read_checkpoints
+from code_rl.engine.checkpoints import CONFIG, append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.engine.connect import _restored
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.policy.inflight import Drawn, InFlight, Request, SampledAnswer
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
-from code_rl.training.runs.directory import CONFIG, LOCK, METRICS, check_log_dir
+from code_rl.training.runs.directory import LOCK, METRICS, check_log_dir
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.recorder import ROLLOUTS, Recorder
 from code_rl.training.runs.resume import Start, choose_start, go_back

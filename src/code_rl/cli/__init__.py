@@ -1,1 +1,1 @@
-"""The verbs of the command line, one a file: settings to parts to call. Nothing but `cli` and the library's front, which imports `train`, imports a verb."""
+"""The command line: one file a verb. `main` lists the verbs and runs one."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import chz
 
+from code_rl.engine.checkpoints import read_config, run_of
+from code_rl.engine.places import BUILT_IN
 from code_rl.evaluation.benchmarks import BENCHMARKS, Benchmark, check_choice, check_name, load_benchmark, reworded
 from code_rl.evaluation.compare import SUMMARY, compare, summary, summary_table
 from code_rl.evaluation.completers import Completer, connect_completer, read_samples_file
@@ -32,6 +34,7 @@ from code_rl.evaluation.settings import (
 )
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.grading.sandbox.executor import Executor
+from code_rl.training.config import Config, make_config, published_values, refuse_settings
 from code_rl.training.runs.directory import default_log_path
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import check_out, make_folder, write_atomically
@@ -66,7 +69,7 @@ def _compare(config: EvalConfig) -> int:
     folders = [Path(part.strip()).expanduser() for part in (config.compare or "").split(",")]
     if len(folders) != 2:
         raise ConfigError(f"compare={config.compare} must be two folders, A,B")
-    found = compare(folders[0], folders[1])
+    found = compare(folders[0], folders[1], published_values)
     EvalView().comparison(found)
     if config.out is not None:
         out = make_folder(Path(config.out).expanduser())
@@ -117,7 +120,9 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
         executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
         stack.push_async_callback(executor.aclose)
         await check_executor(executor)
-        completer = None if config.dry_run else await connect_completer(config, out, executor, stack)
+        completer = (
+            None if config.dry_run else await connect_completer(config, engine_settings(config), out, executor, stack)
+        )
         complete = True
         for name, file in data.items():
             choice = config.choice if name == LIVECODEBENCH or len(data) == 1 else Choice(config.limit)
@@ -127,6 +132,19 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
             folder = out if len(data) == 1 else out / benchmark.name
             complete &= await _evaluate(config, benchmark, completer, executor, folder, view)
     return 0 if complete else 1
+
+
+def engine_settings(config: EvalConfig) -> Config | None:
+    """The engine's settings, where weights answer. Raises ConfigError for one that the back end would ignore."""
+    if config.answered_by != "weights":
+        return None
+    shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")
+    settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
+    if config.checkpoint is not None and (rank := read_config(run_of(config.checkpoint)[0]).get("lora_rank")):
+        settings["lora_rank"] = rank
+    made = make_config({**settings, "model_name": config.model or BUILT_IN})
+    refuse_settings(made)
+    return made
 
 
 async def _evaluate(

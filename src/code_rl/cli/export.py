@@ -22,9 +22,9 @@ from code_rl.engine.adapters import (
     read_folder,
     write_peft,
 )
+from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.names import source_of
 from code_rl.engine.places import place_of, resolve_backend
-from code_rl.training.runs.directory import is_run, read_config
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import writes
@@ -98,7 +98,7 @@ def export_command(given: Mapping[str, Any]) -> int:
 
 
 def _origin(config: ExportConfig) -> _Origin:
-    from code_rl.evaluation.completers import checkpoint_record
+    from code_rl.engine.checkpoints import checkpoint_record
 
     if config.checkpoint.startswith(REMOTE):
         return _Origin(config.checkpoint, None, resolve_backend(config.backend), config.base_model, None)

@@ -241,8 +241,8 @@ def judge_command(given: Mapping[str, str]) -> int:
 
 async def _run(config: JudgeConfig) -> Judged | None:
     """None: dry. Raises SandboxError before anything is written when a remote executor does not answer at all."""
+    from code_rl.evaluation.progress import JudgingView
     from code_rl.grading.sandbox.connect import check_executor
-    from code_rl.util.progress import JudgingView
 
     async with sandbox_on_demand(config) as executor:
         store = await open_problems(config.problems, OnDemand(executor))

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 from dotenv import find_dotenv, load_dotenv
 
-from code_rl import __version__
 from code_rl.util.errors import OF_THE_MACHINE, CodeRLError, ConfigError, ResourceError, in_words, lacks_something
 from code_rl.util.redaction import install_hooks, redacted
 from code_rl.util.settings import describe, make_settings, read_arguments, suggestion
+from code_rl.util.version import __version__
 
 HELP = ("--help", "-h", "help")
 VERSION = "--version"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from code_rl.data.dataset import Dataset
 from code_rl.data.preparation.bench import Bench, check_folder
+from code_rl.data.preparation.difficulty import read_pass_rates, verdicts_file
 from code_rl.data.preparation.evaluation_sets import evaluation_problems
 from code_rl.data.preparation.normalise import open_source, store_key
 from code_rl.data.preparation.settings import PrepareConfig, skip_note
@@ -41,10 +42,8 @@ def check(config: PrepareConfig) -> Dataset:
     if "deduplicate" in config.stages and importlib.util.find_spec("rensa") is None:
         raise ConfigError(f"the stage deduplicate needs rensa: {install_command('data')}, or stop_after=filter")
     check_folder(config)
-    if config.model_name is not None and "difficulty" in config.stages:
-        from code_rl.data.preparation.difficulty import check_model
-
-        check_model(config)
+    if config.pass_rates is not None and "difficulty" in config.stages:
+        read_pass_rates(verdicts_file(config.pass_rates))
     if "decontaminate" in config.stages:
         for name in config.evaluation_sets:
             deque(evaluation_problems(name), maxlen=0)

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.training.report.page import REPORT
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import writes
 from code_rl.util.setting import PORT, option
 from code_rl.util.settings import make_settings
 
-REPORT = "report.html"
 MAX_RUNS = 8
 
 

@@ -1,4 +1,5 @@
-"""From `dataset=` to problems that a run draws from: `dataset` finds the files, `resolve` runs what only a run tells, `on_disk` keeps the result for random access.
+"""Which problems? From `dataset=` to problems that a run draws from.
 
-`catalogue` and `fetch` know public files, `functions` is the set that comes with the package. `load` is what a run calls. Others may import each.
+`load` is the entry of a run; `dataset` finds the files, `sources/` has a reader for each shape of rows, `resolve` runs reference solutions, `on_disk`
+keeps the result for random access. `builtin/` makes the built-in problems, `preparation/` is `code-rl prepare`.
 """

@@ -16,7 +16,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from code_rl import __version__
 from code_rl.data.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, Entry
 from code_rl.data.fetch import fetch_file, open_repository, select_files
 from code_rl.data.sources.livecodebench import release_shards
@@ -28,6 +27,7 @@ from code_rl.util import registry
 from code_rl.util.data_files import count_rows, describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.settings import suggestion
+from code_rl.util.version import __version__
 
 T = TypeVar("T")
 Rows = Iterator[tuple[str, dict[str, Any]]]

@@ -18,9 +18,6 @@ from code_rl.data.sources.records import Skipped
 from code_rl.data.sources.shapes import NATIVE
 from code_rl.grading.problem import Problem, StdinTest, TestCase
 from code_rl.grading.sandbox.executor import Executor
-from code_rl.policy.environments import Environment
-from code_rl.policy.renderers import Renderer
-from code_rl.training.config import parse_difficulty
 from code_rl.util.errors import ConfigError, DataError
 
 Say = Callable[[str], None]
@@ -138,6 +135,19 @@ def labels(problem: Problem) -> dict[str, str]:
     return stated | {"source": problem.source}
 
 
+def parse_difficulty(text: str) -> tuple[float, float]:
+    """`LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
+    low, separator, high = text.partition("..")
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        separator = ""
+        bounds = 0.0, 0.0
+    if not separator or not 0 <= bounds[0] <= bounds[1] <= 1:
+        raise ConfigError(f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9")
+    return bounds
+
+
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
     """Those problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises ConfigError where one has none, or none is left."""
     low, high = parse_difficulty(difficulty)
@@ -145,7 +155,7 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
     if len(rates) < len(problems):
         raise ConfigError(
             f"difficulty={difficulty} needs a measured pass rate, which {len(problems) - len(rates)} of {len(problems)} problems lack; "
-            "`code-rl prepare` measures it"
+            "`code-rl prepare pass_rates=` stores it"
         )
     kept = Selected(problems, [i for i, rate in rates.items() if low <= rate <= high])
     if not kept:
@@ -181,28 +191,3 @@ def _pass_rate(meta: Mapping[str, Any]) -> float | None:
     """What `code-rl prepare` measured (its card in `meta`), or a plain `meta.pass_rate`."""
     measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
     return float(measured) if isinstance(measured, int | float) else None
-
-
-def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
-    """`max_tokens`, or what the model's context can hold beside a prompt, said aloud. Each prompt leaves its own share of it."""
-    room = context - 1
-    if max_tokens > room:
-        say(
-            f"max_tokens={max_tokens} capped to {room}: the model's context is {context} tokens, each prompt's own included"
-        )
-    return min(max_tokens, room)
-
-
-def prompt_length(problem: Problem, environment: Environment, renderer: Renderer) -> int:
-    """Tokens of a problem's first prompt."""
-    return len(renderer.prompt_tokens(environment.begin(problem.view())))
-
-
-def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
-    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths) leave no room for an answer in the model's context."""
-    overlong = [(name, length) for name, length in lengths if length >= context]
-    if overlong:
-        raise DataError(
-            f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit into the model's context of {context} "
-            f"tokens; the first is {overlong[0][0]!r} with {overlong[0][1]}"
-        )

@@ -1,5 +1,5 @@
-"""Where the model lives: `connect` gives one client shape, Tinker's, whatever is behind it.
+"""Where does the model live? `connect` gives one client shape, Tinker's, for every back end.
 
-`embedded` is ours in this process, `remote` a service (checked by `preflight`), `vllm` a sampler beside either; `server` is `code-rl serve`. What each can do is in `code_rl.engine.places`.
-Others import `connect`; what needs the engine itself, `embedded`; verbs also `adapters`, `names` (of models), `preflight` and `server`.
+`local/` is the engine in this process, `remote` a service (checked by `preflight`), `vllm` a sampler beside the engine, `serve/` is `code-rl serve`.
+`losses` are computed here or sent by name; `checkpoints` are the saved states of a run; `adapters` exports; `places` says what each back end can do.
 """

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from code_rl import __version__
 from code_rl.engine.places import Place
 from code_rl.engine.remote import Link
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError
+from code_rl.util.version import __version__
 
 if TYPE_CHECKING:
     from torch import Tensor

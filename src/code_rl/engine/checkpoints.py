@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.util.concurrency import wait_for
 from code_rl.util.data_files import file_sha256
-from code_rl.util.errors import CheckpointError
+from code_rl.util.errors import CheckpointError, ConfigError
 from code_rl.util.files import JsonLines, drop_torn_line, line_of, read_lines, write_lines_atomically
 
 if TYPE_CHECKING:
     import tinker
 
 CHECKPOINTS = "checkpoints.jsonl"
+CONFIG = "config.json"
 DIGEST = "state_sha256"
 Kind = Literal["state", "sampler", "both"]
 
@@ -114,3 +116,44 @@ def get_last_checkpoint(log_dir: str | Path, required_key: str = "state_path") -
     """The last record that has `required_key`, or None when there is none."""
     found = [record for record in read_checkpoints(log_dir) if required_key in record]
     return found[-1] if found else None
+
+
+def is_run(path: Path) -> bool:
+    """True when the directory holds a run's settings."""
+    return (path / CONFIG).is_file()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings of an earlier run. Raises ConfigError when they cannot be read."""
+    try:
+        settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path / CONFIG} cannot be read: {error}; the run cannot be resumed") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path / CONFIG} does not hold an object; the run cannot be resumed")
+    return settings
+
+
+def run_of(checkpoint: str) -> tuple[Path, str | None]:
+    """The run directory and the checkpoint's name (None: the last). Raises ConfigError when there is no run."""
+    path = Path(checkpoint).expanduser()
+    for run, name in ((path, None), (path.parent, path.name), (path.parent.parent, path.name)):
+        if is_run(run):
+            return run, name
+    raise ConfigError(f"checkpoint={checkpoint} is no run directory (config.json is missing), and no RUN/NAME either")
+
+
+def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
+    """The run and its checkpoint's record.
+
+    Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not the one saved.
+    """
+    run, name = run_of(checkpoint)
+    records = [record for record in read_checkpoints(run) if "state_path" in record]
+    if not records:
+        raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
+    named = [each for each in records if name in (None, each["name"], Path(each["state_path"]).name)]
+    if not named:
+        names = ", ".join(each["name"] for each in records)
+        raise ConfigError(f"checkpoint={checkpoint}: the run has no {name!r}; it has {names}")
+    return run, named[-1] | {"state_path": state_path_of(named[-1], run)}

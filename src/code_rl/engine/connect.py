@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import chz
-
 from code_rl.engine.losses import POLICY_LOSSES
-from code_rl.engine.places import BackendKind, Capabilities, kind_of, place_of
-from code_rl.training.config import FACTS, Config, context_schedule, loss_config
+from code_rl.engine.places import BackendKind, Capabilities, place_of
+from code_rl.engine.settings import EngineSettings
 from code_rl.util.concurrency import interruptible
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError, install_command
 
@@ -50,25 +48,14 @@ class Backend:
         return sampler
 
 
-def refuse_settings(config: Config) -> None:
-    """Raise ConfigError, by name, for a setting that the run's kind of back end would not hear of."""
-    kind, fields = kind_of(config.backend), chz.chz_fields(Config)
-    for name, facts in FACTS.items():
-        value: Any = getattr(config, name)
-        honoured = kind in facts.reach.honoured or (facts.reach.sampler and config.sampler is not None)
-        if facts.reach.note and not honoured and value != fields[name]._default:
-            raise ConfigError(
-                f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"
-            )
-
-
-async def preflight(config: Config) -> Survey | None:
+async def preflight(config: EngineSettings, recipes: Mapping[str, str] | None = None) -> Survey | None:
     """Ask a remote back end whether this run can begin; None on the embedded engine. Nothing is written or spent.
 
-    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another generation of the protocol, a package that the
-    embedded engine needs missing or too old, or a setting that this kind of back end cannot honour.
+    `recipes` are models by the recipe that trains them, named where the model is unknown.
+
+    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another generation of the protocol, or a package that the
+    embedded engine needs missing or too old.
     """
-    refuse_settings(config)
     from code_rl.engine.preflight import sdk_is_newer, survey
 
     if config.backend == BackendKind.EMBEDDED:
@@ -86,11 +73,11 @@ async def preflight(config: Config) -> Survey | None:
             await asyncio.to_thread(find_vllm, vllm_at(config.sampler))
         return None
 
-    return await survey(place_of(config.backend), config.model_name)
+    return await survey(place_of(config.backend), config.model_name, recipes or {})
 
 
 async def connect(
-    config: Config, state_dir: Path, state_path: str | None = None, found: Survey | None = None
+    config: EngineSettings, state_dir: Path, state_path: str | None = None, found: Survey | None = None
 ) -> Backend:
     """Create the training client, fresh or (with `state_path`) as a checkpoint left it, optimizer included.
 
@@ -103,7 +90,7 @@ async def connect(
     return await _connect_remote(config, state_path, found)
 
 
-async def _connect_embedded(config: Config, state_dir: Path, state_path: str | None) -> Backend:
+async def _connect_embedded(config: EngineSettings, state_dir: Path, state_path: str | None) -> Backend:
     from code_rl.engine.local import EmbeddedService
     from code_rl.engine.local.passes import loss_settings
 
@@ -127,13 +114,13 @@ async def _connect_embedded(config: Config, state_dir: Path, state_path: str | N
     return backend if config.sampler is None else await _sampled_by_vllm(backend, config, config.sampler, state_dir)
 
 
-async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state_dir: Path) -> Backend:
+async def _sampled_by_vllm(backend: Backend, config: EngineSettings, sampler: str, state_dir: Path) -> Backend:
     """The same trainer with vLLM as its sampler; the shorter of the two contexts counts."""
     from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
 
     place = vllm_at(sampler)
     model, context, held = await asyncio.to_thread(find_vllm, place)
-    wanted = min(max(config.max_tokens, context_schedule(config, backend.context).longest) + 1, backend.context)
+    wanted = min(config.longest_completion + 1, backend.context)
     if context < wanted:
         raise ConfigError(
             f"max_tokens={wanted - 1} does not fit into the {context} tokens of sampler={place.url}; start it with --max-model-len {backend.context}"
@@ -153,7 +140,7 @@ async def _sampled_by_vllm(backend: Backend, config: Config, sampler: str, state
     return replace(backend, description=description, context=min(context, backend.context), close=close, vllm=vllm)
 
 
-async def _connect_remote(config: Config, state_path: str | None, found: Survey) -> Backend:
+async def _connect_remote(config: EngineSettings, state_path: str | None, found: Survey) -> Backend:
     from code_rl.engine import preflight as asking
     from code_rl.engine.remote import RemoteService
 
@@ -179,7 +166,7 @@ async def _connect_remote(config: Config, state_path: str | None, found: Survey)
             sampler = await trainer.save_weights_and_get_sampling_client()
             await asking.probe_narrowing(sampler, token, config.top_p, config.top_k)
         if config.loss in POLICY_LOSSES:
-            settings = loss_config(config) | capabilities.pass_settings(config.temperature)
+            settings = config.loss_config | capabilities.pass_settings(config.temperature)
             await asking.probe_loss(trainer, config.loss, settings, token)
     except BaseException:
         service.close()

@@ -20,8 +20,6 @@ from urllib.parse import urlencode
 
 from code_rl.engine.names import source_of
 from code_rl.engine.places import Place
-from code_rl.training.algorithm.datums import make_datum
-from code_rl.training.config import recipe_models
 from code_rl.util.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ class Survey:
         return self.older_sdk != JSON_SDK
 
 
-async def survey(place: Place, model_name: str | None) -> Survey:
+async def survey(place: Place, model_name: str | None, recipes: Mapping[str, str]) -> Survey:
     """Ask the server what it is and has.
 
     Raises ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or not this SDK's generation of it, or lacks the model.
@@ -68,18 +66,20 @@ async def survey(place: Place, model_name: str | None) -> Survey:
         raise ConfigError(f"model_name is not set; {place.url} has: {_listed(found)}")
     if model_name not in found.models:
         why = f" ({found.refused})" if found.refused else ""
-        raise ConfigError(f"model_name={model_name!r} is unknown to {place.url}{why}; {_instead(model_name, found)}")
+        raise ConfigError(
+            f"model_name={model_name!r} is unknown to {place.url}{why}; {_instead(model_name, found, recipes)}"
+        )
     return found
 
 
-def _instead(model_name: str, found: Survey) -> str:
+def _instead(model_name: str, found: Survey, recipes: Mapping[str, str]) -> str:
     """What the server has of a model's family, and the recipes for those; all its models where it has none. Models get retired."""
     family = re.match(r"([^/]*/)?[A-Za-z]+[0-9]*", model_name)
     alike = sorted(name for name in found.models if family and name.startswith(family.group()))
     if not alike:
         return f"it has: {_listed(found)}; choose one with model_name= (code-rl serve has others by its models=)"
-    recipes = [f"recipe={name} trains {model}" for name, model in recipe_models().items() if model in alike]
-    return "; ".join([f"of that family it has: {', '.join(alike)}", *recipes])
+    trained = [f"recipe={name} trains {model}" for name, model in recipes.items() if model in alike]
+    return "; ".join([f"of that family it has: {', '.join(alike)}", *trained])
 
 
 def _listed(found: Survey) -> str:
@@ -233,7 +233,14 @@ def context_of(model_name: str, told: int | None) -> int:
 
 async def probe_loss(trainer: RemoteTrainingClient, loss: str, settings: Mapping[str, float], token: int) -> None:
     """Run one forward pass over two tokens with the run's loss. Raises ConfigError, naming the loss, when it is refused."""
-    datum = make_datum([token, token], [-1.0], 1, 1.0)
+    from tinker import types
+
+    inputs = {
+        "target_tokens": types.TensorData(data=[token], dtype="int64", shape=[1]),
+        "logprobs": types.TensorData(data=[-1.0], dtype="float32", shape=[1]),
+        "advantages": types.TensorData(data=[1.0], dtype="float32", shape=[1]),
+    }
+    datum = types.Datum(model_input=types.ModelInput.from_ints([token]), loss_fn_inputs=inputs)
     try:
         await trainer.forward([datum], loss, settings)
     except BackendError as error:

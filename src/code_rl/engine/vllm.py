@@ -28,7 +28,7 @@ import numpy as np
 from code_rl.engine.adapters import open_to_others, read_embedded, write_peft
 from code_rl.engine.places import Place, place_of
 from code_rl.engine.remote import Link
-from code_rl.training.config import Config
+from code_rl.engine.settings import EngineSettings
 from code_rl.util.concurrency import together
 from code_rl.util.errors import BackendError, ConfigError
 
@@ -91,7 +91,7 @@ class Vllm:
     The names of its adapters begin with a mark that no other run has; so is the folder called that it has below a `sampler_dir`.
     """
 
-    def __init__(self, config: Config, place: Place, state_dir: Path) -> None:
+    def __init__(self, config: EngineSettings, place: Place, state_dir: Path) -> None:
         import httpx
 
         home = state_dir.resolve()

@@ -1,5 +1,5 @@
-"""Problem sets put to a model, and what came of it: `code-rl eval` and the training loop's own evaluations.
+"""How good is it? `code-rl eval` and the evaluations of a training run.
 
-`runner` has samples completed (`completers`), keeps them (`samples`) and judges; `benchmarks` are the problems. Others import `figures` (pass@k, intervals), `evaluate`, and for a pass rate `completers` and
-`settings`; verbs also those above, `manifest`, `results`, `compare` and `view`.
+`benchmarks` are the problems, `completers` and `endpoint` give samples, `runner` keeps and judges them (`samples`), `figures` has pass@k and
+intervals, `results` and `compare` make tables, `rating` the Codeforces rating.
 """

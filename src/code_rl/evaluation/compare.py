@@ -4,7 +4,7 @@ a row for each folder, a column for each benchmark, and their average."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
 from code_rl.grading.verdict import VerdictKind
-from code_rl.training.config import published_values, recipe_models
 from code_rl.util.data_files import short
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import read_lines
 
+Published = Callable[[str], list[dict[str, Any]]]
+"""The published values of a recipe, by its name."""
 NEVER_COMPARED = ("benchmark", "files", "rule")
 """What must be the same: figures on other data or under another rule are not comparable."""
 
@@ -25,7 +26,7 @@ ACCEPTED = ("seed",)
 """Settings that are expected to differ, and are not pointed out."""
 
 
-def compare(first: Path, second: Path) -> dict[str, Any]:
+def compare(first: Path, second: Path, published: Published = lambda _: []) -> dict[str, Any]:
     """Compare two evaluations: what `comparison.json` holds.
 
     `figures` has differences (second minus first) by name of the figure, on the problems that both have; `remarks` are settings that differ.
@@ -69,7 +70,7 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
         "only_in_one": len((problems[0] | problems[1]) - shared),
         "remarks": _remarks(one, other),
         "figures": figures,
-        "published": _published(other),
+        "published": _published(other, published),
     }
 
 
@@ -91,10 +92,10 @@ def _outcomes(path: Path) -> dict[Mode, dict[str, list[Outcome]]]:
     return found
 
 
-def _published(identity: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _published(identity: Mapping[str, Any], published: Published) -> list[dict[str, Any]]:
     """What was published of this benchmark for the recipe that the evaluated run was trained with."""
     recipe = identity.get("asked", {}).get("recipe")
-    values = published_values(recipe) if recipe in recipe_models() else []
+    values = published(recipe) if recipe is not None else []
     return [{"recipe": recipe, **value} for value in values if value["benchmark"] == identity["benchmark"]]
 
 

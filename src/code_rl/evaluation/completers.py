@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from code_rl.engine.checkpoints import read_checkpoints, state_path_of
+from code_rl.engine.checkpoints import checkpoint_record, read_config
+from code_rl.engine.settings import EngineSettings
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
-from code_rl.evaluation.settings import EvalConfig, run_of
+from code_rl.evaluation.settings import EvalConfig
 from code_rl.grading.extract import extract_code
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
@@ -156,38 +157,30 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
     )
 
 
-async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> Weights:
+async def connect_weights(config: EvalConfig, settings: EngineSettings, out: Path, executor: Executor) -> Weights:
     """The model's weights on their back end, in their environment: a base model, or what a run's checkpoint holds."""
     from code_rl.engine.connect import connect, preflight
     from code_rl.engine.local import share_cores
     from code_rl.policy.environments import get_environment
     from code_rl.policy.renderers import get_renderer
-    from code_rl.training.config import make_config
-    from code_rl.training.runs.directory import read_config
 
     share_cores()
-    shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")
-    settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
     state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)
     if config.checkpoint is not None:
         run, record = checkpoint_record(config.checkpoint)
         state_path = record["state_path"]
         facts |= {"run": run.name, "checkpoint": record["name"], "step": record.get("step")}
-        trained = read_config(run)
-        if (rank := trained.get("lora_rank")) is not None:
-            settings["lora_rank"] = rank
-        if trained.get("recipe") is not None:
-            facts["recipe"] = trained["recipe"]
+        if (recipe := read_config(run).get("recipe")) is not None:
+            facts["recipe"] = recipe
     environment = get_environment(config.environment, config.max_turns)
     how = ""
     if config.environment != "single":
         facts |= {"environment": config.environment, "max_turns": environment.max_turns}
         how = f", environment {config.environment} (up to {environment.max_turns} answers)"
-    made = make_config({**settings, "model_name": config.model or "tiny"})
-    backend = await connect(made, out / STATE, state_path, await preflight(made))
+    backend = await connect(settings, out / STATE, state_path, await preflight(settings))
     sampler = await (backend.base_sampler() if config.checkpoint is None else backend.sync_weights())
     where = f"checkpoint {facts['checkpoint']} of {facts['run']}" if config.checkpoint else str(config.model)
-    renderer = get_renderer(made.renderer, backend.tokenizer)
+    renderer = get_renderer(settings.renderer, backend.tokenizer)
     return Weights(
         Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
         Sampling(config.max_tokens, config.temperature, top_p=config.top_p, top_k=config.top_k),
@@ -196,22 +189,6 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
         facts=facts,
         close=backend.close,
     )
-
-
-def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
-    """The run and its checkpoint's record.
-
-    Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not the one saved.
-    """
-    run, name = run_of(checkpoint)
-    records = [record for record in read_checkpoints(run) if "state_path" in record]
-    if not records:
-        raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
-    named = [each for each in records if name in (None, each["name"], Path(each["state_path"]).name)]
-    if not named:
-        names = ", ".join(each["name"] for each in records)
-        raise ConfigError(f"checkpoint={checkpoint}: the run has no {name!r}; it has {names}")
-    return run, named[-1] | {"state_path": state_path_of(named[-1], run)}
 
 
 def read_samples_file(path: str, entries: Sequence[Entry], others: Collection[str]) -> tuple[Stored, int, bool, int]:
@@ -234,9 +211,16 @@ def read_samples_file(path: str, entries: Sequence[Entry], others: Collection[st
 
 
 async def connect_completer(
-    config: EvalConfig, out: Path, executor: Executor, stack: contextlib.AsyncExitStack
+    config: EvalConfig,
+    settings: EngineSettings | None,
+    out: Path,
+    executor: Executor,
+    stack: contextlib.AsyncExitStack,
 ) -> Completer | None:
-    """The one who completes on every benchmark; None where it depends on the benchmark (a samples file)."""
+    """The one who completes on every benchmark; None where it depends on the benchmark (a samples file).
+
+    `settings` are the engine's, where weights answer.
+    """
     if config.answered_by == "samples":
         return None
     completer: Completer = Reference()
@@ -244,7 +228,7 @@ async def connect_completer(
         from code_rl.evaluation.endpoint import Endpoint
 
         completer = Endpoint(config)
-    elif config.answered_by == "weights":
-        completer = await connect_weights(config, out, executor)
+    elif settings is not None:
+        completer = await connect_weights(config, settings, out, executor)
     stack.push_async_callback(completer.aclose)
     return completer

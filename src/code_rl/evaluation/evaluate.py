@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from code_rl.evaluation.completers import Entry, Weights
 from code_rl.evaluation.figures import Figures, figures
@@ -15,8 +13,6 @@ from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.grading.problem import Problem
 from code_rl.policy.inflight import GroupLog
 from code_rl.policy.sample import Policy, Sampling
-from code_rl.training.config import Config
-from code_rl.training.run import Run
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
@@ -59,37 +55,6 @@ async def evaluate(
         greedy, sampled = (list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED))
         results[name] = SplitResult(figures(greedy, (1,)), figures(sampled, {1, samples}) if samples else None, samples)
     return results
-
-
-async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
-    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with samples for Pass@1 and Pass@k.
-
-    What an earlier process of this run has sampled and judged of it is used.
-    """
-    started = time.perf_counter()
-    samples = run.config.eval_samples if full else 0
-    with run.recorder.evaluating(run.test_splits, samples):
-        results = await evaluate(
-            policy,
-            run.test_splits,
-            samples=samples,
-            sampling=run.sampling,
-            seed=run.config.seed,
-            log=run.recorder.evaluation_log(step),
-        )
-    parts = [each for result in results.values() for each in (result.greedy, result.sampled) if each is not None]
-    return dict(evaluation_metrics(results)) | {
-        "tokens/eval_prefill": sum(each.prompt_tokens for each in parts),
-        "time/eval": time.perf_counter() - started,
-        "tokens/eval": sum(each.completion_tokens for each in parts),
-    }
-
-
-def evaluates_after(config: Config, completed_steps: int) -> bool:
-    """True when the settings ask for an evaluation after so many steps."""
-    if completed_steps == config.max_steps:
-        return config.eval_every >= 0
-    return config.eval_every > 0 and completed_steps % config.eval_every == 0
 
 
 def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import chz
 
+from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC
 from code_rl.policy.environments import ENVIRONMENTS, get_environment
 from code_rl.policy.environments.wording import PROMPTS, get_wording
@@ -164,8 +164,6 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
     """Settings from the command line, over those of the checkpoint's run. Raises ConfigError for what does not go together."""
     from_run: dict[str, Any] = {}
     if given.get("checkpoint"):
-        from code_rl.training.runs.directory import read_config
-
         run = run_of(str(given["checkpoint"]))[0]
         kept = read_config(run)
         from_run = {mine: kept[theirs] for theirs, mine in FROM_RUN.items() if kept.get(theirs) is not None}
@@ -175,17 +173,6 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
     config = make_settings(EvalConfig, from_run, given)
     _check(config, given)
     return config
-
-
-def run_of(checkpoint: str) -> tuple[Path, str | None]:
-    """The run directory and the checkpoint's name (None: the last). Raises ConfigError when there is no run."""
-    from code_rl.training.runs.directory import is_run
-
-    path = Path(checkpoint).expanduser()
-    for run, name in ((path, None), (path.parent, path.name), (path.parent.parent, path.name)):
-        if is_run(run):
-            return run, name
-    raise ConfigError(f"checkpoint={checkpoint} is no run directory (config.json is missing), and no RUN/NAME either")
 
 
 OF_WEIGHTS = ("backend", "device", "dtype", "renderer", "environment", "max_turns")

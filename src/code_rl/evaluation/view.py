@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from code_rl.evaluation.figures import rate
+from code_rl.evaluation.progress import judging
 from code_rl.grading.verdict import Verdict
-from code_rl.util.progress import View, judging
+from code_rl.util.progress import View
 
 
 class EvalView(View):

@@ -26,7 +26,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from code_rl.data.sources.records import Origin, RowError, from_json
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, check_parts
 from code_rl.grading.values import ValueCodecError, decode, encode
 from code_rl.util.data_files import read_object, short
@@ -138,11 +137,12 @@ def read_fields(
         raise DataError(f"{where}: {missing[0]} is missing")
     for name, value in data.items():
         if not forms[name].fits(value):
-            raise _wrong(name, value, forms[name].wanted, where)
+            raise wrong_field(name, value, forms[name].wanted, where)
     return {name: forms[name].kept(value) for name, value in data.items()}
 
 
-def _wrong(name: str, value: Any, wanted: str, where: str) -> DataError:
+def wrong_field(name: str, value: Any, wanted: str, where: str) -> DataError:
+    """The error for a field of a row."""
     return DataError(f"{where}: {name}={short(value)} must be {wanted}")
 
 
@@ -314,19 +314,3 @@ def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
     if len(row["expected"]) != len(calls) or row["expected"][0] is not None:
         raise DataError(f"{where}: expected must have one value for each of the {len(calls)} calls, null for the first")
     return SequenceTest(name, tuple((method, _VALUES.kept(args)) for method, args in calls), **row)
-
-
-def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
-    """A row of a file or a table in our own format: nested fields parsed where they are JSON text, absent (None) ones left out. Raises RowError."""
-    fields = {name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS}
-    try:
-        for name in NESTED:
-            value = fields.get(name)
-            if isinstance(value, str) and (name != "compare" or value.lstrip()[:1] in ('"', "{")):
-                try:
-                    fields[name] = from_json(value, name)
-                except RowError as error:
-                    raise _wrong(name, value, f"{FORMS[name].wanted} (or JSON text of it)", origin.where) from error
-        return problem_from_json(fields, origin.where)
-    except DataError as error:
-        raise RowError("bad_native_row", str(error)) from error

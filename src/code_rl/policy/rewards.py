@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from code_rl.grading.extract import extract_code
 from code_rl.policy.trajectory import Trajectory
-from code_rl.training.algorithm.advantages import require_finite
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import blaming, find
+from code_rl.util.registry import blaming, find, require_finite
 
 RewardFunction = Callable[[Trajectory], float]
 

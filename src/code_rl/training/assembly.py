@@ -14,31 +14,23 @@ from typing import Any
 
 import chz
 
-from code_rl.data.load import (
-    RunData,
-    cap_max_tokens,
-    find_data,
-    load_test_splits,
-    load_train_problems,
-    prompt_length,
-    refuse_prompts,
-    with_tests,
-    within_difficulty,
-)
+from code_rl.data.load import RunData, find_data, load_test_splits, load_train_problems, with_tests, within_difficulty
 from code_rl.data.order import ProblemOrder, all_keys, trained_on
+from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.connect import Backend, connect, preflight
 from code_rl.engine.losses import POLICY_LOSSES, check_loss
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import check_executor, connect_executor
 from code_rl.grading.sandbox.executor import Executor
+from code_rl.policy.lengths import cap_max_tokens, prompt_length, refuse_prompts
 from code_rl.policy.renderers import get_renderer
 from code_rl.training.budget import Budget, Tokens, read_prices
-from code_rl.training.config import Config, batch_shape, context_schedule, loss_config, refuse_buffer
+from code_rl.training.config import Config, batch_shape, context_schedule, recipe_models, refuse_buffer, refuse_settings
 from code_rl.training.console import Console
 from code_rl.training.objective import Objective, environment_of, objective_of
 from code_rl.training.report.pieces import keep_tokenizer
 from code_rl.training.run import Run, sampling_of, unaffordable
-from code_rl.training.runs.directory import BEGUN, LOCK, check_log_dir, is_run, read_config
+from code_rl.training.runs.directory import BEGUN, LOCK, check_log_dir
 from code_rl.training.runs.logs import setup_logging
 from code_rl.training.runs.recorder import Recorder, read_metrics
 from code_rl.training.runs.resume import Start, choose_start, find_checkpoint, go_back
@@ -69,7 +61,8 @@ async def assemble(
     if is_run(log_path):
         _lock(log_path, stack)
     goes_on = resumes and is_run(log_path)
-    found = await preflight(config)
+    refuse_settings(config)
+    found = await preflight(config, recipe_models())
     pins = _pins(config, log_path)
     data, executor, train_problems, test_splits = await open_data(config, pins, stack, stop, console.notice)
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
@@ -190,7 +183,7 @@ def trainable(objective: Objective, backend: Backend, config: Config, say: Calla
     if own:
         check_loss(objective.loss, objective.loss_config)
     else:
-        capabilities.require_loss(config.loss, loss_config(config))
+        capabilities.require_loss(config.loss, config.loss_config)
     capabilities.require_temperature(temperature, custom_loss=own)
     notice = capabilities.temperature_notice(temperature)
     if notice is not None:

@@ -85,9 +85,9 @@ async def evaluate_async(
 
     Raises ConfigError for a setting that is unknown or would have no effect.
     """
-    from code_rl.data.load import cap_max_tokens
     from code_rl.evaluation.evaluate import evaluate as evaluate_splits
     from code_rl.evaluation.evaluate import evaluation_metrics
+    from code_rl.policy.lengths import cap_max_tokens
     from code_rl.training.run import sampling_of
 
     settings = _plain(settings)
@@ -131,8 +131,8 @@ async def train_async(**settings: Any) -> TrainingResult:
 
     Cancelling it cuts the run, which can be resumed. Raises ConfigError for a mistake in the settings, before anything is written.
     """
-    from code_rl.cli.train import confirm, prepare, train_run
     from code_rl.training.runs.recorder import read_metrics
+    from code_rl.training.trainer import confirm, prepare, train_run
 
     config, log_path, resumes = prepare(_plain(settings))
     if config.dry_run:
@@ -158,7 +158,7 @@ def _settings(
     policy: Policy | None, checkpoint: str | Path | None, given: Mapping[str, Any]
 ) -> tuple[Config, str | None]:
     """The settings of an evaluation, and where the weights are (None: the base model's). Each that is given takes effect, or is refused."""
-    from code_rl.evaluation.completers import checkpoint_record
+    from code_rl.engine.checkpoints import checkpoint_record
     from code_rl.training.config import make_config
     from code_rl.training.runs.directory import settings_of
 

@@ -11,7 +11,7 @@ from code_rl.policy.rewards import Reward, get_reward
 from code_rl.policy.trajectory import Group
 from code_rl.training.algorithm.advantages import Estimator, get_estimator, mean
 from code_rl.training.algorithm.shaping import Shaping
-from code_rl.training.config import Config, loss_config
+from code_rl.training.config import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def objective_of(config: Config) -> Objective:
         ),
         estimator=get_estimator(config.advantage),
         loss=get_loss(config.loss),
-        loss_config=loss_config(config),
+        loss_config=config.loss_config,
         kl_coef=config.kl_coef,
     )
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from code_rl.engine.connect import ready
-from code_rl.evaluation.evaluate import evaluate_run, evaluates_after
 from code_rl.grading.sandbox.executor import retries_of
 from code_rl.policy.sample import Policy, Sampling
 from code_rl.policy.trajectory import Group
 from code_rl.training.algorithm.datums import Example, Floats
 from code_rl.training.algorithm.metrics import step_metrics
 from code_rl.training.budget import Tokens
+from code_rl.training.evaluations import evaluate_run, evaluates_after
 from code_rl.training.objective import ScoredGroup
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
 from code_rl.training.runs.recorder import read_metrics

@@ -1,1 +1,1 @@
-"""What the whole tree uses."""
+"""Errors, files, concurrency, settings: what every wing uses."""

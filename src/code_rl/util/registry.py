@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import TypeVar, cast
 
@@ -13,6 +13,8 @@ from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.settings import suggestion
 
 T = TypeVar("T")
+LARGEST = 1e38
+"""What 32 bits hold, as they do rewards, advantages and log-probabilities in a datum."""
 
 
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
@@ -55,3 +57,10 @@ def blaming(setting: str, name: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{setting}={name} failed: {type(error).__name__}: {error}") from error
+
+
+def require_finite(values: Sequence[float], what: str) -> None:
+    """Raise ValueError for the first of `values` that is NaN or infinite, or would be in 32 bits."""
+    for index, value in enumerate(values):
+        if not abs(value) <= LARGEST:
+            raise ValueError(f"{what} {index} is {value}; every {what} must be a finite number, {LARGEST:.0e} at most")

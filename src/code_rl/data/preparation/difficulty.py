@@ -1,71 +1,61 @@
-"""Stage `difficulty`: how often a named model solves each problem, measured offline with the rollouts and the reward of training."""
+"""Stage `difficulty`: how often a model solves each problem, from the verdicts of an evaluation or of `code-rl judge`."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from code_rl.data.preparation.bench import Bench, Survivor
-from code_rl.data.preparation.ledger import BROKEN_CHECKER, SANDBOX_ERROR, Decision, OnItem, drop
-from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.evaluation.figures import wilson
-from code_rl.grading.problem import Problem
+from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.grading.verdict import VerdictKind
+from code_rl.util.data_files import read_rows
+from code_rl.util.errors import ConfigError, DataError
 
-if TYPE_CHECKING:
-    from code_rl.evaluation.completers import Weights
-
-PROMPTS_IN_FLIGHT = 16
+VERDICTS = "verdicts.jsonl"
+GREEDY = "greedy"
 
 
-def judge_rate(passed: int, n: int, model: str, solved: str) -> Decision:
-    """Keep or drop a problem that a model solved `passed` times out of `n`."""
-    low, high = wilson(passed, n)
-    shares = {"pass_rate": passed / n, "low": low, "high": high}
-    rate = {"model": model, **{name: round(share, 4) for name, share in shares.items()}, "samples": n}
+def judge_rate(passed: int, n: int, solved: str) -> Decision:
+    """Keep or drop a problem that was solved `passed` times out of `n`."""
+    rate = {"pass_rate": round(passed / n, 4), "samples": n}
     if solved == "drop" and passed in (0, n):
         reason = "never_solved" if passed == 0 else "always_solved"
-        return drop(reason, f"{passed} of {n} samples of {model} pass", difficulty=rate)
+        return drop(reason, f"{passed} of {n} samples pass", difficulty=rate)
     return Decision(keep=True, card={"difficulty": rate})
 
 
+def verdicts_file(path: str) -> Path:
+    """The file that `pass_rates=` names: a file of verdicts, or the folder of an evaluation. Raises ConfigError without one."""
+    given = Path(path).expanduser()
+    found = given / VERDICTS if given.is_dir() else given
+    if not found.is_file():
+        raise ConfigError(
+            f"pass_rates={path}: there is no {found}; give the out= of `code-rl eval` or of `code-rl judge`"
+        )
+    return found
+
+
+def read_pass_rates(path: Path) -> Mapping[str, tuple[int, int]]:
+    """Passed and judged samples by problem id, greedy ones and those without a verdict left out. Raises DataError for other rows."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for where, row in read_rows(str(path)):
+        try:
+            name, kind = str(row["problem_id"]), VerdictKind(row["verdict"])
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{where}: a verdict needs problem_id and verdict: {error}") from error
+        if row.get("mode") != GREEDY and not kind.undecided:
+            counts[name][0] += kind is VerdictKind.PASSED
+            counts[name][1] += 1
+    return {name: (passed, judged) for name, (passed, judged) in counts.items()}
+
+
 async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
-    """One decision a survivor."""
-    modules = ("difficulty", "code_rl.grading")
-    with bench.deciding("difficulty", modules, survivors, on_item, lambda s: (s.entry.digest, s.notes)) as decisions:
-        if decisions.waiting:
-            from code_rl.evaluation.completers import connect_weights
-            from code_rl.evaluation.settings import EvalConfig
+    """One decision a survivor: a problem without a verdict is kept, and has no rate."""
+    rates = read_pass_rates(verdicts_file(str(bench.config.pass_rates)))
 
-            same = {name: getattr(bench.config, name) for name in ("backend", "seed", "max_tokens", "temperature")}
-            model = EvalConfig(model=bench.config.model_name, **same)
-            async with aclosing(await connect_weights(model, bench.work / "model", bench.executor())) as weights:
-                await decisions.at_once(lambda s: _measured(bench.load(s), bench.config, weights), PROMPTS_IN_FLIGHT)
-        return decisions.made
+    def decide(survivor: Survivor) -> Decision:
+        passed, judged = rates.get(survivor.entry.id, (0, 0))
+        return judge_rate(passed, judged, bench.config.solved) if judged else KEEP
 
-
-async def _measured(problem: Problem, config: PrepareConfig, weights: Weights) -> Decision:
-    """One problem's rate; its draws depend on seed, prompt and weights alone."""
-    from code_rl.policy.sample import derive_seed
-
-    seed = derive_seed(config.seed, "difficulty", problem.id)
-    group = await weights.policy.roll_out(problem, config.samples, weights.sampling, seed)
-    verdicts = [trajectory.verdict for trajectory in group.trajectories]
-    if any(verdict.kind is VerdictKind.CHECKER_ERROR for verdict in verdicts):
-        return drop(BROKEN_CHECKER, "the checker fails on its own reference")
-    lost = sum(verdict.undecided for verdict in verdicts)
-    if lost:
-        return drop(SANDBOX_ERROR, f"{lost} samples got no verdict")
-    passed = sum(verdict.correct for verdict in verdicts)
-    return judge_rate(passed, len(verdicts), str(config.model_name), config.solved)
-
-
-def check_model(config: PrepareConfig) -> None:
-    """Refuse a model or back end that cannot be had, before anything runs. Raises ConfigError."""
-    from code_rl.engine.connect import preflight
-    from code_rl.training.config import make_config
-
-    settings = {"model_name": config.model_name, "backend": config.backend, "seed": config.seed}
-    asyncio.run(preflight(make_config(settings)))
+    return one_by_one(survivors, on_item, decide)

@@ -12,12 +12,12 @@ from typing import Any
 
 from rich.markup import escape
 
-from code_rl import __version__
 from code_rl.data.preparation.bench import REPORT
-from code_rl.training.report.page import render_plain
 from code_rl.util.data_files import sources_digest
 from code_rl.util.files import write_atomically
+from code_rl.util.pages import render_page
 from code_rl.util.progress import View, progress
+from code_rl.util.version import __version__
 
 EXAMPLES = 3
 EXCERPT = 160
@@ -104,15 +104,15 @@ class Report:
         ]
         write_atomically(folder / "dropped.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         write_atomically(folder / REPORT, json.dumps(self.to_json(), indent=1) + "\n")
-        write_atomically(folder / "report.html", render_page(self))
+        write_atomically(folder / "report.html", render(self))
 
 
-def render_page(report: Report) -> str:
+def render(report: Report) -> str:
     """The page of a report."""
     stages = report.stages
     first, last = (stages[0].went_in, stages[-1].came_out) if stages else (0, 0)
     most = max((stage.went_in for stage in stages), default=0) or 1
-    return render_plain("prepare.html.j2", report=report, first=first, last=last, most=most)
+    return render_page(Path(__file__).with_name("prepare.html.j2"), report=report, first=first, last=last, most=most)
 
 
 BAR = 24

@@ -10,7 +10,7 @@ import chz
 
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, option
+from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, must, option
 from code_rl.util.settings import suggestion
 
 
@@ -34,7 +34,7 @@ STAGES = {
         ("mutants", "min_strength", "seed", "max_references", "repeats", "patient_limit_s", "unverified", "checkers")),
     "cap": Stage("code_rl.data.preparation.cap:run_cap", ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests")),
     "difficulty": Stage("code_rl.data.preparation.difficulty:run_difficulty",
-        ("model_name", "backend", "samples", "max_tokens", "temperature", "solved", "seed"), "model_name", "no model named (model_name=)"),
+        ("pass_rates", "solved"), "pass_rates", "no verdicts named (pass_rates=)"),
     "write": Stage("code_rl.data.preparation.write:run_write"),
 }
 # fmt: on
@@ -124,20 +124,17 @@ class PrepareConfig:
     max_test_cpu_s: float = option(30.0, "cap: CPU seconds that the reference may need for all kept tests.", ABOVE_0)
     max_tests: int = option(64, "cap: tests a problem may keep. DeepCoder uses 15.", AT_LEAST_1)
 
-    model_name: str | None = option(
-        None, "difficulty: model whose pass rate is measured ('tiny', a folder, a hub id). None: stage skipped."
+    pass_rates: str | None = option(
+        None,
+        "difficulty: verdicts of a model's samples: out= of `code-rl eval` or `code-rl judge`. None: stage skipped.",
     )
-    backend: str = option("auto", "difficulty: where the model lives, as train's backend=.")
-    samples: int = option(8, "difficulty: completions per problem.", AT_LEAST_1)
-    max_tokens: int = option(4096, "difficulty: tokens per completion at most.", AT_LEAST_1)
-    temperature: float = option(1.0, "difficulty: sampling temperature.", FROM_0)
     solved: Literal["drop", "keep"] = option(
         "drop", "difficulty: what to do with problems that no sample or every sample solves."
     )
 
     test_share: float = option(0.0, "write: share of problems that go to the split 'test', by their ids.", PART)
     format: Literal["jsonl", "jsonl.gz", "parquet"] = option("jsonl", "write: file format of the splits.")
-    seed: int = option(0, "Seed of mutants, sampling and the split.", SEED)
+    seed: int = option(0, "Seed of mutants and the split.", SEED)
 
     @chz.validate
     def _belongs(self) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import chz
 
-from code_rl import __version__
 from code_rl.data.dataset import MANIFEST, PREPARED, Dataset, read_prepared
 from code_rl.data.preparation.bench import Bench, Survivor
 from code_rl.data.preparation.ledger import KEEP, Decision, OnItem
@@ -22,6 +21,7 @@ from code_rl.grading.native import NATIVE_FIELDS, NESTED, parse_problem, problem
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import ConfigError, install_command
 from code_rl.util.files import sync_directory, write_atomically
+from code_rl.util.version import __version__
 
 VERSION = 1
 SPLITS = ("train", "test")

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from code_rl.data.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
+from code_rl.data.sources.native import read_native
 from code_rl.data.sources.records import Item, Origin, Reader, Row, RowError, Skipped, stated_id
-from code_rl.grading.native import REQUIRED, read_native
+from code_rl.grading.native import REQUIRED
 
 ReadRow = Reader[Item]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import date
+from pathlib import Path
 
-from code_rl import __version__
 from code_rl.grading.audit.scorecard import Scorecard
-from code_rl.training.report.page import render_plain
+from code_rl.util.pages import render_page
+from code_rl.util.version import __version__
 
 
 def render(card: Scorecard) -> str:
     """HTML that needs nothing else."""
     made = date.today().isoformat()  # noqa: DTZ011
-    return render_plain("audit.html.j2", card=card, findings=card.findings(), version=__version__, made=made)
+    return render_page(
+        Path(__file__).with_name("audit.html.j2"), card=card, findings=card.findings(), version=__version__, made=made
+    )

@@ -9,14 +9,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import blaming, find
+from code_rl.util.registry import blaming, find, require_finite
 
 Estimator = Callable[[list[float]], list[float]]
 """`rewards_G` of members that have one to `advantages_G`."""
 DEGENERATE = 1e-8
 STD_FLOOR = 1e-6
-LARGEST = 1e38
-"""What 32 bits hold, as they do rewards, advantages and log-probabilities in a datum."""
 
 
 def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | None = None) -> list[float | None]:
@@ -90,10 +88,3 @@ def get_estimator(name: str) -> Estimator:
 
     named.__qualname__ = name
     return named
-
-
-def require_finite(values: Sequence[float], what: str) -> None:
-    """Raise ValueError for the first of `values` that is NaN or infinite, or would be in 32 bits."""
-    for index, value in enumerate(values):
-        if not abs(value) <= LARGEST:
-            raise ValueError(f"{what} {index} is {value}; every {what} must be a finite number, {LARGEST:.0e} at most")

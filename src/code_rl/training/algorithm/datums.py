@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.engine.losses import POLICY_LOSSES, Loss, loss_settings
-from code_rl.training.algorithm.advantages import require_finite
-from code_rl.util.registry import blaming
+from code_rl.util.registry import blaming, require_finite
 
 if TYPE_CHECKING:
     import tinker

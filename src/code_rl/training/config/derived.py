@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import chz
 
-from code_rl.engine.losses import HIGH, LOW
+from code_rl.engine.places import kind_of
 from code_rl.training.algorithm.lengths import ContextSchedule, Stage, parse_schedule
-from code_rl.training.config.fields import Config
+from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError
 
 LEAST_SPREAD = 0.01
@@ -80,10 +81,16 @@ def unused(config: Config) -> list[str]:
     ]
 
 
-def loss_config(config: Config) -> dict[str, float]:
-    """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
-    bounds = {LOW: (-1, config.clip_low), HIGH: (1, config.clip_high)}
-    return {name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None}
+def refuse_settings(config: Config) -> None:
+    """Raise ConfigError, by name, for a setting that the run's kind of back end would ignore."""
+    kind, fields = kind_of(config.backend), chz.chz_fields(Config)
+    for name, facts in FACTS.items():
+        value: Any = getattr(config, name)
+        honoured = kind in facts.reach.honoured or (facts.reach.sampler and config.sampler is not None)
+        if facts.reach.note and not honoured and value != fields[name]._default:
+            raise ConfigError(
+                f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"
+            )
 
 
 def context_schedule(config: Config, room: int) -> ContextSchedule:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.data.load import parse_difficulty
 from code_rl.engine.losses import HIGH, LOW, POLICY_LOSSES, get_loss
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.policy.environments import ENVIRONMENTS
@@ -16,37 +17,10 @@ from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator
 from code_rl.training.algorithm.learning_rate import LearningRateSchedule
 from code_rl.training.algorithm.lengths import parse_schedule
+from code_rl.training.config.setting import FIXED, FREE, LOOP, embedded, everywhere, facts_of, hosted, remote, setting
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import described
-from code_rl.util.setting import (
-    ABOVE_0,
-    AT_LEAST_0,
-    AT_LEAST_1,
-    FIXED,
-    FREE,
-    FROM_0,
-    LOOP,
-    embedded,
-    everywhere,
-    facts_of,
-    hosted,
-    must,
-    remote,
-    setting,
-)
-
-
-def parse_difficulty(text: str) -> tuple[float, float]:
-    """`LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
-    low, separator, high = text.partition("..")
-    try:
-        bounds = float(low), float(high)
-    except ValueError:
-        separator = ""
-        bounds = 0.0, 0.0
-    if not separator or not 0 <= bounds[0] <= bounds[1] <= 1:
-        raise ConfigError(f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9")
-    return bounds
+from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
@@ -143,7 +117,7 @@ class Config:
     dynamic_sampling: int = setting(0, FIXED, LOOP,
         "How often a place in the batch whose answers are all right or all wrong is filled again with another problem; 0: never.", check=AT_LEAST_0)
     difficulty: str | None = setting(None, FIXED, LOOP,
-        "Train only on problems whose pass rate, as `code-rl prepare` measured it, is in LOW..HIGH.", check=_difficulty)
+        "Train only on problems whose pass rate, which `code-rl prepare pass_rates=` stored, is in LOW..HIGH.", check=_difficulty)
     min_tests: int = setting(1, FIXED, LOOP, "Train only on problems that have so many tests.", check=AT_LEAST_1)
     max_tests: int | None = setting(None, FIXED, LOOP,
         "Tests of a training problem that are run at most (None: all): the public ones, then those with the longest inputs.", check=AT_LEAST_1)
@@ -217,6 +191,18 @@ class Config:
     log_path: str | None = setting(None, FREE, LOOP, "Run directory (None: ~/code-rl-logs/<date-time>).")
     behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting("resume", FREE, LOOP, "What to do when log_path holds an earlier run.")
     # fmt: on
+
+    @property
+    def loss_config(self) -> dict[str, float]:
+        """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
+        bounds = {LOW: (-1, self.clip_low), HIGH: (1, self.clip_high)}
+        return {name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None}
+
+    @property
+    def longest_completion(self) -> int:
+        """The largest token limit of training and evaluations."""
+        stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
+        return max([self.max_tokens, *(stage.max_tokens for stage in stages)])
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:

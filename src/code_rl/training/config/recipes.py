@@ -73,7 +73,9 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def published_values(name: str) -> list[dict[str, Any]]:
-    """The values that were published for what a recipe trains: `benchmark`, `figure`, `before` and `after`, in per cent."""
+    """The values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per cent. None for an unknown name."""
+    if not (RECIPES / f"{name}.toml").is_file():
+        return []
     return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
 
 

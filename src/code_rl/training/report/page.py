@@ -15,27 +15,32 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from code_rl import __version__
 from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.run import RunReader
 from code_rl.training.report.text import summary
 from code_rl.training.report.thinning import Place, pack
 from code_rl.util.files import write_atomically
+from code_rl.util.pages import STYLE, render_page
+from code_rl.util.version import __version__
 
+REPORT = "report.html"
 ASSETS = Path(__file__).parent / "assets"
+VENDOR = ASSETS / "vendor"
 SCRIPTS = (
-    "vendor/uPlot.iife.min.js", "prism-manual.js", "vendor/prism-core.min.js", "vendor/prism-python.min.js",
-    "dom.js", "source.js", "answer.js", "charts.js", "viewer.js", "sample.js", "app.js",
-)  # fmt: skip
-STYLES = ("vendor/uPlot.min.css", "style.css")
+    VENDOR / "uPlot.iife.min.js",
+    ASSETS / "prism-manual.js",
+    VENDOR / "prism-core.min.js",
+    VENDOR / "prism-python.min.js",
+    *(ASSETS / f"{name}.js" for name in ("dom", "source", "answer", "charts", "viewer", "sample", "app")),
+)
+STYLES = (VENDOR / "uPlot.min.css", STYLE)
 
 
 @functools.cache
-def _asset(names: tuple[str, ...]) -> str:
-    text = "\n".join((ASSETS / name).read_text(encoding="utf-8").strip() for name in names) + "\n"
+def _asset(paths: tuple[Path, ...]) -> str:
+    text = "\n".join(path.read_text(encoding="utf-8").strip() for path in paths) + "\n"
     if "</script" in text.lower() or "</style" in text.lower():
         raise AssertionError("an asset would end its own element")
     return text
@@ -55,8 +60,8 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
     overviews = side_by_side(readers)
     rollouts = [] if live else [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    return render_plain(
-        "page.html.j2",
+    return render_page(
+        ASSETS / "page.html.j2",
         title=" and ".join(view["name"] for view in overviews),
         policy=policy(live),
         style=Markup(_asset(STYLES)),  # noqa: S704 - files of this package
@@ -70,17 +75,6 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
 def write_report(readers: Sequence[RunReader], path: Path) -> None:
     """Write the page. A crash leaves the old file or the new one."""
     write_atomically(path, render(readers))
-
-
-@functools.cache
-def _environment() -> Environment:
-    loader = FileSystemLoader(ASSETS)
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-
-
-def render_plain(template: str, **values: Any) -> str:
-    """One HTML file from a template in `assets/` that needs nothing else: what `prepare` kept, what an audit found."""
-    return _environment().get_template(template).render(**values)
 
 
 def _hash(text: str) -> str:

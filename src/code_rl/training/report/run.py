@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from code_rl.engine.checkpoints import CONFIG
 from code_rl.training.report.groups import (
     Tally,
     as_text,
@@ -22,7 +23,7 @@ from code_rl.training.report.pieces import Pieces, load_pieces
 from code_rl.training.report.suspicion import tampers
 from code_rl.training.report.tail import Tail
 from code_rl.training.report.thinning import Place, ThinnedGroups, pack
-from code_rl.training.runs.directory import CONFIG, METRICS
+from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.recorder import ROLLOUTS
 from code_rl.util.errors import DataError
 from code_rl.util.redaction import redacted

@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from code_rl.engine.checkpoints import CONFIG, is_run, read_config
 from code_rl.training.config import Config
 from code_rl.util.errors import ConfigError
 from code_rl.util.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
-CONFIG = "config.json"
 BEGUN = "begun.json"
 """The settings of a run from the moment it takes its directory until `config.json` is there."""
 METRICS = "metrics.jsonl"
@@ -26,11 +26,6 @@ _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
 def default_log_path() -> Path:
     """`~/code-rl-logs/YYYY_MM_DD-HH_MM_SS`, local time."""
     return Path.home() / "code-rl-logs" / datetime.now().astimezone().strftime("%Y_%m_%d-%H_%M_%S")
-
-
-def is_run(path: Path) -> bool:
-    """True when the directory holds a run's settings."""
-    return (path / CONFIG).is_file()
 
 
 def begun_settings(path: Path) -> dict[str, Any] | None:
@@ -90,17 +85,6 @@ def _decide(path: Path, behavior: Behavior) -> None:
         )
     if behavior == "delete":
         shutil.rmtree(path)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The settings of an earlier run. Raises ConfigError when they cannot be read."""
-    try:
-        settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path / CONFIG} cannot be read: {error}; the run cannot be resumed") from error
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{path / CONFIG} does not hold an object; the run cannot be resumed")
-    return settings
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from code_rl.training.runs.directory import CONFIG, METRICS
+from code_rl.engine.checkpoints import CONFIG
+from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.trackers import Guarded, open_trackers
 from code_rl.util.files import JsonLines, open_private, write_atomically
 from code_rl.util.redaction import RedactingFormatter, redacted

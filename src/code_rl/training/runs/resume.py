@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from code_rl.engine.checkpoints import read_checkpoints, state_path_of, write_checkpoints
+from code_rl.engine.checkpoints import is_run, read_checkpoints, state_path_of, write_checkpoints
 from code_rl.policy.inflight import INFLIGHT, step_file
 from code_rl.training.config import Config, make_config
-from code_rl.training.runs.directory import METRICS, is_run, settings_of
+from code_rl.training.runs.directory import METRICS, settings_of
 from code_rl.training.runs.recorder import ROLLOUTS
 from code_rl.util.errors import CheckpointError, ConfigError
 from code_rl.util.files import Mark, mark_of, truncate

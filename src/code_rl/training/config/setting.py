@@ -1,0 +1,91 @@
+"""What a setting of a run says of itself, once: default, meaning, range, when it may change, and which back ends honour it.
+
+`Config` is made of these; what a resume refuses, what a back end refuses and the tables of the docs are read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import chz
+
+from code_rl.engine.places import BackendKind
+from code_rl.util.setting import Check
+
+
+class Change(Enum):
+    """When a setting may change during the life of a run: on any resume, or never."""
+
+    FREE = "free"
+    FIXED = "fixed"
+
+
+FREE, FIXED = Change
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the loop's own), why others refuse it;
+    `sampler`: the embedded engine honours it too where `sampler=` is a server."""
+
+    honoured: tuple[BackendKind, ...] = tuple(BackendKind)
+    note: str = ""
+    refusal: str = ""
+    sampler: bool = False
+
+
+LOOP = Reach()
+"""What the loop, the sandbox and the run directory do themselves, the same on every back end."""
+
+
+def everywhere(note: str) -> Reach:
+    """It reaches every back end."""
+    return Reach(note=note)
+
+
+def embedded(note: str, refusal: str) -> Reach:
+    """Only the embedded engine honours it."""
+    return Reach((BackendKind.EMBEDDED,), note, refusal)
+
+
+def remote(note: str, refusal: str, *, sampler: bool = False) -> Reach:
+    """Only back ends behind HTTP honour it; with `sampler`, a server that samples for the embedded engine too."""
+    return Reach((BackendKind.TINKER, BackendKind.SERVER), note, refusal, sampler)
+
+
+def hosted(note: str, refusal: str) -> Reach:
+    """Only hosted Tinker honors it."""
+    return Reach((BackendKind.TINKER,), note, refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a setting says of itself beside default and meaning."""
+
+    change: Change
+    reach: Reach
+
+    @property
+    def fixed(self) -> bool:
+        """A resumed run keeps it."""
+        return self.change is not FREE
+
+
+def setting(default: Any, change: Change, reach: Reach, doc: str, check: Check | None = None) -> Any:
+    """A field of `Config`. `check` raises ConfigError for a value out of range."""
+    return chz.field(default=default, doc=doc, validator=check, metadata={"facts": Facts(change, reach)})
+
+
+def facts_of(cls: type[Any]) -> Mapping[str, Facts]:
+    """What each field of a settings class says of itself. Raises TypeError, naming it, for one that was not made by `setting`."""
+    found = {}
+    for name, field in chz.chz_fields(cls).items():
+        if not field.metadata:
+            raise TypeError(
+                f"{cls.__name__}.{name} does not say who honours it and when it may change: make it with setting()"
+            )
+        found[name] = field.metadata["facts"]
+    return found

@@ -1,0 +1,42 @@
+"""Evaluations of a run: when they are due, and its policy on the held-out problems."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from code_rl.evaluation.evaluate import evaluate, evaluation_metrics
+from code_rl.policy.sample import Policy
+from code_rl.training.config import Config
+from code_rl.training.run import Run
+
+
+async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
+    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with samples for Pass@1 and Pass@k.
+
+    What an earlier process of this run has sampled and judged of it is used.
+    """
+    started = time.perf_counter()
+    samples = run.config.eval_samples if full else 0
+    with run.recorder.evaluating(run.test_splits, samples):
+        results = await evaluate(
+            policy,
+            run.test_splits,
+            samples=samples,
+            sampling=run.sampling,
+            seed=run.config.seed,
+            log=run.recorder.evaluation_log(step),
+        )
+    parts = [each for result in results.values() for each in (result.greedy, result.sampled) if each is not None]
+    return dict(evaluation_metrics(results)) | {
+        "tokens/eval_prefill": sum(each.prompt_tokens for each in parts),
+        "time/eval": time.perf_counter() - started,
+        "tokens/eval": sum(each.completion_tokens for each in parts),
+    }
+
+
+def evaluates_after(config: Config, completed_steps: int) -> bool:
+    """True when the settings ask for an evaluation after so many steps."""
+    if completed_steps == config.max_steps:
+        return config.eval_every >= 0
+    return config.eval_every > 0 and completed_steps % config.eval_every == 0

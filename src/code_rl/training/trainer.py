@@ -1,0 +1,264 @@
+"""From settings to an assembled run, the loop, and the report at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, cast
+
+from code_rl.engine.checkpoints import is_run
+from code_rl.engine.local import share_cores
+from code_rl.engine.places import BUILT_IN, BackendKind, place_of
+from code_rl.policy.renderers import AUTO, name_of
+from code_rl.training.assembly import NothingLeftError, assemble
+from code_rl.training.config import Config, batch_shape, changed_settings, make_config, refuse_idle, unused
+from code_rl.training.console import Console
+from code_rl.training.objective import environment_of, objective_of
+from code_rl.training.runs.directory import begun_settings, default_log_path, settings_of
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.training.runs.resume import find_checkpoint
+from code_rl.training.runs.trackers import read_log_to
+from code_rl.util.concurrency import cancelled_by_service
+from code_rl.util.errors import OF_THE_MACHINE, CodeRLError, ConfigError, in_words, lacks_something, stopped, typed
+
+if TYPE_CHECKING:
+    from code_rl.training.run import Run
+
+
+def confirm(config: Config, resumes: bool) -> None:
+    """Say what a remote back end will train, on what, until when; what spends money without an end is asked for, once.
+
+    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume of what had no end before.
+    """
+    if config.backend == BackendKind.EMBEDDED:
+        return
+    place = place_of(config.backend)
+    caps = [f"{name}={value}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
+    until = (
+        [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"] if config.max_steps > 0 else []
+    )
+    print(
+        f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
+        f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
+        f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
+    )
+    agreed = resumes and _had_no_end(Path(str(config.log_path)).expanduser())
+    if not place.paid or caps or agreed or until:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError(
+            "nothing limits what this run spends, and there is no terminal to confirm at: give max_steps=, "
+            "max_tokens_total= or max_cost="
+        )
+    try:
+        answer = input("train until it is stopped? [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise ConfigError("not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= limit a run")
+
+
+def _had_no_end(log_path: Path) -> bool:
+    was = make_config({}, settings_of(log_path))
+    return not (was.max_steps > 0 or was.max_tokens_total or was.max_cost)
+
+
+def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
+    """Settings, run directory, and whether an earlier run is resumed there. Nothing is written yet.
+
+    Raises ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
+    """
+    log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
+    resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
+    earlier = settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    begun = begun_settings(log_path) if log_path is not None and resumes else None
+    if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
+        begun = None  # another run
+    config = make_config(given, earlier or begun)
+    if config.init_from is not None and earlier is None:
+        find_checkpoint(config.init_from, config)
+    refuse_idle(config)
+    objective_of(config), environment_of(config)
+    read_log_to(config.log_to)
+    if log_path is None or earlier is None:
+        return config, log_path or default_log_path(), False
+    was = make_config({}, earlier)
+    for name in changed_settings(was, config):
+        raise ConfigError(
+            f"{name}={getattr(config, name)} differs from the run in {log_path} ({name}={getattr(was, name)}); "
+            "a resumed run keeps it: leave it out, or choose another log_path"
+        )
+    return config, log_path, True
+
+
+async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
+    """Assemble a run, train, report. With `signals` the process's SIGINT and SIGTERM end it after the step in hand; returns the exit code."""
+    from code_rl.loop import train
+    from code_rl.training.report.overview import wall_seconds
+    from code_rl.training.report.page import REPORT
+
+    share_cores()
+    console = Console(config.max_steps)
+    stop = _Signals(console, f"to resume: {_again(signals, log_path=str(log_path))}")
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            run = await assemble(config, log_path, resumes, console, stop.asked, stack)
+        except NothingLeftError as nothing:
+            console.notice(str(nothing))
+            if not (log_path / REPORT).exists():
+                _report(console, log_path)
+            return 0
+        _announce(console, run, _beginning(run, resumes), log_path)
+        console.start()
+        stack.callback(console.stop)
+        with stop.caught() if signals else contextlib.nullcontext():
+            try:
+                with cancelled_by_service():
+                    await train(run)
+            except asyncio.CancelledError:
+                if not stop.cut:
+                    raise
+                cast("asyncio.Task[Any]", asyncio.current_task()).uncancel()
+            except Exception as error:
+                console.stop()
+                _report(console, log_path)
+                if not isinstance(error, CodeRLError) and not lacks_something(error):
+                    raise
+                failure = stopped(error, stop.hint)
+                failure.exit_code = stop.code or failure.exit_code
+                raise failure from error
+        console.stop()
+        metrics = read_metrics(log_path)
+        sizes = {name: len(problems) for name, problems in run.test_splits.items()}
+        console.closing_table(metrics, sizes, config.eval_samples)
+        if stop.cut:
+            console.notice("the evaluation was left; what it had sampled is kept, and counted once it is done")
+        console.farewell(
+            metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path, signals)
+        )
+        _report(console, log_path)
+    return stop.code
+
+
+def _report(console: Console, log_path: Path) -> None:
+    """Write the run's page, say where it is and the worst of its findings, also of a run that failed; a page that cannot be written spoils no run."""
+    from code_rl.training.report.overview import overview
+    from code_rl.training.report.page import REPORT, write_report
+    from code_rl.training.report.run import open_run
+
+    try:
+        reader = open_run(log_path)
+        write_report([reader], log_path / REPORT)
+        found = [finding for finding in overview(reader)["findings"] if finding["severity"] != "note"]
+    except (CodeRLError, *OF_THE_MACHINE) as error:
+        console.notice(f"the report could not be written: {in_words(error)}")
+        return
+    if found:
+        more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
+        console.notice(f"diagnosis: {found[0]['title']}: {found[0]['evidence']}{more}")
+        console.notice(f"       do: {found[0]['remedy']}")
+    console.notice(f"report: {(log_path / REPORT).resolve()}")
+
+
+def _beginning(run: Run, resumes: bool) -> str:
+    """Whether a run is new: a mistyped `log_path` would begin one in silence."""
+    if resumes:
+        return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
+    if run.config.init_from is not None:
+        return f"new, from {run.config.init_from}"
+    return "new" if run.config.log_path is None else "new: log_path holds no earlier one to go on from"
+
+
+def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
+    config = run.config
+    facts = {
+        "run": beginning,
+        "recipe": config.recipe or "none",
+        "model": f"{config.model_name} on {run.backend.description}, LoRA rank {config.lora_rank}",
+        "capabilities": run.backend.capabilities.describe(),
+        "renderer": name_of(run.renderer) + (" (auto)" if config.renderer == AUTO else ""),
+        "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
+        + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
+        "sandbox": run.executor.description + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
+        "batch": f"{run.shape} × up to {run.sampling.max_tokens} tokens",
+        "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
+        "log_path": str(log_path),
+        "watch": f"{typed('report')} log_path={quote(str(log_path))} live=true",
+    }
+    console.header(facts)
+    for line in unused(config):
+        console.notice(line)
+
+
+def _why_embedded(config: Config) -> str:
+    unset = config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
+    return " (SANDBOX_URL is not set)" if unset else ""
+
+
+def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
+    limits = {name: getattr(config, name) or 0 for name in ("max_steps", "max_tokens_total", "max_cost")}
+    more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
+    hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
+    if config.model_name == BUILT_IN:
+        own = {"model_name": "/path/to/a/Qwen3-or-Llama-folder", "dataset": "problems.jsonl"}
+        hints.append(f"a model of your own: {_again(command, **own, test_dataset='held_out.jsonl')}")
+    return hints
+
+
+def _again(command: bool, **settings: str | float) -> str:
+    """How a run with these settings begins, as the one at hand did: by a command, or by a call of the library."""
+    if command:
+        return " ".join([typed("train"), *(f"{name}={quote(str(value))}" for name, value in settings.items())])
+    return f"code_rl.train({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
+
+
+class _Signals:
+    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation that is under way; the second ends the process.
+
+    `hint` says how to resume. `cut` is true once an evaluation was cut: the run is then as if it had been killed, but for what is said.
+    """
+
+    def __init__(self, console: Console, hint: str) -> None:
+        self.asked = asyncio.Event()
+        self.hint = hint
+        self.code = 0
+        self.cut = False
+        self._console = console
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._first, number, task)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _first(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
+        self.code = 128 + number
+        self.asked.set()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(each)
+            signal.signal(each, self._second)
+        # Said only now: a second signal may follow at once.
+        if self._console.evaluates:
+            self.cut = True
+            task.cancel()
+            self._console.notice(f"{number.name}: leaving the evaluation where it is; a resume goes on there")
+        else:
+            self._console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
+
+    def _second(self, number: int, frame: object) -> None:
+        del frame
+        os.write(1, f"\n{self.hint}\n".encode())
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

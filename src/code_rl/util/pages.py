@@ -1,0 +1,23 @@
+"""HTML pages of one file, from templates: autoescaped, undefined names are errors."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+STYLE = Path(__file__).with_name("style.css")
+"""The style that all pages share."""
+
+
+@functools.cache
+def _environment(folder: Path) -> Environment:
+    loader = FileSystemLoader([folder, Path(__file__).parent])
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def render_page(template: Path, **values: Any) -> str:
+    """Return one HTML file that needs nothing else; a template may extend `plain.html.j2`."""
+    return _environment(template.parent).get_template(template.name).render(**values)
