@@ -92,7 +92,6 @@ def test_value_of_the_wrong_type_is_named(name, value):
         ("eval_limit", "0"),
         ("save_every", "-1"),
         ("reward_timeout", "0"),
-        ("beta1", "1"),
         ("seed", "-1"),
         ("lora_rank", "0"),
         ("sandbox_concurrency", "0"),

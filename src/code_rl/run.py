@@ -27,6 +27,9 @@ from code_rl.sandbox.executor import Executor
 if TYPE_CHECKING:
     import tinker
 
+ADAM: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
+"""The course fixes these three."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -95,9 +98,7 @@ class Run:
         )
         return types.AdamParams(
             learning_rate=rate,
-            beta1=config.beta1,
-            beta2=config.beta2,
-            eps=config.eps,
+            **ADAM,
             **({"grad_clip_norm": config.grad_clip_norm} if config.grad_clip_norm else {}),
         )
 

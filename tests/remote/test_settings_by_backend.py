@@ -20,7 +20,7 @@ from tests.remote.remote_support import settings
 from tests.serve.serve_support import ServerThread
 
 GIVEN = {
-    "learning_rate": "1.5e-3", "beta1": "0.8", "beta2": "0.9", "eps": "1e-9", "lora_rank": "5", "max_tokens": "47",
+    "learning_rate": "1.5e-3", "lora_rank": "5", "max_tokens": "47",
     "grad_clip_norm": "0.5", "temperature": "0.7", "top_p": "0.83", "top_k": "77", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
 LOCAL_GIVEN = {"threads": "1", "dtype": "bfloat16", "keep_checkpoints": "3"}
@@ -110,9 +110,6 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
     found = {
         "model_name": lambda: seen.loras[-1][0],
         "learning_rate": lambda: seen.adam[0].learning_rate,
-        "beta1": lambda: seen.adam[0].beta1,
-        "beta2": lambda: seen.adam[0].beta2,
-        "eps": lambda: seen.adam[0].eps,
         "grad_clip_norm": lambda: seen.adam[0].grad_clip_norm,
         "lora_rank": lambda: seen.loras[-1][1].rank,
         "max_tokens": lambda: drawn[0].max_tokens,

@@ -113,10 +113,6 @@ class Config:
     learning_rate_schedule: LearningRateSchedule = setting("constant", FIXED, LOOP,
         "What follows the warm-up: learning_rate throughout, or its decay to 0 at max_steps, in a line or half a cosine.")
     warmup_steps: int = setting(0, FIXED, LOOP, "Steps over which the learning rate rises to learning_rate; 0: none.", check=AT_LEAST_0)
-    beta1: float = setting(0.9, FIXED, everywhere("sent with every step"), "Adam's first moment decay.", check=must(lambda beta: 0 <= beta < 1, "in [0, 1)"))
-    beta2: float = setting(0.95, FIXED, everywhere("sent with every step"),
-        "Adam's second moment decay.", check=must(lambda beta: 0 <= beta < 1, "in [0, 1)"))
-    eps: float = setting(1e-12, FIXED, everywhere("sent with every step"), "Adam's epsilon.", check=ABOVE_0)
     grad_clip_norm: float = setting(0.0, FIXED, everywhere("sent with every step"),
         "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
     loss: str = setting("importance_sampling", FIXED,
