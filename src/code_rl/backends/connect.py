@@ -55,7 +55,7 @@ def refuse_settings(config: Config) -> None:
     kind, fields = kind_of(config.backend), chz.chz_fields(Config)
     for name, facts in FACTS.items():
         value: Any = getattr(config, name)
-        honoured = kind in facts.reach.honoured or (facts.reach.sampler and config.sampler is not None)
+        honoured = kind in facts.reach.honoured
         if facts.reach.note and not honoured and value != fields[name]._default:
             raise ConfigError(
                 f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"
@@ -160,7 +160,7 @@ async def _connect_remote(config: Config, state_path: str | None, found: Survey)
     place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
     context = asking.context_of(name, found.models[name])
     ttl_s = None if ttl is None else round(ttl * 86400)
-    service = await asyncio.to_thread(RemoteService, place, config.backend_patience, ttl_s, config.request_patience)
+    service = await asyncio.to_thread(RemoteService, place, config.patience, ttl_s)
     try:
         if state_path is not None:
             trainer = await _restored(service, state_path)

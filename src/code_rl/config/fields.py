@@ -24,7 +24,6 @@ from code_rl.config.setting import (
     facts_of,
     hosted,
     must,
-    remote,
     setting,
 )
 from code_rl.environments import ENVIRONMENTS
@@ -193,11 +192,8 @@ class Config:
         hosted("expiry of saved checkpoints", "its checkpoints stay until they are deleted"),
         "Days after which hosted Tinker may delete a checkpoint (None: never).",
         check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"))
-    backend_patience: float = setting(600.0, FREE, remote("how long a server may be silent", "there is no server to wait for", sampler=True),
-        "Seconds that a remote back end may be silent before the run stops, resumable.", check=ABOVE_0)
-    request_patience: float = setting(7200.0, FREE, remote("how long one request may take while the server is well", "there is no server to wait for", sampler=True),
-        "Seconds that a remote back end that is well may take over one request before the run stops, resumable.", check=ABOVE_0)
-    sandbox_patience: float = setting(600.0, FREE, LOOP, "Seconds that the sandbox may be gone before the run stops, resumable.", check=ABOVE_0)
+    patience: float = setting(600.0, FREE, LOOP,
+        "Seconds that a remote back end or the sandbox may be gone before the run stops, resumable; one request to a server that is well may take 12 times that.", check=ABOVE_0)
     max_tokens_total: int | None = setting(None, FREE, LOOP,
         "Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint before one could be passed.", check=AT_LEAST_1)
     max_cost: float | None = setting(None, FREE, LOOP, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0)
