@@ -226,8 +226,7 @@ def test_a_penalty_that_begins_with_the_first_token_that_any_prompt_leaves_is_re
             tmp_path,
             max_tokens=4096,
             eval_every=-1,
-            overlong="penalty",
-            overlong_buffer=500,
+            overlong="penalty:500",
             max_tokens_schedule="0:2048",
         )
     )
@@ -236,7 +235,9 @@ def test_a_penalty_that_begins_with_the_first_token_that_any_prompt_leaves_is_re
         async with contextlib.AsyncExitStack() as stack:
             await assemble(config, tmp_path / "run", False, Console(1), asyncio.Event(), stack)
 
-    with pytest.raises(DataError, match=r"none of 1000 prompts is below 12 tokens, .* answer and overlong_buffer"):
+    with pytest.raises(
+        DataError, match=r"none of 1000 prompts is below 12 tokens, .* answer and the tokens of overlong"
+    ):
         asyncio.run(assembled())
 
 
@@ -253,8 +254,7 @@ def test_a_prompt_that_leaves_no_more_than_the_buffer_gives_its_place_wherever_i
     given |= {
         "batch_size": "32",
         "group_size": "16",
-        "overlong": "penalty",
-        "overlong_buffer": "100",
+        "overlong": "penalty:100",
         "max_tokens": "128",
     }
     assert train_command(given) == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from code_rl.algorithm.advantages import Estimator, get_estimator, mean
 from code_rl.algorithm.losses import POLICY_LOSSES, Loss, get_loss
-from code_rl.algorithm.shaping import Shaping
+from code_rl.algorithm.shaping import Shaping, parse_overlong
 from code_rl.config import Config, loss_config
 from code_rl.environments import Environment, get_environment
 from code_rl.rewards import Reward, get_reward
@@ -62,11 +62,7 @@ def objective_of(config: Config) -> Objective:
             format_coef=config.format_coef,
             cut_is_wrong=config.overlong == "wrong",
         ),
-        shaping=Shaping(
-            overlong=config.overlong,
-            buffer=config.overlong_buffer or 0,
-            length_coef=config.length_coef,
-        ),
+        shaping=Shaping(*parse_overlong(config.overlong), config.length_coef),
         estimator=get_estimator(config.advantage),
         loss=get_loss(config.loss),
         loss_config=loss_config(config),

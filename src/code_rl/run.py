@@ -104,8 +104,8 @@ class Run:
 
     @cached_property
     def choices(self) -> Choices:
-        """Which problems each batch has: those whose prompt leaves room for an answer (above `overlong_buffer`, where there is one)."""
-        config, limit = self.config, self.backend.context - (self.config.overlong_buffer or 0)
+        """Which problems each batch has: those whose prompt leaves room for an answer (above the tokens of `overlong=penalty:TOKENS`)."""
+        config, limit = self.config, self.backend.context - self.objective.shaping.buffer
         length = self._prompt_length
         return Choices(self.train_problems, config.seed, self.shape.prompts, config.dynamic_sampling, length, limit)
 

@@ -11,6 +11,7 @@ from code_rl.algorithm.advantages import ESTIMATORS, get_estimator
 from code_rl.algorithm.learning_rate import LearningRateSchedule
 from code_rl.algorithm.lengths import parse_schedule
 from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES, get_loss
+from code_rl.algorithm.shaping import parse_overlong
 from code_rl.config.setting import (
     ABOVE_0,
     AT_LEAST_0,
@@ -128,11 +129,10 @@ class Config:
     advantage: str = setting("mean", FIXED, LOOP,
         f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function of your own.",
         check=lambda settings, name: check_part(get_estimator, settings, name))
-    overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", FIXED, LOOP,
+    overlong: str = setting("judged", FIXED, LOOP,
         "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
-        "(mask_loss); counted as wrong (wrong); or a reward that sinks by 1 towards the limit (penalty).")
-    overlong_buffer: int | None = setting(None, FIXED, LOOP,
-        "With overlong=penalty: tokens before the limit over which the reward sinks.", check=AT_LEAST_1)
+        "(mask_loss); counted as wrong (wrong); or a reward that sinks by 1 over the last TOKENS before the limit (penalty:TOKENS).",
+        check=lambda settings, name: check_part(parse_overlong, settings, name))
     length_coef: float = setting(0.0, FIXED, LOOP,
         "What a completion as long as its token limit loses of its reward; a shorter one in proportion.", check=FROM_0)
     dynamic_sampling: int = setting(0, FIXED, LOOP,
@@ -218,12 +218,8 @@ class Config:
                     f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has no such bound; "
                     f"choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
                 )
-        for name, without in (("sampler_dir", self.sampler is None), ("overlong_buffer", self.overlong != "penalty")):
-            if getattr(self, name) is not None and without:
-                needed = "sampler=" if name == "sampler_dir" else "overlong=penalty"
-                raise ConfigError(f"{name}={getattr(self, name)} has no effect without {needed}")
-        if self.overlong == "penalty" and self.overlong_buffer is None:
-            raise ConfigError("overlong=penalty needs overlong_buffer=TOKENS, over which the reward sinks")
+        if self.sampler_dir is not None and self.sampler is None:
+            raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")
         stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
         if stages:
             refuse_buffer(self, [stage.max_tokens for stage in stages], "a limit of max_tokens_schedule")
@@ -240,9 +236,9 @@ class Config:
 
 def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
     """Raise ConfigError when the reward would sink from the first token of a completion on, under one of the token limits."""
-    if config.overlong_buffer is not None and config.overlong_buffer >= min(limits):
+    if parse_overlong(config.overlong)[1] >= min(limits):
         raise ConfigError(
-            f"overlong_buffer={config.overlong_buffer} is not below {min(limits)}, {what}: even the shortest answer would be penalised"
+            f"overlong={config.overlong} is not below {min(limits)}, {what}: even the shortest answer would be penalized"
         )
 
 
