@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from code_rl.algorithm.learning_rate import learning_rate
 from code_rl.algorithm.lengths import ContextSchedule
 from code_rl.backends.connect import Backend
 from code_rl.budget import Budget, Tokens
@@ -84,20 +83,14 @@ class Run:
         self.budget.spent += Tokens.of(evaluated)
         self.recorder.log_step(-1, evaluated)
 
-    def adam_params(self, step: int) -> tinker.types.AdamParams:
-        """Adam's settings at `step`."""
+    @property
+    def adam_params(self) -> tinker.types.AdamParams:
+        """Adam's settings."""
         from tinker import types
 
         config = self.config
-        rate = learning_rate(
-            config.learning_rate,
-            step,
-            schedule=config.learning_rate_schedule,
-            warmup_steps=config.warmup_steps,
-            max_steps=config.max_steps,
-        )
         return types.AdamParams(
-            learning_rate=rate,
+            learning_rate=config.learning_rate,
             **ADAM,
             **({"grad_clip_norm": config.grad_clip_norm} if config.grad_clip_norm else {}),
         )

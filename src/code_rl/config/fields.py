@@ -8,7 +8,6 @@ from typing import Any, Literal
 import chz
 
 from code_rl.algorithm.advantages import ESTIMATORS, get_estimator
-from code_rl.algorithm.learning_rate import LearningRateSchedule
 from code_rl.algorithm.lengths import parse_schedule
 from code_rl.algorithm.losses import HIGH, LOW, POLICY_LOSSES, get_loss
 from code_rl.algorithm.shaping import parse_overlong
@@ -110,9 +109,6 @@ class Config:
         "With groups_per_batch: completions per prompt.", check=AT_LEAST_1)
     groups_per_batch: int | None = setting(None, FIXED, LOOP, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1)
     learning_rate: float = setting(4e-5, FIXED, everywhere("sent with every step"), "Adam's learning rate.", check=ABOVE_0)
-    learning_rate_schedule: LearningRateSchedule = setting("constant", FIXED, LOOP,
-        "What follows the warm-up: learning_rate throughout, or its decay to 0 at max_steps, in a line or half a cosine.")
-    warmup_steps: int = setting(0, FIXED, LOOP, "Steps over which the learning rate rises to learning_rate; 0: none.", check=AT_LEAST_0)
     grad_clip_norm: float = setting(0.0, FIXED, everywhere("sent with every step"),
         "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
     loss: str = setting("importance_sampling", FIXED,
@@ -227,11 +223,6 @@ class Config:
             refuse_buffer(self, [self.max_tokens], f"max_tokens={self.max_tokens}")
         if self.max_cost is not None and self.prices is None:
             raise ConfigError(f"max_cost={self.max_cost} needs prices=FILE.toml, the price table")
-        if self.learning_rate_schedule != "constant" and self.max_steps <= self.warmup_steps:
-            raise ConfigError(
-                f"learning_rate_schedule={self.learning_rate_schedule} decays to 0 at max_steps, which must be above "
-                f"warmup_steps={self.warmup_steps}; max_steps={self.max_steps}"
-            )
 
 
 def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
