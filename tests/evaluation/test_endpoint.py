@@ -255,9 +255,10 @@ def test_extra_fields_travel_and_those_with_settings_are_refused():
             complete(lambda body, attempt: RIGHT, extra_body=text)
 
 
-def test_an_address_that_is_none_is_refused():
+@pytest.mark.parametrize("address", ["localhost:8000", "http://localhost:port/v1"])
+def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ConfigError, match="endpoint="):
-        Endpoint(EvalConfig(endpoint="localhost:8000", model="m"))
+        Endpoint(EvalConfig(endpoint=address, model="m"))
 
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch):

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from code_rl.errors import BackendError, ConfigError, install_command
 from code_rl.evaluation.completers import Completer, CompletionError, Request
@@ -150,7 +151,12 @@ def _connect(url: str, key: str | None) -> Any:
         import openai
     except ImportError as error:
         raise ConfigError(f"endpoint= needs the package openai; run: {install_command('endpoint')}") from error
-    if not url.startswith(("http://", "https://")):
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
         raise ConfigError(f"endpoint={url!r} is no http(s) address; write http://HOST:PORT/v1")
     named = {"Authorization": f"Bearer {key}"} if key else {}
     sent = SENT | {name.lower() for name in named}
@@ -193,6 +199,6 @@ def _read_key(variable: str | None) -> str | None:
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ConfigError(f"api_key_env={variable}: that environment variable is not set")
+    if not key.isascii() or not key.isprintable() or not key:
+        raise ConfigError(f"api_key_env={variable}: that environment variable is not set to a key")
     return key
