@@ -78,7 +78,7 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
                         datums.append(make_datum(tokens, list(member.logprobs), len(group.prompt_tokens), advantage))
                 if datums:
                     answer = run.backend.trainer.forward_backward(datums, "importance_sampling")
-                    run.backend.trainer.optim_step(run.adam_params(step)).result()
+                    run.backend.trainer.optim_step(run.adam_params).result()
                     loss = answer.result().metrics["loss:sum"]
                     policy = await run.policy(step + 1)
                 steps.append(

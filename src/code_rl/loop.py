@@ -59,7 +59,7 @@ async def train_on(run: Run, batch: Batch) -> TrainedBatch:
             trained.examples += examples
             accumulated += len(datums)
             if last and accumulated:
-                adam = run.adam_params(batch.step)
+                adam = run.adam_params
                 await asyncio.to_thread(train_step, trainer, datums, adam, *loss, futures=trained.submitted)
             elif datums:
                 trained.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))

@@ -259,4 +259,4 @@ def _never() -> Any:
     from code_rl.engine.remote import Link, RemoteFuture
 
     httpx.get = lambda *_, **__: httpx.Response(200)
-    return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.2, 0.5), lambda value: value)
+    return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.05), lambda value: value)

@@ -91,7 +91,7 @@ def test_server_that_stays_away_ends_the_run_and_a_later_one_resumes_it(whole, t
     log_path = tmp_path / "run"
     watcher, killed = kill_at(server, log_path, ("train", 1), lambda: None)
     with pytest.raises(BackendError, match=r"has not answered for .*to resume: .* log_path="):
-        train_command(settings(server.url, log_path, backend_patience="4"))
+        train_command(settings(server.url, log_path, patience="4"))
     watcher.join()
     assert killed.is_set()
     server.start()

@@ -20,12 +20,12 @@ from tests.remote.remote_support import settings
 from tests.serve.serve_support import ServerThread
 
 GIVEN = {
-    "learning_rate": "1.5e-3", "beta1": "0.8", "beta2": "0.9", "eps": "1e-9", "lora_rank": "5", "max_tokens": "47",
+    "learning_rate": "1.5e-3", "lora_rank": "5", "max_tokens": "47",
     "grad_clip_norm": "0.5", "temperature": "0.7", "top_p": "0.83", "top_k": "77", "seed": "11", "loss": "ppo", "clip_low": "0.15", "clip_high": "0.31", "kl_coef": "0.05",
 }  # fmt: skip
 LOCAL_GIVEN = {"threads": "1", "dtype": "bfloat16", "keep_checkpoints": "3"}
 SAMPLER = "http://127.0.0.1:9"
-REMOTE_GIVEN = {"checkpoint_ttl_days": "2", "backend_patience": "77", "request_patience": "777"}
+REMOTE_GIVEN = {"checkpoint_ttl_days": "2"}
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,11 @@ def backend_of(kind: BackendKind, url: str, environment) -> str:
 @pytest.fixture(scope="module", params=list(BackendKind))
 def arrived(request, server, tmp_path_factory):
     """One step with settings that differ from every default, and what reached the engine underneath."""
-    seen = SimpleNamespace(kind=request.param, adam=[], requests=[], loras=[], ttl=None, patience=None, losses=[])
+    seen = SimpleNamespace(kind=request.param, adam=[], requests=[], loras=[], ttl=None, losses=[])
     with pytest.MonkeyPatch.context() as patch:
         spy(patch, seen)
         backend = backend_of(request.param, server.url, patch)
         given = {**settings(backend, tmp_path_factory.mktemp("run"), max_steps="1"), **GIVEN}
-        given.pop("backend_patience")
         for name, value in {**LOCAL_GIVEN, **REMOTE_GIVEN}.items():
             if request.param in REACHING[name].honoured:
                 given[name] = value
@@ -90,7 +89,6 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
 
     def service(self, *args):
         opened(self, *args)
-        seen.patience, seen.request_patience = self.link.patience_s, self.link.request_patience_s
 
     def recorded(self, *args, **kwargs):
         recorder(self, *args, **kwargs)
@@ -110,9 +108,6 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
     found = {
         "model_name": lambda: seen.loras[-1][0],
         "learning_rate": lambda: seen.adam[0].learning_rate,
-        "beta1": lambda: seen.adam[0].beta1,
-        "beta2": lambda: seen.adam[0].beta2,
-        "eps": lambda: seen.adam[0].eps,
         "grad_clip_norm": lambda: seen.adam[0].grad_clip_norm,
         "lora_rank": lambda: seen.loras[-1][1].rank,
         "max_tokens": lambda: drawn[0].max_tokens,
@@ -130,8 +125,6 @@ def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
         "clip_high": lambda: seen.losses[-1][1]["clip_high_threshold"] - 1,
         "kl_coef": lambda: any(request.prompt_logprobs for request in seen.requests),
         "checkpoint_ttl_days": lambda: seen.ttl / 86400,
-        "backend_patience": lambda: seen.patience,
-        "request_patience": lambda: seen.request_patience,
         "keep_checkpoints": lambda: seen.kept,
     }
     return found[setting]()
@@ -157,7 +150,7 @@ def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, mon
     honoured = arrived.kind in REACHING[setting].honoured
     if honoured and setting == "sampler":
         with pytest.raises(ConfigError, match=f"sampler={SAMPLER} cannot be reached"):
-            train_command(settings("embedded", tmp_path / "run", sampler=SAMPLER, backend_patience="600"))
+            train_command(settings("embedded", tmp_path / "run", sampler=SAMPLER))
     elif honoured and setting != "device":
         expected = EXPECTED[setting]
         assert value_in_engine(arrived, setting) == (
@@ -165,11 +158,11 @@ def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, mon
         )
     elif honoured:
         with pytest.raises(ConfigError, match="device='mps' is not available on this machine"):
-            train_command(settings("embedded", tmp_path / "run", device="mps", backend_patience="600"))
+            train_command(settings("embedded", tmp_path / "run", device="mps"))
     else:
         value = {"device": "cpu", "sampler": SAMPLER, **LOCAL_GIVEN, **REMOTE_GIVEN}[setting]
         backend = backend_of(arrived.kind, server.url, monkeypatch)
-        given = settings(backend, tmp_path / "run", backend_patience="600") | {setting: value}
+        given = settings(backend, tmp_path / "run") | {setting: value}
         with pytest.raises(ConfigError, match=f"{setting}={value}.* has no effect on backend="):
             train_command(given)
         assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.train import train_command
+from code_rl.engine import remote
 from code_rl.engine.connect import connect
 from code_rl.training.config import make_config
 from code_rl.training.runs.recorder import read_metrics
@@ -24,7 +25,7 @@ from tests.remote.remote_support import FaultyProxy, OtherServer, sampled, setti
 
 def given(url: str, log_path: Path, **changes: str) -> dict[str, str]:
     made = settings("embedded", log_path, sampler=url, max_steps="2", max_tokens="80", threads="1")
-    return {**made, "backend_patience": "20", **changes}
+    return {**made, "patience": "20", **changes}
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_the_key_is_that_of_servers(vllm, tmp_path, monkeypatch):
         ({"sampler": "http://127.0.0.1:9"}, "sampler=http://127.0.0.1:9 cannot be reached"),
         ({"sampler": "gpu-box:8000"}, "sampler='gpu-box:8000' is no URL like http://host:port"),
         ({"backend": "http://127.0.0.1:9", "threads": None}, "sampler=.* has no effect on backend=http://127.0.0.1:9"),
-        ({"sampler": None, "backend_patience": None, "sampler_dir": "/x"}, "sampler_dir=/x has no effect without sampler="),
+        ({"sampler": None, "sampler_dir": "/x"}, "sampler_dir=/x has no effect without sampler="),
         ({"sampler_dir": "/proc/x"}, "sampler_dir=/proc/x: .* cannot be made"),
         ({"sampler_dir": __file__}, "sampler_dir=.*test_vllm.py: .* cannot be made"),
     ],
@@ -227,7 +228,7 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
 
         vllm._load = dying
         with pytest.raises(BackendError, match="has not answered for"):
-            train_command(given(proxy.url, tmp_path / "run", backend_patience="1"))
+            train_command(given(proxy.url, tmp_path / "run", patience="1"))
     vllm._load = load
     assert train_command(given(vllm.url, tmp_path / "run")) == 0
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
@@ -316,14 +317,16 @@ def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp
 
     vllm._complete = complete
     with pytest.raises(
-        ConfigError, match=rf"answers, but not one request of .*\(request_patience=1\); it said: .*{re.escape(words)}"
+        ConfigError,
+        match=rf"answers, but not one request of .*\(more than 12 times patience=0\.1\); it said: .*{re.escape(words)}",
     ):
-        train_command(given(vllm.url, tmp_path / "run", request_patience="1"))
+        train_command(given(vllm.url, tmp_path / "run", patience="0.1"))
     assert 1 < len(asked) < 6  # with pauses between
 
 
 @pytest.mark.slow
-def test_an_outage_does_not_count_towards_the_patience_with_a_request(vllm, tmp_path):
+def test_an_outage_does_not_count_towards_the_patience_with_a_request(vllm, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "REQUEST_TIMES", 0.1)
     load = vllm._load
 
     def stumbling(**body):
@@ -332,7 +335,7 @@ def test_an_outage_does_not_count_towards_the_patience_with_a_request(vllm, tmp_
         return load(**body)
 
     vllm._load = stumbling
-    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", request_patience="2")) == 0
+    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
     waited = re.findall(r"answers again after (\d+) s", (tmp_path / "run" / "logs.log").read_text())
     assert int(waited[-1]) > 2
 

@@ -32,7 +32,7 @@ from tests.survival.kill_suite import PATIENCE_S, ended, fork, preload, read_out
 
 RUN = {
     "model_name": "tiny", "recipe": "tiny", "executor": "embedded", "sandbox_concurrency": "2", "batch_size": "8",
-    "group_size": "2", "max_tokens": "48", "max_steps": "5", "save_every": "1", "eval_every": "-1", "backend_patience": "60",
+    "group_size": "2", "max_tokens": "48", "max_steps": "5", "save_every": "1", "eval_every": "-1", "patience": "60",
 }  # fmt: skip
 WEIGHTS_ATOL = 1e-5
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-import math
 import os
 import threading
 import time
@@ -31,21 +30,20 @@ outages = logging.getLogger("code_rl.outages")
 _CHECK_EVERY_S = 5.0
 _LONGEST_PAUSE_S = 30.0
 _CLOSING_S = 5.0
+REQUEST_TIMES = 12
+"""One request to a server that is well may take so many times the patience."""
 
 
 class Link:
     """One server, watched: for how long it has been away, and how its errors read.
 
     A server that has not answered a health check for `patience_s` ends a wait, and so does one that is well but has not answered
-    a request for `request_patience_s`. `health` is the path of the check; a server error there is no answer.
+    a request for `REQUEST_TIMES` that. `health` is the path of the check; a server error there is no answer.
     """
 
-    def __init__(
-        self, place: Place, patience_s: float, request_patience_s: float = math.inf, health: str = "/api/v1/healthz"
-    ) -> None:
+    def __init__(self, place: Place, patience_s: float, health: str = "/api/v1/healthz") -> None:
         self.place, self._health = place, place.url + health
         self.patience_s = patience_s
-        self.request_patience_s = request_patience_s
         self.check_every_s = min(_CHECK_EVERY_S, patience_s / 2)
         self._checking = threading.Lock()
         self._next_check = 0.0
@@ -61,9 +59,9 @@ class Link:
 
         Raises BackendError when the server has been silent for longer than its patience, or this request for longer than its own.
         """
-        if waited_s > self.request_patience_s and not self.away and self.silence() is None:
+        if waited_s > REQUEST_TIMES * self.patience_s and not self.away and self.silence() is None:
             raise BackendError(
-                f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (request_patience={self.request_patience_s:g})"
+                f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (more than {REQUEST_TIMES} times patience={self.patience_s:g})"
                 + (f"; it said: {self.place.redacted(said)}" if said else "")
             )
         if not self._checking.acquire(blocking=False):
@@ -193,14 +191,12 @@ class RemoteFuture(Generic[T]):
 class RemoteService:
     """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask `preflight` first."""
 
-    def __init__(
-        self, place: Place, patience_s: float, ttl_seconds: int | None, request_patience_s: float = math.inf
-    ) -> None:
+    def __init__(self, place: Place, patience_s: float, ttl_seconds: int | None) -> None:
         if place.url != HOSTED:
             os.environ.setdefault("TINKER_TELEMETRY", "0")
         import tinker
 
-        self.link = Link(place, patience_s, request_patience_s)
+        self.link = Link(place, patience_s)
         SdkLog.install(place)
         self._ttl_seconds = ttl_seconds
         self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)

@@ -41,8 +41,6 @@ class EngineSettings(Protocol):
     @property
     def checkpoint_ttl_days(self) -> float | None: ...  # noqa: D102
     @property
-    def backend_patience(self) -> float: ...  # noqa: D102
-    @property
-    def request_patience(self) -> float: ...  # noqa: D102
+    def patience(self) -> float: ...  # noqa: D102
     @property
     def seed(self) -> int: ...  # noqa: D102

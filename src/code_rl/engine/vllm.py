@@ -99,7 +99,7 @@ class Vllm:
         self._mark = f"code-rl-{re.sub('[^A-Za-z0-9._-]', '_', home.parent.name)[:40]}-{told}"
         folder = state_dir / "adapters" if config.sampler_dir is None else Path(config.sampler_dir) / self._mark
         self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
-        self._link = Link(place, config.backend_patience, config.request_patience, health="/health")
+        self._link = Link(place, config.patience, health="/health")
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)

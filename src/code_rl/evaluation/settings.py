@@ -130,7 +130,7 @@ class EvalConfig:
     )
     patience: float = option(
         600.0,
-        "Seconds for which an endpoint that fails is tried again before the evaluation stops, to be resumed.",
+        "Seconds for which a request that an endpoint fails is sent again before the evaluation stops, to be resumed.",
         ABOVE_0,
     )
     extra_body: str | None = option(None, 'Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.')

@@ -164,7 +164,7 @@ async def open_data(
         config.executor,
         isolation=config.isolation,
         concurrency=config.sandbox_concurrency,
-        patience_s=config.sandbox_patience,
+        patience_s=config.patience,
         stop=stop,
     )
     stack.push_async_callback(executor.aclose)

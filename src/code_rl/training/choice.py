@@ -63,5 +63,5 @@ class Choices:
             length = self._length(problem)
         raise DataError(
             f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the model's context leaves beside an answer "
-            "and overlong_buffer; choose another dataset or model, or a smaller buffer"
+            "and the tokens of overlong=penalty; choose another dataset or model, or fewer of these"
         )

@@ -10,7 +10,7 @@ from code_rl.policy.environments import Environment, get_environment
 from code_rl.policy.rewards import Reward, get_reward
 from code_rl.policy.trajectory import Group
 from code_rl.training.algorithm.advantages import Estimator, get_estimator, mean
-from code_rl.training.algorithm.shaping import Shaping
+from code_rl.training.algorithm.shaping import Shaping, parse_overlong
 from code_rl.training.config import Config
 
 
@@ -62,11 +62,7 @@ def objective_of(config: Config) -> Objective:
             format_coef=config.format_coef,
             cut_is_wrong=config.overlong == "wrong",
         ),
-        shaping=Shaping(
-            overlong=config.overlong,
-            buffer=config.overlong_buffer or 0,
-            length_coef=config.length_coef,
-        ),
+        shaping=Shaping(*parse_overlong(config.overlong), config.length_coef),
         estimator=get_estimator(config.advantage),
         loss=get_loss(config.loss),
         loss_config=config.loss_config,

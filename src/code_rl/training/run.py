@@ -16,7 +16,6 @@ from code_rl.policy.environments import Environment
 from code_rl.policy.lengths import prompt_length
 from code_rl.policy.renderers import Renderer
 from code_rl.policy.sample import Policy, Sampling
-from code_rl.training.algorithm.learning_rate import learning_rate
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens
 from code_rl.training.choice import Choices
@@ -26,6 +25,9 @@ from code_rl.training.runs.recorder import Recorder
 
 if TYPE_CHECKING:
     import tinker
+
+ADAM: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
+"""The course fixes these three."""
 
 
 @dataclass(frozen=True)
@@ -81,30 +83,22 @@ class Run:
         self.budget.spent += Tokens.of(evaluated)
         self.recorder.log_step(-1, evaluated)
 
-    def adam_params(self, step: int) -> tinker.types.AdamParams:
-        """Adam's settings at `step`."""
+    @property
+    def adam_params(self) -> tinker.types.AdamParams:
+        """Adam's settings."""
         from tinker import types
 
         config = self.config
-        rate = learning_rate(
-            config.learning_rate,
-            step,
-            schedule=config.learning_rate_schedule,
-            warmup_steps=config.warmup_steps,
-            max_steps=config.max_steps,
-        )
         return types.AdamParams(
-            learning_rate=rate,
-            beta1=config.beta1,
-            beta2=config.beta2,
-            eps=config.eps,
+            learning_rate=config.learning_rate,
+            **ADAM,
             **({"grad_clip_norm": config.grad_clip_norm} if config.grad_clip_norm else {}),
         )
 
     @cached_property
     def choices(self) -> Choices:
-        """Which problems each batch has: those whose prompt leaves room for an answer (above `overlong_buffer`, where there is one)."""
-        config, limit = self.config, self.backend.context - (self.config.overlong_buffer or 0)
+        """Which problems each batch has: those whose prompt leaves room for an answer (above the tokens of `overlong=penalty:TOKENS`)."""
+        config, limit = self.config, self.backend.context - self.objective.shaping.buffer
         length = self._prompt_length
         return Choices(self.train_problems, config.seed, self.shape.prompts, config.dynamic_sampling, length, limit)
 

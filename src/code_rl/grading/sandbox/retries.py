@@ -154,7 +154,7 @@ class Retries:
             if away > self._patience_s:
                 kind = SandboxError if self._stop is None else OutageError
                 raise kind(
-                    f"the sandbox has not answered for {away:.0f} s (sandbox_patience={self._patience_s:g}): {trouble}"
+                    f"the sandbox has not answered for {away:.0f} s (patience={self._patience_s:g}): {trouble}"
                 ) from error
             if not waited:
                 waited = True

@@ -41,7 +41,7 @@ METRICS = (
     Metric("groups_total", "groups", "groups sampled, those replaced among them"),
     Metric("groups_skipped", "groups", "groups not trained on: rewards all alike, or nothing left to compare"),
     Metric("groups_refilled", "groups", "groups replaced by dynamic sampling"),
-    Metric("prompts_replaced", "prompts", "problems whose prompt left too little of the context (none, or no more than overlong_buffer), replaced by others (absent: none)"),
+    Metric("prompts_replaced", "prompts", "problems whose prompt left too little of the context (none, or no more than the tokens of overlong=penalty), replaced by others (absent: none)"),
     Metric("n_datums", "datums", "training examples"),
     Metric("loss", "per token", "the loss over the tokens that are trained on"),
     Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),

@@ -14,12 +14,23 @@ Completions that were cut off at their token limit ("overlong") are one of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+from code_rl.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from code_rl.policy.trajectory import Trajectory
 
 Overlong = Literal["judged", "mask", "mask_loss", "wrong", "penalty"]
+
+
+def parse_overlong(text: str) -> tuple[Overlong, int]:
+    """The rule, and the tokens of `penalty:TOKENS` (0 for other rules). Raises ConfigError for anything else."""
+    rule, _, tokens = text.partition(":")
+    buffer = int(tokens) if rule == "penalty" and tokens.isdecimal() else 0
+    if rule not in get_args(Overlong) or (rule == "penalty") != (buffer > 0) or (buffer == 0 and rule != text):
+        raise ConfigError(f"overlong={text!r} must be judged, mask, mask_loss, wrong or penalty:TOKENS")
+    return cast(Overlong, rule), buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def refuse_settings(config: Config) -> None:
     kind, fields = kind_of(config.backend), chz.chz_fields(Config)
     for name, facts in FACTS.items():
         value: Any = getattr(config, name)
-        honoured = kind in facts.reach.honoured or (facts.reach.sampler and config.sampler is not None)
+        honoured = kind in facts.reach.honoured
         if facts.reach.note and not honoured and value != fields[name]._default:
             raise ConfigError(
                 f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"

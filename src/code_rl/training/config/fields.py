@@ -15,9 +15,9 @@ from code_rl.policy.environments.wording import PROMPTS
 from code_rl.policy.renderers import renderer_names
 from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator
-from code_rl.training.algorithm.learning_rate import LearningRateSchedule
 from code_rl.training.algorithm.lengths import parse_schedule
-from code_rl.training.config.setting import FIXED, FREE, LOOP, embedded, everywhere, facts_of, hosted, remote, setting
+from code_rl.training.algorithm.shaping import parse_overlong
+from code_rl.training.config.setting import FIXED, FREE, LOOP, embedded, everywhere, facts_of, hosted, setting
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import described
 from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must
@@ -84,13 +84,6 @@ class Config:
         "With groups_per_batch: completions per prompt.", check=AT_LEAST_1)
     groups_per_batch: int | None = setting(None, FIXED, LOOP, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1)
     learning_rate: float = setting(4e-5, FIXED, everywhere("sent with every step"), "Adam's learning rate.", check=ABOVE_0)
-    learning_rate_schedule: LearningRateSchedule = setting("constant", FIXED, LOOP,
-        "What follows the warm-up: learning_rate throughout, or its decay to 0 at max_steps, in a line or half a cosine.")
-    warmup_steps: int = setting(0, FIXED, LOOP, "Steps over which the learning rate rises to learning_rate; 0: none.", check=AT_LEAST_0)
-    beta1: float = setting(0.9, FIXED, everywhere("sent with every step"), "Adam's first moment decay.", check=must(lambda beta: 0 <= beta < 1, "in [0, 1)"))
-    beta2: float = setting(0.95, FIXED, everywhere("sent with every step"),
-        "Adam's second moment decay.", check=must(lambda beta: 0 <= beta < 1, "in [0, 1)"))
-    eps: float = setting(1e-12, FIXED, everywhere("sent with every step"), "Adam's epsilon.", check=ABOVE_0)
     grad_clip_norm: float = setting(0.0, FIXED, everywhere("sent with every step"),
         "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
     loss: str = setting("importance_sampling", FIXED,
@@ -107,11 +100,10 @@ class Config:
     advantage: str = setting("mean", FIXED, LOOP,
         f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function of your own.",
         check=lambda settings, name: check_part(get_estimator, settings, name))
-    overlong: Literal["judged", "mask", "mask_loss", "wrong", "penalty"] = setting("judged", FIXED, LOOP,
+    overlong: str = setting("judged", FIXED, LOOP,
         "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
-        "(mask_loss); counted as wrong (wrong); or a reward that sinks by 1 towards the limit (penalty).")
-    overlong_buffer: int | None = setting(None, FIXED, LOOP,
-        "With overlong=penalty: tokens before the limit over which the reward sinks.", check=AT_LEAST_1)
+        "(mask_loss); counted as wrong (wrong); or a reward that sinks by 1 over the last TOKENS before the limit (penalty:TOKENS).",
+        check=lambda settings, name: check_part(parse_overlong, settings, name))
     length_coef: float = setting(0.0, FIXED, LOOP,
         "What a completion as long as its token limit loses of its reward; a shorter one in proportion.", check=FROM_0)
     dynamic_sampling: int = setting(0, FIXED, LOOP,
@@ -171,11 +163,8 @@ class Config:
         hosted("expiry of saved checkpoints", "its checkpoints stay until they are deleted"),
         "Days after which hosted Tinker may delete a checkpoint (None: never).",
         check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"))
-    backend_patience: float = setting(600.0, FREE, remote("how long a server may be silent", "there is no server to wait for", sampler=True),
-        "Seconds that a remote back end may be silent before the run stops, resumable.", check=ABOVE_0)
-    request_patience: float = setting(7200.0, FREE, remote("how long one request may take while the server is well", "there is no server to wait for", sampler=True),
-        "Seconds that a remote back end that is well may take over one request before the run stops, resumable.", check=ABOVE_0)
-    sandbox_patience: float = setting(600.0, FREE, LOOP, "Seconds that the sandbox may be gone before the run stops, resumable.", check=ABOVE_0)
+    patience: float = setting(600.0, FREE, LOOP,
+        "Seconds that a remote back end or the sandbox may be gone before the run stops, resumable; one request to a server that is well may take 12 times that.", check=ABOVE_0)
     max_tokens_total: int | None = setting(None, FREE, LOOP,
         "Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint before one could be passed.", check=AT_LEAST_1)
     max_cost: float | None = setting(None, FREE, LOOP, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0)
@@ -212,12 +201,8 @@ class Config:
                     f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has no such bound; "
                     f"choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
                 )
-        for name, without in (("sampler_dir", self.sampler is None), ("overlong_buffer", self.overlong != "penalty")):
-            if getattr(self, name) is not None and without:
-                needed = "sampler=" if name == "sampler_dir" else "overlong=penalty"
-                raise ConfigError(f"{name}={getattr(self, name)} has no effect without {needed}")
-        if self.overlong == "penalty" and self.overlong_buffer is None:
-            raise ConfigError("overlong=penalty needs overlong_buffer=TOKENS, over which the reward sinks")
+        if self.sampler_dir is not None and self.sampler is None:
+            raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")
         stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
         if stages:
             refuse_buffer(self, [stage.max_tokens for stage in stages], "a limit of max_tokens_schedule")
@@ -225,18 +210,13 @@ class Config:
             refuse_buffer(self, [self.max_tokens], f"max_tokens={self.max_tokens}")
         if self.max_cost is not None and self.prices is None:
             raise ConfigError(f"max_cost={self.max_cost} needs prices=FILE.toml, the price table")
-        if self.learning_rate_schedule != "constant" and self.max_steps <= self.warmup_steps:
-            raise ConfigError(
-                f"learning_rate_schedule={self.learning_rate_schedule} decays to 0 at max_steps, which must be above "
-                f"warmup_steps={self.warmup_steps}; max_steps={self.max_steps}"
-            )
 
 
 def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
     """Raise ConfigError when the reward would sink from the first token of a completion on, under one of the token limits."""
-    if config.overlong_buffer is not None and config.overlong_buffer >= min(limits):
+    if parse_overlong(config.overlong)[1] >= min(limits):
         raise ConfigError(
-            f"overlong_buffer={config.overlong_buffer} is not below {min(limits)}, {what}: even the shortest answer would be penalised"
+            f"overlong={config.overlong} is not below {min(limits)}, {what}: even the shortest answer would be penalized"
         )
 
 

@@ -89,7 +89,4 @@ def _read(name: str) -> dict[str, Any]:
 
 def changed_settings(was: Config, now: Config) -> list[str]:
     """Settings that a resumed run keeps and whose values differ."""
-    kept = [name for name, facts in FACTS.items() if facts.fixed]
-    if now.learning_rate_schedule != "constant":
-        kept.append("max_steps")  # the rate decays towards it
-    return [name for name in kept if getattr(was, name) != getattr(now, name)]
+    return [name for name, facts in FACTS.items() if facts.fixed and getattr(was, name) != getattr(now, name)]

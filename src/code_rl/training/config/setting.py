@@ -28,13 +28,11 @@ FREE, FIXED = Change
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the loop's own), why others refuse it;
-    `sampler`: the embedded engine honours it too where `sampler=` is a server."""
+    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the loop's own), why others refuse it."""
 
     honoured: tuple[BackendKind, ...] = tuple(BackendKind)
     note: str = ""
     refusal: str = ""
-    sampler: bool = False
 
 
 LOOP = Reach()
@@ -49,11 +47,6 @@ def everywhere(note: str) -> Reach:
 def embedded(note: str, refusal: str) -> Reach:
     """Only the embedded engine honours it."""
     return Reach((BackendKind.EMBEDDED,), note, refusal)
-
-
-def remote(note: str, refusal: str, *, sampler: bool = False) -> Reach:
-    """Only back ends behind HTTP honour it; with `sampler`, a server that samples for the embedded engine too."""
-    return Reach((BackendKind.TINKER, BackendKind.SERVER), note, refusal, sampler)
 
 
 def hosted(note: str, refusal: str) -> Reach:
