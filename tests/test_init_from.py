@@ -59,6 +59,14 @@ def test_a_checkpoint_that_cannot_be_is_refused_before_anything_is_written(run, 
     assert not (tmp_path / "new").exists()
 
 
+def test_a_run_that_would_replace_its_own_beginning_is_refused_before_anything_is_deleted(run, tmp_path, capsys):
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    given = small(copy, init_from=copy / "000002", behavior_if_log_dir_exists="delete")
+    assert main(["train", *(f"{name}={value}" for name, value in given.items())]) == 2
+    assert "init_from=" in capsys.readouterr().err
+    assert (copy / "checkpoints.jsonl").is_file()
+
+
 def test_a_state_that_is_not_the_one_saved_is_refused_by_its_name(run, tmp_path, capsys):
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "checkpoints" / "000002.state.safetensors").write_bytes(b"other")

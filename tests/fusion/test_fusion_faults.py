@@ -299,12 +299,30 @@ def test_a_program_that_attacks_the_runner_gets_a_verdict_of_its_own(server: Ser
     assert after[0].stdout == b"still here\n"
 
 
-def test_a_forged_result_is_worth_no_more_than_printing_it(server: ServerProcess):
-    """The frames are there for the taking, but without the request's nonce, and without anything that says what is right."""
-    code = "open('../results.bin', 'wb').write(b'CRX1' + bytes(100))\nprint('real')"
-    result = run_through_direct(server, stdin_job(code))
-    assert result[0].status in (Status.OK, Status.RUNTIME_ERROR)
-    assert result[0].stdout in (b"real\n", b"")
+FORGED = """import json, os, sys, time
+end = time.process_time() + 1.5
+while time.process_time() < end:
+    pass
+frame = sys._getframe()
+while 'job' not in frame.f_locals:
+    frame = frame.f_back
+nonce = {'nonce': frame.f_locals['job']['nonce']}
+line = lambda row: json.dumps(nonce | row) + '\\n'
+row = {'index': 0, 'status': 'ok', 'exit_code': 0, 'cpu_s': 0, 'wall_s': 0, 'detail': ''}
+path = '../results.jsonl'
+%s
+"""
+WAYS = {
+    "a file": "open(path, 'w').write(line(row) + line({'end': 'done', 'detail': ''}))",
+    "a folder": "os.mkdir(path)",
+    "a link": "os.symlink('/dev/null', path)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_result_that_a_program_leaves_is_replaced(server: ServerProcess, way):
+    result = run_through_direct(server, stdin_job(FORGED % WAYS[way], cpu_s=0.5))
+    assert result[0].status is Status.TIME_LIMIT
 
 
 def run_through_direct(server: ServerProcess, job):

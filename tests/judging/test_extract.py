@@ -46,6 +46,8 @@ CASES = {
     "thinking first": ("<think>\n```python\n1\n```\n</think>\n```python\n2\n```", "2"),
     "lone surrogate and nul": ("```\nx\ud800\x00\n```", "x\ud800\x00"),
     "a tag after the closing fence": ("<answer>\n```python\n1\n```</answer>", "1"),
+    "words with inline code after the closing fence": ("```python\n1\n``` Here `x` is used.", "1"),
+    "inline code of three backticks inside a block": ("```python\n1\n```x```\n2\n```", "1\n```x```\n2"),
     "words after the closing fence": ("```python\n1\n``` That is all.\nReally.", "1"),
     "a full stop at the closing fence": ("```python\n1\n```.\nReally.", "1"),
     "a sentence at the closing fence": ("```python\n1\n```This is right.\n\nUsage:\n```\n5\n```", "5"),

@@ -132,6 +132,13 @@ def test_a_damaged_line_of_the_checkpoints_is_refused_by_name_and_a_torn_last_on
         chosen(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", '{"state_path": "s2"}\n'])
+def test_checkpoints_that_are_gone_or_name_no_step_begin_no_run_anew(tmp_path, text):
+    (a_run(tmp_path) / "checkpoints.jsonl").write_text(text)
+    with pytest.raises(CheckpointError, match=r"checkpoints\.jsonl"):
+        chosen(tmp_path)
+
+
 def test_going_back_leaves_each_step_once(tmp_path):
     a_run(tmp_path)
     start, _ = chosen(tmp_path, broken=("s6",))

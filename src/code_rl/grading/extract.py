@@ -9,6 +9,7 @@ A fence is a line of three or more backticks or tildes. The rules, where Markdow
   the opening fence; one word without a space in between is a language: it opens another block, and the one before was left open.
 - Where no closing line follows, a closing fence behind a line of code, at its end or before a tag, closes the block (`print(1)`
   and three backticks).
+- Known limits: an opening fence behind words or a list mark is none; one word behind a closing fence is a language, whatever sign it ends in.
 - A block that is never closed is no block, and neither is one of comments and blanks alone; an earlier one counts then.
 - CRLF becomes LF; blank lines around the code are dropped.
 """
@@ -93,7 +94,7 @@ def extract_code(text: str) -> str | None:
         line = raw.removesuffix("\r")
         if block is None:
             opening = _fence(line)
-            block = _Block(opening) if opening else None
+            block = _Block(opening) if opening and "`" not in opening.after else None
             continue
         line = block.unquoted(line)
         fence = _fence(line)
@@ -117,11 +118,11 @@ def _has_statement(line: str) -> bool:
 
 
 def _fence(line: str) -> _Fence | None:
-    """The fence that `line` is. Behind one of backticks there is no backtick."""
+    """The fence that `line` is. Behind one of backticks no backtick follows but in a text of its own: inline code is no fence."""
     if "```" not in line and "~~~" not in line:
         return None
     match = _FENCE.fullmatch(line)
-    if match is None or (match[3][0] == "`" and "`" in match[4]):
+    if match is None or (match[3][0] == "`" and "`" in match[4] and not match[4][:1].isspace()):
         return None
     indent = match[2].removeprefix(" ") if match[1] else match[2]
     return _Fence(match[1] or "", len(indent), match[3], match[4])

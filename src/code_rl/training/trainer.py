@@ -83,6 +83,10 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     config = make_config(given, earlier or begun)
     if config.init_from is not None and earlier is None:
         find_checkpoint(config.init_from, config)
+        if log_path is not None and Path(config.init_from).expanduser().parent.resolve() == log_path.resolve():
+            raise ConfigError(
+                f"init_from={config.init_from} is a checkpoint of log_path={log_path}, which a new run replaces; choose another log_path"
+            )
     refuse_idle(config)
     objective_of(config), environment_of(config)
     read_log_to(config.log_to)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from code_rl.data.preparation.normalise import open_source
 from code_rl.data.sources.records import Skipped
 from code_rl.grading.problem import Problem
 from code_rl.util.data_files import DATA_SUFFIXES, is_data_file, stream_rows
-from code_rl.util.errors import DataError
+from code_rl.util.errors import ConfigError, DataError
 
 STATEMENT_FIELDS = (
     "statement", "question_content", "problem_description", "problem_statement", "question", "problem", "prompt",
@@ -69,6 +69,8 @@ def _files(name: str) -> list[Path] | None:
 
 def _of_file(name: str, file: Path) -> list[EvaluationProblem]:
     found = [_problem(name, row, file, number) for number, row in enumerate(stream_rows(file), start=1)]
+    if all(each.isdecimal() for exam in found for each in exam.ids) and (read := _read_ids(file)):
+        found = [replace(exam, ids=(*exam.ids, each)) for exam, each in zip(found, read, strict=True)]
     unread = [exam.id for exam in found if not exam.text.strip()]
     if unread or not found:
         raise DataError(
@@ -82,6 +84,18 @@ def _of_file(name: str, file: Path) -> list[EvaluationProblem]:
             "tells no problem from another; give each problem's own text as `statement`"
         )
     return found
+
+
+def _read_ids(file: Path) -> list[str]:
+    """The ids that the file's reader gives its rows, as training data have them; none for rows of an unknown shape."""
+    try:
+        items = list(open_source(str(file), "test").items())
+    except (ConfigError, DataError):
+        return []
+    return [
+        item.row_id if isinstance(item, Skipped) else (item if isinstance(item, Problem) else item.problem).id
+        for item in items
+    ]
 
 
 def _problem(name: str, row: Mapping[str, Any], file: Path, number: int) -> EvaluationProblem:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from code_rl.engine.checkpoints import is_run, read_checkpoints, state_path_of, write_checkpoints
+from code_rl.engine.checkpoints import CHECKPOINTS, is_run, read_checkpoints, state_path_of, write_checkpoints
 from code_rl.policy.inflight import INFLIGHT, step_file
 from code_rl.training.config import Config, make_config
 from code_rl.training.runs.directory import METRICS, settings_of
@@ -70,17 +70,25 @@ async def choose_start(log_path: Path, say: Say, load: Callable[[Start], Awaitab
                 raise
             reasons.append(f"{start.name} cannot be used: {error}")
             say(reasons[-1])
+    why = reasons[0] if reasons else f"{CHECKPOINTS} names no checkpoint, and the run has steps"
     raise CheckpointError(
-        f"log_path={log_path}: {reasons[0]}; no earlier one can be used either. Restore what is damaged, or begin anew with "
+        f"log_path={log_path}: {why}; no earlier one can be used either. Restore what is damaged, or begin anew with "
         "behavior_if_log_dir_exists=delete"
     )
 
 
 def _starts(log_path: Path) -> Iterator[Start]:
-    records = {int(record["step"]): record for record in read_checkpoints(log_path) if "state_path" in record}
-    for step in sorted(records, reverse=True):
-        yield Start(step, records[step])
-    if not records or step_file(log_path / INFLIGHT, 0).exists():
+    """The points that a run may go on from, the latest first: checkpoints, and the beginning while nothing of it is lost."""
+    try:
+        steps = {int(record["step"]): record for record in read_checkpoints(log_path)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{log_path / CHECKPOINTS}: a line has no step ({error})") from error
+    for step in sorted(steps, reverse=True):
+        if "state_path" in steps[step]:
+            yield Start(step, steps[step])
+    rollouts = log_path / ROLLOUTS
+    has_steps = bool(steps) or (rollouts.is_file() and rollouts.stat().st_size > 0)
+    if step_file(log_path / INFLIGHT, 0).exists() or not has_steps:
         yield Start()
 
 

@@ -1,8 +1,8 @@
 """One attempt at a submission: chunk after chunk, each a request to the server that is least loaded.
 
-Our harness and the program may share one account in a remote sandbox, so a program can kill the harness, stop it, or remove and forge
-the result file. Forging gains nothing: the file holds outputs only, which the program could as well have printed. A missing result may
-be the program's doing or the server's. What is told apart here, for `sandbox.retries` to decide by:
+Our harness and the program may share one account in a remote sandbox, so a program can kill the harness or stop it. Only a harness that
+came to its end is believed, and it writes the result file last. A missing result may be the program's doing or the server's. What is
+told apart here, for `sandbox.retries` to decide by:
 
 - Trouble: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
 - A loss: a proper answer whose result file lacks the test while a control program comes back whole through the same server; a connection that dropped, or an answer that did not come in time, after the request was sent.
@@ -115,7 +115,7 @@ class Attempts:
     async def _exchange(self, server: Server, chunk: Chunk) -> tuple[Records, bool]:
         """What the result file says, and whether the server had to stop the run.
 
-        Only a harness that came to its end is believed: whoever ends it can write to the file last.
+        Only a harness that came to its end is believed: it writes the file when the programs are dead.
         """
         answer = await post_run(self.session, server.name, chunk.request, chunk.request.run_timeout + self.grace_s)
         stopped = answer.run_result is not None and answer.run_result.status == TIME_LIMIT_EXCEEDED
