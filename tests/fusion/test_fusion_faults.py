@@ -310,6 +310,8 @@ nonce = {'nonce': frame.f_locals['job']['nonce']}
 line = lambda row: json.dumps(nonce | row) + '\\n'
 row = {'index': 0, 'status': 'ok', 'exit_code': 0, 'cpu_s': 0, 'wall_s': 0, 'detail': ''}
 path = '../results.jsonl'
+if os.path.exists(path):
+    os.unlink(path)
 %s
 """
 WAYS = {
