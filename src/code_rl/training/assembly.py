@@ -131,7 +131,7 @@ async def assemble(
         backend=backend,
         executor=executor,
         renderer=renderer,
-        sampling=sampling_of(config, room),
+        eval_sampling=sampling_of(config, room),
         schedule=schedule,
         train_problems=order,
         test_splits=test_splits,

@@ -191,7 +191,7 @@ class Batches:
         run, config = self._run, self._run.config
         stage = run.schedule.stage(step, self._logged)
         request_per: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
-        sampling = replace(run.sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
+        sampling = replace(run.eval_sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
         chosen = run.choices.batch(step)
         run.recorder.begins(step, chosen)
         places = [asyncio.create_task(self._fill((step, place), policy, sampling)) for place in range(len(chosen))]
