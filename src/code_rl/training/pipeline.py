@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.engine.connect import ready
 from code_rl.grading.sandbox.executor import retries_of
@@ -31,35 +31,82 @@ from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluatio
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import SideWork, abandon, results
 
+if TYPE_CHECKING:
+    import tinker
+
 logger = logging.getLogger("code_rl")
 
 
-@dataclass(slots=True)
-class TrainedBatch:
-    """One batch after training: its groups, the examples made from them, and what was said of those.
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Scored groups, and the examples made from them, whose gradient is one request.
 
-    `logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
+    With a KL term `divergence` is the mean gap over their optimizer step.
     """
 
-    groups: list[ScoredGroup] = field(default_factory=list)
-    examples: list[Example] = field(default_factory=list)
-    submitted: list[Any] = field(default_factory=list)
-    logprobs: list[Floats] = field(default_factory=list)
-    gradient_norms: list[float] = field(default_factory=list)
-    reference_logprobs: list[list[float]] = field(default_factory=list)
-    divergences: list[float] = field(default_factory=list)
+    groups: Sequence[ScoredGroup]
+    examples: Sequence[Example]
+    divergence: float | None = None
 
-    async def answered(self) -> None:
-        """Wait for what was submitted; `logprobs` then has those of every example, in order."""
-        for request in self.submitted:
-            answer = await ready(request)
-            said, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
-            asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
-            logger.info("the back end answered %s: %s", asked, said)
-            if outputs is None:
-                self.gradient_norms += [float(said[name]) for name in said if name.partition(":")[0] == "grad_norm"]
-            else:
-                self.logprobs += [output["logprobs"].to_numpy() for output in outputs]
+    @property
+    def datums(self) -> list[tinker.types.Datum]:
+        """The datums of the examples."""
+        return [example.datum for example in self.examples]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """A submitted optimizer step: its micro-batches, each with the future of its gradient, and the future of Adam's step.
+
+    A future is None where there was no example to train on.
+    """
+
+    gradients: Sequence[tuple[MicroBatch, Any]]
+    adam: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatch:
+    """One batch after training: its groups, their examples, and the trainer's log-probabilities of each example.
+
+    `divergences` and `gradient_norms` have a value for each optimizer step that has one.
+    """
+
+    groups: Sequence[ScoredGroup]
+    examples: Sequence[Example]
+    divergences: Sequence[float]
+    logprobs: Sequence[Floats]
+    gradient_norms: Sequence[float]
+
+
+async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
+    """Wait for submitted optimizer steps."""
+    futures = [future for step in steps for future in [*(gradient for _, gradient in step.gradients), step.adam]]
+    answers = [await _answer(future) for future in futures if future is not None]
+    micro_batches = [[each for each, _ in step.gradients] for step in steps]
+    whole = list(itertools.chain(*micro_batches))
+    return TrainedBatch(
+        groups=[group for each in whole for group in each.groups],
+        examples=[example for each in whole for example in each.examples],
+        divergences=[each[0].divergence for each in micro_batches if each[0].divergence is not None],
+        logprobs=[output["logprobs"].to_numpy() for _, outputs in answers for output in outputs or ()],
+        gradient_norms=[
+            float(metrics[name])
+            for metrics, outputs in answers
+            if outputs is None
+            for name in metrics
+            if name.partition(":")[0] == "grad_norm"
+        ],
+    )
+
+
+async def _answer(future: Any) -> tuple[dict[str, Any], Sequence[Any] | None]:
+    """Wait for a request; return its metrics and, for a gradient, its outputs by datum."""
+    answer = await ready(future)
+    metrics, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
+    asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
+    logger.info("the back end answered %s: %s", asked, metrics)
+    return metrics, outputs
 
 
 @dataclass(slots=True)
