@@ -140,6 +140,24 @@ class Batch:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A trained step: its metrics, and the policy with the weights after it."""
+
+    step: int
+    metrics: dict[str, Any]
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class DueEvaluation:
+    """A measured step, whether an evaluation is due after it, and whether that is a full one."""
+
+    measured: MeasuredStep
+    due: bool
+    full: bool
+
+
 class Batches:
     """Starts batches when their weights are known, and carries on the side what need not stop them: evaluating, logging, saving.
 
@@ -181,43 +199,60 @@ class Batches:
         return self._batches[policy.step]
 
     async def finish(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> None:
-        """Log a trained step, evaluate and save where that is due; `policy` has the weights after it.
+        """Log a trained step, evaluate and save if due; `policy` has the weights after it.
 
         With K above 0 the evaluation runs while later steps train, and lines keep their order.
         """
-        run, step = self._run, batch.step
+        measured = self._measure(batch, trained, policy)
+        await self._log(self._evaluation_after(measured))
+        every = self._run.config.save_every
+        if every and (not self._run.goes_on(policy.step) or policy.step % every == 0):
+            await self._save(policy.step)
+
+    def _measure(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> MeasuredStep:
+        """Compute the metrics of a trained step, and settle its tokens."""
+        run = self._run
         retries, self._retries = self._retries, retries_of(run.executor)
         metrics = {
-            **step_metrics(step, trained, run.objective),
+            **step_metrics(batch.step, trained, run.objective),
             **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
             **batch.metrics,
             **batch.times(self._started),
             "sandbox/retries": self._retries - retries,
         }
         self._logged.append(metrics)
-        run.budget.settle(f"batch {step}", Tokens.of(metrics))
-        due = evaluates_after(run.config, policy.step)
-        if policy.step not in self._batches and run.goes_on(policy.step):
-            refused = unaffordable(run, self._next, 2 if due else 1)  # what is next would not be begun
+        run.budget.settle(f"batch {batch.step}", Tokens.of(metrics))
+        return MeasuredStep(batch.step, metrics, policy)
+
+    def _evaluation_after(self, measured: MeasuredStep) -> DueEvaluation:
+        """Decide on the evaluation after a step; stop the run first if the next step may pass a cap."""
+        run, done = self._run, measured.policy.step
+        due = evaluates_after(run.config, done)
+        if done not in self._batches and run.goes_on(done):
+            refused = unaffordable(run, self._next, 2 if due else 1)  # the next batch would not be started
             if refused is not None:
-                run.recorder.console.notice(f"stopping after step {step}: {refused}")
+                run.recorder.console.notice(f"stopping after step {measured.step}: {refused}")
                 run.stop.set()
-        closing = policy.step == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
-        due = due or (closing and run.config.eval_every >= 0)
-        if due:
+        closing = done == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
+        return DueEvaluation(measured, due or (closing and run.config.eval_every >= 0), closing)
+
+    async def _log(self, evaluation: DueEvaluation) -> None:
+        """Log a step, with its evaluation if due."""
+        run, measured = self._run, evaluation.measured
+        name = f"evaluation {measured.step}"
+        if evaluation.due:
             if run.budget.capped:
-                run.budget.reserve(f"evaluation {step}", worst_evaluation(run, full=True))
+                run.budget.reserve(name, worst_evaluation(run, full=True))
             await self._side.rest()  # one evaluation at a time
 
         async def log() -> None:
-            evaluated = await evaluate_run(run, policy, step, full=closing) if due else {}
-            run.budget.settle(f"evaluation {step}", Tokens.of(evaluated))
-            run.recorder.log_step(step, metrics | evaluated)
+            evaluated = (
+                await evaluate_run(run, measured.policy, measured.step, full=evaluation.full) if evaluation.due else {}
+            )
+            run.budget.settle(name, Tokens.of(evaluated))
+            run.recorder.log_step(measured.step, measured.metrics | evaluated)
 
         await self._side.do(log)
-        every = run.config.save_every
-        if every and (not run.goes_on(policy.step) or policy.step % every == 0):
-            await self._save(policy.step)
 
     async def _save(self, step: int) -> None:
         """Save the weights as they are now; the checkpoint counts once all that a resumed run needs beside them is on disk."""
