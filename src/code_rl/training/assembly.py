@@ -81,14 +81,6 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A back end with the weights of `start`; the run directory was truncated to that point."""
-
-    start: Start
-    backend: Backend
-
-
-@dataclass(frozen=True, slots=True)
 class Terms:
     """The settings as they apply to the loaded model."""
 
@@ -124,15 +116,15 @@ async def assemble(
     launch = Launch(config, log_path, goes_on, console, stop, stack, survey)
     data = await read_data(launch)
     directory = take_directory(launch, data)
-    loaded = await load_weights(launch, directory)
-    terms = terms_of(launch, data, loaded, objective, environment)
-    return await begin(launch, data, directory, loaded, terms)
+    start, backend = await load_weights(launch, directory)
+    terms = terms_of(launch, data, backend, objective, environment)
+    return await begin(launch, data, directory, start, backend, terms)
 
 
 async def read_data(launch: Launch) -> Data:
     """Open the sandbox, and read the problems to train on and those held out; a resumed run reads the commits that it began with."""
     config, say = launch.config, launch.console.notice
-    pins = _pins(config, launch.log_path)
+    pins = _resolved(launch.log_path).get("data", {}) if launch.goes_on else {}
     source = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
     executor = connect_executor(
         config.executor,
@@ -166,7 +158,7 @@ def take_directory(launch: Launch, data: Data) -> Directory:
     return Directory(log_path, problems)
 
 
-async def load_weights(launch: Launch, directory: Directory) -> Loaded:
+async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Backend]:
     """Connect the back end, with the weights of the latest usable checkpoint if the run goes on; drop later steps from the directory."""
     config, log_path = launch.config, directory.path
 
@@ -174,27 +166,26 @@ async def load_weights(launch: Launch, directory: Directory) -> Loaded:
         state = start.state_path(log_path)
         if state is None and config.init_from is not None:
             state = find_checkpoint(config.init_from, config)
-        return await connect(config, log_path / "checkpoints", state, launch.survey)
+        backend = await connect(config, log_path / "checkpoints", state, launch.survey)
+        launch.stack.callback(backend.close)
+        return backend
 
     if not launch.goes_on:
-        loaded = Loaded(Start(), await load(Start()))
-    else:
-        loaded = Loaded(*await choose_start(log_path, launch.console.notice, load))
-    launch.stack.callback(loaded.backend.close)
-    step = loaded.start.step
-    if launch.goes_on and not step > config.max_steps > 0:
-        go_back(log_path, loaded.start)
-    if launch.goes_on and step >= config.max_steps > 0:
+        return Start(), await load(Start())
+    start, backend = await choose_start(log_path, launch.console.notice, load)
+    if not start.step > config.max_steps > 0:
+        go_back(log_path, start)
+    if start.step >= config.max_steps > 0:
         raise NothingLeftError(
-            f"nothing to do: the run in {log_path} has done {step} steps and max_steps={config.max_steps}; "
+            f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
             "give a larger one to go on"
         )
-    return loaded
+    return start, backend
 
 
-def terms_of(launch: Launch, data: Data, loaded: Loaded, objective: Objective, environment: Environment) -> Terms:
+def terms_of(launch: Launch, data: Data, backend: Backend, objective: Objective, environment: Environment) -> Terms:
     """Fit the settings to the loaded model. Raises ConfigError or DataError for settings and prompts that it cannot take."""
-    config, backend, say = launch.config, loaded.backend, launch.console.notice
+    config, say = launch.config, launch.console.notice
     objective = trainable(objective, backend, config, say)
     keep_tokenizer(launch.log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
@@ -212,9 +203,9 @@ def terms_of(launch: Launch, data: Data, loaded: Loaded, objective: Objective, e
     return Terms(objective, environment, renderer, sampling_of(config, room), schedule, budget)
 
 
-async def begin(launch: Launch, data: Data, directory: Directory, loaded: Loaded, terms: Terms) -> Run:
+async def begin(launch: Launch, data: Data, directory: Directory, start: Start, backend: Backend, terms: Terms) -> Run:
     """Open the run's logs and make the run of its parts. Raises ConfigError if its first step could pass a cap, DataError if no prompt leaves room for an answer."""
-    config, backend, step = launch.config, loaded.backend, loaded.start.step
+    config, step = launch.config, start.step
     recorder = _open_recorder(launch, data, directory)
     logging.getLogger("code_rl").info("backend %s; %s", backend.description, backend.capabilities.describe())
     run = Run(
@@ -300,12 +291,6 @@ def _kept(
         "problems": known,
     }
     return {**chz.asdict(config), "resolved": resolved}
-
-
-def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
-    """The data sets, at their commits, that the run to be resumed was made with: a branch of the hub may have moved since."""
-    resumes = is_run(log_path) and config.behavior_if_log_dir_exists in ("resume", "ask")
-    return dict(_resolved(log_path).get("data", {})) if resumes else {}
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:

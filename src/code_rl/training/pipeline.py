@@ -83,12 +83,11 @@ async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
     """Wait for submitted optimizer steps."""
     futures = [future for step in steps for future in [*(gradient for _, gradient in step.gradients), step.adam]]
     answers = [await _answer(future) for future in futures if future is not None]
-    micro_batches = [[each for each, _ in step.gradients] for step in steps]
-    whole = list(itertools.chain(*micro_batches))
+    micro_batches = [each for step in steps for each, _ in step.gradients]
     return TrainedBatch(
-        groups=[group for each in whole for group in each.groups],
-        examples=[example for each in whole for example in each.examples],
-        divergences=[each[0].divergence for each in micro_batches if each[0].divergence is not None],
+        groups=[group for each in micro_batches for group in each.groups],
+        examples=[example for each in micro_batches for example in each.examples],
+        divergences=[gap for step in steps if (gap := step.gradients[0][0].divergence) is not None],
         logprobs=[output["logprobs"].to_numpy() for _, outputs in answers for output in outputs or ()],
         gradient_norms=[
             float(metrics[name])
