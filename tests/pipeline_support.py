@@ -63,7 +63,7 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
                 problems = run.train_problems.batch(step * prompts, prompts)
                 seeds = [derive_seed(config.seed, "sample", step, index) for index in range(prompts)]
                 groups = await together(
-                    policy.roll_out(problem, run.shape.samples_per_prompt, run.sampling, seed)
+                    policy.roll_out(problem, run.shape.samples_per_prompt, run.eval_sampling, seed)
                     for problem, seed in zip(problems, seeds, strict=True)
                 )
                 datums, rewards = [], []

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.cli.train import train_command
 from code_rl.engine.places import place_of
 from code_rl.training.config import make_config
 from code_rl.training.trainer import confirm, prepare
 from code_rl.util.errors import ConfigError
+from tests.pipeline_support import small
 
 ROOT = Path(__file__).parent.parent
 KEY = {"TINKER_API_KEY": "tml-dummy-key"}
@@ -168,3 +170,20 @@ def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tm
         confirm(make_config(endless), resumes=True)
     before["max_steps"] = -1
     confirm(make_config(endless), resumes=True)
+
+
+SCHEDULES = [("0:64,100:128", 128), ("0:64,1:96", 96), (None, 112)]
+
+
+@pytest.mark.usefixtures("keyed")
+@pytest.mark.parametrize(("schedule", "longest"), SCHEDULES)
+def test_the_confirmation_names_the_longest_completion_of_training(schedule, longest, capsys):
+    confirm(make_config({"max_tokens": 112, "max_tokens_schedule": schedule, "max_steps": 1}), resumes=False)
+    assert f"completions × up to {longest} tokens a step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("schedule", "longest"), SCHEDULES)
+def test_the_head_of_a_run_names_the_longest_completion_of_training(schedule, longest, tmp_path, capsys):
+    given = small(tmp_path / "run", max_tokens=112, max_steps=1)
+    assert train_command({**given, **({"max_tokens_schedule": schedule} if schedule else {})}) == 0
+    assert f"completions × up to {longest} tokens" in " ".join(capsys.readouterr().out.split())

@@ -19,11 +19,11 @@ from typing import cast
 from code_rl.engine.connect import logprobs_of
 from code_rl.policy.trajectory import Group
 from code_rl.training.algorithm.advantages import compute_advantages, should_skip
-from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments, train_step
+from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments
 from code_rl.training.algorithm.kl import penalise_kl
 from code_rl.training.evaluations import evaluate_run
 from code_rl.training.objective import Objective, ScoredGroup
-from code_rl.training.pipeline import Batch, Batches, TrainedBatch
+from code_rl.training.pipeline import Batch, Batches, MicroBatch, OptimizerStep, TrainedBatch, answered
 from code_rl.training.run import Run
 from code_rl.util.concurrency import together
 from code_rl.util.errors import BackendError
@@ -43,34 +43,29 @@ async def train(run: Run) -> None:
 
 
 async def train_on(run: Run, batch: Batch) -> TrainedBatch:
-    """One batch: an optimizer step for each substep's share of it, on the sum of its micro-batches' gradients.
+    """Train on one batch: one optimizer step for each substep's share of it."""
+    return await answered([await optimizer_step(run, batch, substep) for substep in range(run.config.num_substeps)])
 
-    A micro-batch goes to the trainer as soon as it is judged.
+
+async def optimizer_step(run: Run, batch: Batch, substep: int) -> OptimizerStep:
+    """Submit one optimizer step, on the sum of its micro-batches' gradients.
+
+    Each micro-batch goes to the trainer as soon as it is judged.
     """
-    trainer, objective, trained = run.backend.trainer, run.objective, TrainedBatch()
+    trainer, objective = run.backend.trainer, run.objective
     loss = (objective.loss, objective.loss_config, objective.temperature)
-    for substep in range(run.config.num_substeps):
-        micro_batches = examples_by_micro_batch(run, batch, substep, trained)
-        if objective.kl_coef:
-            micro_batches = with_kl_penalty(run, micro_batches, trained)
-        accumulated = 0
-        async for examples, last in micro_batches:
-            datums = [example.datum for example in examples]
-            trained.examples += examples
-            accumulated += len(datums)
-            if last and accumulated:
-                adam = run.adam_params
-                await asyncio.to_thread(train_step, trainer, datums, adam, *loss, futures=trained.submitted)
-            elif datums:
-                trained.submitted.append(await asyncio.to_thread(forward_backward, trainer, datums, *loss))
-    await trained.answered()
-    return trained
+    judged = judged_micro_batches(run, batch, substep)
+    micro_batches = with_kl_penalty(run, judged) if objective.kl_coef else judged
+    gradients = [
+        (each, await asyncio.to_thread(forward_backward, trainer, each.datums, *loss) if each.examples else None)
+        async for each in micro_batches
+    ]
+    trains = any(each.examples for each, _ in gradients)
+    return OptimizerStep(gradients, await asyncio.to_thread(trainer.optim_step, run.adam_params) if trains else None)
 
 
-async def examples_by_micro_batch(
-    run: Run, batch: Batch, substep: int, trained: TrainedBatch
-) -> AsyncIterator[tuple[list[Example], bool]]:
-    """r, A and the examples of each micro-batch of one substep, once its trajectories are judged, and whether it is the last.
+async def judged_micro_batches(run: Run, batch: Batch, substep: int) -> AsyncIterator[MicroBatch]:
+    """Yield r, A and the examples of each micro-batch of one substep, once its trajectories are judged.
 
     With `dynamic_sampling` a place of the batch may give several groups, one for each problem that it was filled with.
     """
@@ -78,10 +73,9 @@ async def examples_by_micro_batch(
     for part in range(parts):
         groups = await batch.share(substep * parts + part, run.config.num_substeps * parts)
         scored = [score_group(group, run.objective) for group in groups]
-        examples = [example for each in scored for example in examples_of(each)]
-        trained.groups += scored
+        micro_batch = MicroBatch(scored, [example for each in scored for example in examples_of(each)])
         run.recorder.scored(batch.step, scored)
-        yield examples, part == parts - 1
+        yield micro_batch
 
 
 def score_group(group: Group, objective: Objective) -> ScoredGroup:
@@ -99,12 +93,12 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     unmasked_G = [reason is None for reason in reasons_G]
     counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else unmasked_G
     A_G = only(unmasked_G, compute_advantages(only(counted_G, r_G), objective.estimator))
-    if not any(unmasked_G):
-        skipped: str | None = "all_masked"
-    elif should_skip(compute_advantages(only(counted_G, R_G))):
-        skipped = "rewards_alike"
-    else:
-        skipped = "no_advantage" if should_skip(A_G) else None
+    reasons = {
+        "all_masked": not any(unmasked_G),
+        "rewards_alike": should_skip(compute_advantages(only(counted_G, R_G))),
+        "no_advantage": should_skip(A_G),
+    }
+    skipped = next((reason for reason, holds in reasons.items() if holds), None)
     return ScoredGroup(group, tuple(r_G), tuple(A_G), tuple(reasons_G), skipped)
 
 
@@ -122,23 +116,17 @@ def examples_of(scored: ScoredGroup) -> list[Example]:
     ]
 
 
-async def with_kl_penalty(
-    run: Run, micro_batches: AsyncIterator[tuple[list[Example], bool]], trained: TrainedBatch
-) -> AsyncIterator[tuple[list[Example], bool]]:
-    """The same micro-batches of one substep, each sampled token's advantage less β · (log q − log p_ref), an estimate of β · KL(π ‖ π_ref).
+async def with_kl_penalty(run: Run, micro_batches: AsyncIterator[MicroBatch]) -> AsyncIterator[MicroBatch]:
+    """Yield the micro-batches of one substep with β · (log q − log p_ref) off each sampled token's advantage, an estimate of β · KL(π ‖ π_ref).
 
-    That gap is centred over all of the substep, skipped groups and masked members aside, so that they wait for each other.
+    That gap is centered over all of the substep, skipped groups and masked members aside, so that they wait for each other.
     """
     waiting = [each async for each in micro_batches]
-    examples = [example for each, _ in waiting for example in each]
-    if examples:
-        reference_logprobs = await log_p_ref(run, examples)
-        examples, divergence = penalise_kl(examples, reference_logprobs, run.objective.kl_coef)
-        trained.reference_logprobs += reference_logprobs
-        trained.divergences.append(divergence)
-    penalised = iter(examples)
-    for each, last in waiting:
-        yield [next(penalised) for _ in each], last
+    examples = [example for each in waiting for example in each.examples]
+    penalized, divergence = penalise_kl(examples, await log_p_ref(run, examples), run.objective.kl_coef)
+    rest = iter(penalized)
+    for each in waiting:
+        yield MicroBatch(each.groups, [next(rest) for _ in each.examples], divergence)
 
 
 async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tinker import types
 
+from code_rl.engine.losses import get_loss
+from code_rl.training.algorithm.datums import submit_step
 from train import compute_advantages, make_datum, should_skip, train_step
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
@@ -113,12 +115,21 @@ def test_datum_aligns_every_position(case, shifted):
 
 
 @given(rollout(), st.integers(-5, 100))
-def test_any_other_prompt_length_is_refused_with_the_lengths(case, prompt_length):
+def test_any_other_prompt_length_is_refused_with_the_lengths(case, ob_len):
     prompt, completion, logprobs, advantage = case
-    if prompt_length in (len(prompt), len(prompt) - 1):
+    if ob_len in (len(prompt), len(prompt) - 1):
         return
-    with pytest.raises(ValueError, match=rf"{len(prompt + completion)} tokens.*prompt_length={prompt_length}"):
-        make_datum(prompt + completion, logprobs, prompt_length, advantage)
+    with pytest.raises(ValueError, match=rf"{len(prompt + completion)} tokens.*ob_len={ob_len}"):
+        make_datum(prompt + completion, logprobs, ob_len, advantage)
+
+
+def test_the_four_functions_take_the_courses_keywords():
+    advantages = compute_advantages(rewards=[0.0, 1.0])
+    assert not should_skip(advantages=advantages)
+    datum = make_datum(tokens=[1, 2], logprobs=[-0.5], ob_len=1, advantage=advantages[1])
+    client: Any = RecordedRun()
+    train_step(training_client=client, datums=[datum], adam_params=types.AdamParams(learning_rate=0.25))
+    assert client.events[-1] == "wait optim_step"
 
 
 @pytest.mark.parametrize(("logprob", "advantage"), [(math.nan, 1.0), (-math.inf, 1.0), (-1.0, math.nan)])
@@ -162,11 +173,10 @@ def test_train_step_submits_both_requests_before_it_waits_for_either():
     ]
 
 
-def test_train_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
+def test_submit_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
     client: Any = RecordedRun()
-    futures: list[Any] = []
     datums = [make_datum([1, 2], [-0.1], 1, 1.0)]
-    train_step(client, datums, types.AdamParams(learning_rate=0.25), futures=futures)
+    futures = submit_step(client, datums, types.AdamParams(learning_rate=0.25), get_loss("importance_sampling"))
     assert client.events == ["submit importance_sampling 1", "submit optim_step 0.25"]
     assert len(futures) == 2
 

@@ -8,9 +8,9 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import chz
 
@@ -22,8 +22,11 @@ from code_rl.engine.losses import POLICY_LOSSES, check_loss
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import check_executor, connect_executor
 from code_rl.grading.sandbox.executor import Executor
+from code_rl.policy.environments import Environment
 from code_rl.policy.lengths import cap_max_tokens, prompt_length, refuse_prompts
-from code_rl.policy.renderers import get_renderer
+from code_rl.policy.renderers import Renderer, get_renderer
+from code_rl.policy.sample import Sampling
+from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens, read_prices
 from code_rl.training.config import Config, batch_shape, context_schedule, recipe_models, refuse_buffer, refuse_settings
 from code_rl.training.console import Console
@@ -38,9 +41,55 @@ from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import TEMPORARY, digest, only_writer, write_atomically
 
+if TYPE_CHECKING:
+    from code_rl.engine.preflight import Survey
+
 
 class NothingLeftError(Exception):
     """A resumed run that has done its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run to assemble, with its settings checked: `survey` is of the back end's models; `stack` closes the run's parts."""
+
+    config: Config
+    log_path: Path
+    goes_on: bool
+    console: Console
+    stop: asyncio.Event
+    stack: contextlib.AsyncExitStack
+    survey: Survey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The problems of a run, and the sandbox that helped to read them."""
+
+    source: RunData
+    executor: Executor
+    train: Sequence[Problem]
+    test: Mapping[str, Sequence[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A locked run directory. Its earlier run, if any, has the same problems: `problems` is their digest."""
+
+    path: Path
+    problems: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The settings as they apply to the loaded model."""
+
+    objective: Objective
+    environment: Environment
+    renderer: Renderer
+    eval_sampling: Sampling
+    schedule: ContextSchedule
+    budget: Budget
 
 
 async def assemble(
@@ -51,99 +100,135 @@ async def assemble(
     stop: asyncio.Event,
     stack: contextlib.AsyncExitStack,
 ) -> Run:
-    """Build every part of a run; what must be closed is left to `stack`. A run that `resumes` goes on from its last good checkpoint.
+    """Build every part of a run, each from those before it; `stack` closes them.
 
-    Raises CheckpointError: there is nothing left that the run could go on from; NothingLeftError: the run to be resumed has done `max_steps` steps
-    already; what a kill at its end left undone in its logs is done.
+    A run that `resumes` goes on from its last good checkpoint.
+
+    Raises CheckpointError: no state is left from which the run could go on; NothingLeftError: the run to be resumed has done `max_steps`
+    steps already, and its logs are complete.
     """
-    objective = objective_of(config)
-    environment = environment_of(config)
+    objective, environment = objective_of(config), environment_of(config)
     if is_run(log_path):
         _lock(log_path, stack)
     goes_on = resumes and is_run(log_path)
     refuse_settings(config)
-    found = await preflight(config, recipe_models())
-    pins = _pins(config, log_path)
-    data, executor, train_problems, test_splits = await open_data(config, pins, stack, stop, console.notice)
+    survey = await preflight(config, recipe_models())
+    launch = Launch(config, log_path, goes_on, console, stop, stack, survey)
+    data = await read_data(launch)
+    directory = take_directory(launch, data)
+    start, backend = await load_weights(launch, directory)
+    terms = terms_of(launch, data, backend, objective, environment)
+    return await begin(launch, data, directory, start, backend, terms)
+
+
+async def read_data(launch: Launch) -> Data:
+    """Open the sandbox, and read the problems to train on and those held out; a resumed run reads the commits that it began with."""
+    config, say = launch.config, launch.console.notice
+    pins = _resolved(launch.log_path).get("data", {}) if launch.goes_on else {}
+    source = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
+    executor = connect_executor(
+        config.executor,
+        isolation=config.isolation,
+        concurrency=config.sandbox_concurrency,
+        patience_s=config.patience,
+        stop=launch.stop,
+    )
+    launch.stack.push_async_callback(executor.aclose)
+    await check_executor(executor)
+    problems = await load_train_problems(source, executor, say)
+    if config.difficulty is not None:
+        problems = within_difficulty(problems, config.difficulty)
+    train = with_tests(problems, config.min_tests, config.max_tests)
+    return Data(source, executor, train, await load_test_splits(source, config.eval_limit, executor, say))
+
+
+def take_directory(launch: Launch, data: Data) -> Directory:
+    """Lock the run directory and note the settings there. Raises ConfigError if it is in use, or its run has other problems."""
+    config, log_path = launch.config, launch.log_path
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if not (log_path / LOCK).exists():
-        _lock(log_path, stack)
-    known = digest(all_keys(train_problems), {name: all_keys(split) for name, split in test_splits.items()})
-    if goes_on and _resolved(log_path).get("problems") != known:
+        _lock(log_path, launch.stack)
+    problems = digest(all_keys(data.train), {name: all_keys(split) for name, split in data.test.items()})
+    if not launch.goes_on:
+        write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
+    elif _resolved(log_path).get("problems") != problems:
         raise ConfigError(
             f"dataset= or test_dataset= has other problems than when the run in {log_path} began; restore them, or begin a new run"
         )
-    if not goes_on:
-        write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
-    shape = batch_shape(config)
-    order = ProblemOrder(train_problems, config.seed)
+    return Directory(log_path, problems)
+
+
+async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Backend]:
+    """Connect the back end, with the weights of the latest usable checkpoint if the run goes on; drop later steps from the directory."""
+    config, log_path = launch.config, directory.path
 
     async def load(start: Start) -> Backend:
         state = start.state_path(log_path)
         if state is None and config.init_from is not None:
             state = find_checkpoint(config.init_from, config)
-        return await connect(config, log_path / "checkpoints", state, found)
+        backend = await connect(config, log_path / "checkpoints", state, launch.survey)
+        launch.stack.callback(backend.close)
+        return backend
 
-    start, backend = await choose_start(log_path, console.notice, load) if goes_on else (Start(), await load(Start()))
-    stack.callback(backend.close)
-    if goes_on:
-        if not start.step > config.max_steps > 0:
-            go_back(log_path, start)
-        if start.step >= config.max_steps > 0:
-            raise NothingLeftError(
-                f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
-                "give a larger one to go on"
-            )
-    objective = trainable(objective, backend, config, console.notice)
-    keep_tokenizer(log_path, backend.tokenizer)
+    if not launch.goes_on:
+        return Start(), await load(Start())
+    start, backend = await choose_start(log_path, launch.console.notice, load)
+    if not start.step > config.max_steps > 0:
+        go_back(log_path, start)
+    if start.step >= config.max_steps > 0:
+        raise NothingLeftError(
+            f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
+            "give a larger one to go on"
+        )
+    return start, backend
+
+
+def terms_of(launch: Launch, data: Data, backend: Backend, objective: Objective, environment: Environment) -> Terms:
+    """Fit the settings to the loaded model. Raises ConfigError or DataError for settings and prompts that it cannot take."""
+    config, say = launch.config, launch.console.notice
+    objective = trainable(objective, backend, config, say)
+    keep_tokenizer(launch.log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
-    held_out = itertools.chain(*test_splits.values())
+    held_out = itertools.chain(*data.test.values())
     lengths = [(problem.id, prompt_length(problem, environment, renderer)) for problem in held_out]
     refuse_prompts(lengths, backend.context, "held-out")
     wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
-    room = cap_max_tokens(wanted, backend.context, console.notice)
+    room = cap_max_tokens(wanted, backend.context, say)
     schedule = context_schedule(config, room)
-    refuse_buffer(
-        config, [stage.max_tokens for stage in schedule.stages], "what the model's context leaves for an answer"
-    )
+    limits = [stage.max_tokens for stage in schedule.stages]
+    refuse_buffer(config, limits, "what the model's context leaves for an answer")
     prices = read_prices(config.prices)[0] if config.prices is not None else None
-    spent = sum(map(Tokens.of, read_metrics(log_path)), Tokens())
+    spent = sum(map(Tokens.of, read_metrics(launch.log_path)), Tokens())
     budget = Budget(config.max_tokens_total, config.max_cost, prices, spent)
-    twice = trained_on(train_problems, test_splits)
-    for name, ids in twice.items():
-        if ids:
-            shown = ", ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
-            console.notice(
-                f"{len(ids)} of the {len(test_splits[name])} held-out problems of {name} are also among those to train on, by id or text ({shown}): "
-                "their scores say little; code-rl prepare decontaminate= leaves such problems out"
-            )
-    logs = setup_logging(log_path, _kept(config, data.describe(), twice, known), read_log_to(config.log_to))
-    (log_path / BEGUN).unlink(missing_ok=True)
-    stack.enter_context(console.outages_shown())
-    recorder = Recorder(log_path, logs, console, config.keep_checkpoints)
-    stack.callback(recorder.close)
+    return Terms(objective, environment, renderer, sampling_of(config, room), schedule, budget)
+
+
+async def begin(launch: Launch, data: Data, directory: Directory, start: Start, backend: Backend, terms: Terms) -> Run:
+    """Open the run's logs and make the run of its parts. Raises ConfigError if its first step could pass a cap, DataError if no prompt leaves room for an answer."""
+    config, step = launch.config, start.step
+    recorder = _open_recorder(launch, data, directory)
     logging.getLogger("code_rl").info("backend %s; %s", backend.description, backend.capabilities.describe())
     run = Run(
         config=config,
-        shape=shape,
-        objective=objective,
-        environment=environment,
+        shape=batch_shape(config),
+        objective=terms.objective,
+        environment=terms.environment,
         backend=backend,
-        executor=executor,
-        renderer=renderer,
-        sampling=sampling_of(config, room),
-        schedule=schedule,
-        train_problems=order,
-        test_splits=test_splits,
+        executor=data.executor,
+        renderer=terms.renderer,
+        eval_sampling=terms.eval_sampling,
+        schedule=terms.schedule,
+        train_problems=ProblemOrder(data.train, config.seed),
+        test_splits=data.test,
         recorder=recorder,
-        budget=budget,
-        stop=stop,
+        budget=terms.budget,
+        stop=launch.stop,
         reference=await backend.base_sampler() if config.kl_coef else None,
-        first_step=start.step,
+        first_step=step,
     )
-    run.choices.batch(start.step)  # raises where no prompt leaves room for an answer
-    console.resume_at(start.step)
-    refused = unaffordable(run, start.step, evaluations=1 if start.step else 2)
+    run.choices.batch(step)  # raises where no prompt leaves room for an answer
+    launch.console.resume_at(step)
+    refused = unaffordable(run, step, evaluations=1 if step else 2)
     if refused is not None:
         raise ConfigError(
             f"{refused}: nothing can be started; raise the cap, or make the batch or the evaluations smaller"
@@ -151,29 +236,24 @@ async def assemble(
     return run
 
 
-async def open_data(
-    config: Config,
-    pins: Mapping[str, list[str]],
-    stack: contextlib.AsyncExitStack,
-    stop: asyncio.Event | None = None,
-    say: Callable[[str], None] = print,
-) -> tuple[RunData, Executor, Sequence[Problem], Mapping[str, Sequence[Problem]]]:
-    """What a run reads: its data (at the commits `pins`), the sandbox, the problems to train on, and those held out. `stack` closes the sandbox."""
-    data = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
-    executor = connect_executor(
-        config.executor,
-        isolation=config.isolation,
-        concurrency=config.sandbox_concurrency,
-        patience_s=config.patience,
-        stop=stop,
-    )
-    stack.push_async_callback(executor.aclose)
-    await check_executor(executor)
-    problems = await load_train_problems(data, executor, say)
-    if config.difficulty is not None:
-        problems = within_difficulty(problems, config.difficulty)
-    problems = with_tests(problems, config.min_tests, config.max_tests)
-    return data, executor, problems, await load_test_splits(data, config.eval_limit, executor, say)
+def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder:
+    """Write `config.json`, from which on the directory holds a run, and open its logs."""
+    config, console, log_path = launch.config, launch.console, directory.path
+    twice = trained_on(data.train, data.test)
+    for name, ids in twice.items():
+        if ids:
+            shown = ", ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
+            console.notice(
+                f"{len(ids)} of the {len(data.test[name])} held-out problems of {name} are also among those to train on, by id or text ({shown}): "
+                "their scores say little; code-rl prepare decontaminate= leaves such problems out"
+            )
+    settings = _kept(config, data.source.describe(), twice, directory.problems)
+    logs = setup_logging(log_path, settings, read_log_to(config.log_to))
+    (log_path / BEGUN).unlink(missing_ok=True)
+    launch.stack.enter_context(console.outages_shown())
+    recorder = Recorder(log_path, logs, console, config.keep_checkpoints)
+    launch.stack.callback(recorder.close)
+    return recorder
 
 
 def trainable(objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]) -> Objective:
@@ -211,12 +291,6 @@ def _kept(
         "problems": known,
     }
     return {**chz.asdict(config), "resolved": resolved}
-
-
-def _pins(config: Config, log_path: Path) -> dict[str, list[str]]:
-    """The data sets, at their commits, that the run to be resumed was made with: a branch of the hub may have moved since."""
-    resumes = is_run(log_path) and config.behavior_if_log_dir_exists in ("resume", "ask")
-    return dict(_resolved(log_path).get("data", {})) if resumes else {}
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:

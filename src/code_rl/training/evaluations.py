@@ -23,7 +23,7 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
             policy,
             run.test_splits,
             samples=samples,
-            sampling=run.sampling,
+            sampling=run.eval_sampling,
             seed=run.config.seed,
             log=run.recorder.evaluation_log(step),
         )

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.engine.connect import ready
 from code_rl.grading.sandbox.executor import retries_of
@@ -31,35 +31,81 @@ from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluatio
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import SideWork, abandon, results
 
+if TYPE_CHECKING:
+    import tinker
+
 logger = logging.getLogger("code_rl")
 
 
-@dataclass(slots=True)
-class TrainedBatch:
-    """One batch after training: its groups, the examples made from them, and what was said of those.
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Scored groups, and the examples made from them, whose gradient is one request.
 
-    `logprobs` are the trainer's, `reference_logprobs` the reference model's of the sampled tokens (both by example).
+    With a KL term `divergence` is the mean gap over their optimizer step.
     """
 
-    groups: list[ScoredGroup] = field(default_factory=list)
-    examples: list[Example] = field(default_factory=list)
-    submitted: list[Any] = field(default_factory=list)
-    logprobs: list[Floats] = field(default_factory=list)
-    gradient_norms: list[float] = field(default_factory=list)
-    reference_logprobs: list[list[float]] = field(default_factory=list)
-    divergences: list[float] = field(default_factory=list)
+    groups: Sequence[ScoredGroup]
+    examples: Sequence[Example]
+    divergence: float | None = None
 
-    async def answered(self) -> None:
-        """Wait for what was submitted; `logprobs` then has those of every example, in order."""
-        for request in self.submitted:
-            answer = await ready(request)
-            said, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
-            asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
-            logger.info("the back end answered %s: %s", asked, said)
-            if outputs is None:
-                self.gradient_norms += [float(said[name]) for name in said if name.partition(":")[0] == "grad_norm"]
-            else:
-                self.logprobs += [output["logprobs"].to_numpy() for output in outputs]
+    @property
+    def datums(self) -> list[tinker.types.Datum]:
+        """The datums of the examples."""
+        return [example.datum for example in self.examples]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """A submitted optimizer step: its micro-batches, each with the future of its gradient, and the future of Adam's step.
+
+    A future is None where there was no example to train on.
+    """
+
+    gradients: Sequence[tuple[MicroBatch, Any]]
+    adam: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatch:
+    """One batch after training: its groups, their examples, and the trainer's log-probabilities of each example.
+
+    `divergences` and `gradient_norms` have a value for each optimizer step that has one.
+    """
+
+    groups: Sequence[ScoredGroup]
+    examples: Sequence[Example]
+    divergences: Sequence[float]
+    logprobs: Sequence[Floats]
+    gradient_norms: Sequence[float]
+
+
+async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
+    """Wait for submitted optimizer steps."""
+    futures = [future for step in steps for future in [*(gradient for _, gradient in step.gradients), step.adam]]
+    answers = [await _answer(future) for future in futures if future is not None]
+    micro_batches = [each for step in steps for each, _ in step.gradients]
+    return TrainedBatch(
+        groups=[group for each in micro_batches for group in each.groups],
+        examples=[example for each in micro_batches for example in each.examples],
+        divergences=[gap for step in steps if (gap := step.gradients[0][0].divergence) is not None],
+        logprobs=[output["logprobs"].to_numpy() for _, outputs in answers for output in outputs or ()],
+        gradient_norms=[
+            float(metrics[name])
+            for metrics, outputs in answers
+            if outputs is None
+            for name in metrics
+            if name.partition(":")[0] == "grad_norm"
+        ],
+    )
+
+
+async def _answer(future: Any) -> tuple[dict[str, Any], Sequence[Any] | None]:
+    """Wait for a request; return its metrics and, for a gradient, its outputs by datum."""
+    answer = await ready(future)
+    metrics, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
+    asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
+    logger.info("the back end answered %s: %s", asked, metrics)
+    return metrics, outputs
 
 
 @dataclass(slots=True)
@@ -91,6 +137,24 @@ class Batch:
             "time/wait": max(self.judged - asked_for, 0.0),
             "time/step": ended - asked_for,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A trained step: its metrics, and the policy with the weights after it."""
+
+    step: int
+    metrics: dict[str, Any]
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class DueEvaluation:
+    """A measured step, whether an evaluation is due after it, and whether that is a full one."""
+
+    measured: MeasuredStep
+    due: bool
+    full: bool
 
 
 class Batches:
@@ -134,43 +198,60 @@ class Batches:
         return self._batches[policy.step]
 
     async def finish(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> None:
-        """Log a trained step, evaluate and save where that is due; `policy` has the weights after it.
+        """Log a trained step, evaluate and save if due; `policy` has the weights after it.
 
         With K above 0 the evaluation runs while later steps train, and lines keep their order.
         """
-        run, step = self._run, batch.step
+        measured = self._measure(batch, trained, policy)
+        await self._log(self._evaluation_after(measured))
+        every = self._run.config.save_every
+        if every and (not self._run.goes_on(policy.step) or policy.step % every == 0):
+            await self._save(policy.step)
+
+    def _measure(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> MeasuredStep:
+        """Compute the metrics of a trained step, and settle its tokens."""
+        run = self._run
         retries, self._retries = self._retries, retries_of(run.executor)
         metrics = {
-            **step_metrics(step, trained, run.objective),
+            **step_metrics(batch.step, trained, run.objective),
             **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
             **batch.metrics,
             **batch.times(self._started),
             "sandbox/retries": self._retries - retries,
         }
         self._logged.append(metrics)
-        run.budget.settle(f"batch {step}", Tokens.of(metrics))
-        due = evaluates_after(run.config, policy.step)
-        if policy.step not in self._batches and run.goes_on(policy.step):
-            refused = unaffordable(run, self._next, 2 if due else 1)  # what is next would not be begun
+        run.budget.settle(f"batch {batch.step}", Tokens.of(metrics))
+        return MeasuredStep(batch.step, metrics, policy)
+
+    def _evaluation_after(self, measured: MeasuredStep) -> DueEvaluation:
+        """Decide on the evaluation after a step; stop the run first if the next step may pass a cap."""
+        run, done = self._run, measured.policy.step
+        due = evaluates_after(run.config, done)
+        if done not in self._batches and run.goes_on(done):
+            refused = unaffordable(run, self._next, 2 if due else 1)  # the next batch would not be started
             if refused is not None:
-                run.recorder.console.notice(f"stopping after step {step}: {refused}")
+                run.recorder.console.notice(f"stopping after step {measured.step}: {refused}")
                 run.stop.set()
-        closing = policy.step == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
-        due = due or (closing and run.config.eval_every >= 0)
-        if due:
+        closing = done == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
+        return DueEvaluation(measured, due or (closing and run.config.eval_every >= 0), closing)
+
+    async def _log(self, evaluation: DueEvaluation) -> None:
+        """Log a step, with its evaluation if due."""
+        run, measured = self._run, evaluation.measured
+        name = f"evaluation {measured.step}"
+        if evaluation.due:
             if run.budget.capped:
-                run.budget.reserve(f"evaluation {step}", worst_evaluation(run, full=True))
+                run.budget.reserve(name, worst_evaluation(run, full=True))
             await self._side.rest()  # one evaluation at a time
 
         async def log() -> None:
-            evaluated = await evaluate_run(run, policy, step, full=closing) if due else {}
-            run.budget.settle(f"evaluation {step}", Tokens.of(evaluated))
-            run.recorder.log_step(step, metrics | evaluated)
+            evaluated = (
+                await evaluate_run(run, measured.policy, measured.step, full=evaluation.full) if evaluation.due else {}
+            )
+            run.budget.settle(name, Tokens.of(evaluated))
+            run.recorder.log_step(measured.step, measured.metrics | evaluated)
 
         await self._side.do(log)
-        every = run.config.save_every
-        if every and (not run.goes_on(policy.step) or policy.step % every == 0):
-            await self._save(policy.step)
 
     async def _save(self, step: int) -> None:
         """Save the weights as they are now; the checkpoint counts once all that a resumed run needs beside them is on disk."""
@@ -191,7 +272,7 @@ class Batches:
         run, config = self._run, self._run.config
         stage = run.schedule.stage(step, self._logged)
         request_per: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
-        sampling = replace(run.sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
+        sampling = replace(run.eval_sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
         chosen = run.choices.batch(step)
         run.recorder.begins(step, chosen)
         places = [asyncio.create_task(self._fill((step, place), policy, sampling)) for place in range(len(chosen))]

@@ -34,8 +34,8 @@ ADAM: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
 class Run:
     """Everything that one training run consists of; `first_step` is above 0 when it is resumed.
 
-    `sampling` is that of evaluations; `schedule` has the token limits of training. `reference` samples from the base model,
-    where a KL term needs it.
+    `eval_sampling` draws the answers of evaluations; `schedule` has the token limits of training. `reference` samples from
+    the base model for the KL term.
     """
 
     config: Config
@@ -45,7 +45,7 @@ class Run:
     backend: Backend
     executor: Executor
     renderer: Renderer
-    sampling: Sampling
+    eval_sampling: Sampling
     schedule: ContextSchedule
     train_problems: ProblemOrder
     test_splits: Mapping[str, Sequence[Problem]]
@@ -132,7 +132,7 @@ def worst_evaluation(run: Run, *, full: bool) -> Tokens:
     each = 1 + (run.config.eval_samples if full else 0)
     count = sum(map(len, run.test_splits.values())) * each
     later = (run.environment.max_turns - 1) * run.backend.context
-    return Tokens(run.held_out_prompts * each + count * later, count * run.sampling.max_tokens)
+    return Tokens(run.held_out_prompts * each + count * later, count * run.eval_sampling.max_tokens)
 
 
 def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:

@@ -17,7 +17,15 @@ from code_rl.engine.local import share_cores
 from code_rl.engine.places import BUILT_IN, BackendKind, place_of
 from code_rl.policy.renderers import AUTO, name_of
 from code_rl.training.assembly import NothingLeftError, assemble
-from code_rl.training.config import Config, batch_shape, changed_settings, make_config, refuse_idle, unused
+from code_rl.training.config import (
+    Config,
+    batch_shape,
+    changed_settings,
+    context_schedule,
+    make_config,
+    refuse_idle,
+    unused,
+)
 from code_rl.training.console import Console
 from code_rl.training.objective import environment_of, objective_of
 from code_rl.training.runs.directory import begun_settings, default_log_path, settings_of
@@ -38,14 +46,14 @@ def confirm(config: Config, resumes: bool) -> None:
     """
     if config.backend == BackendKind.EMBEDDED:
         return
-    place = place_of(config.backend)
+    place, longest = place_of(config.backend), context_schedule(config, config.longest_completion).longest
     caps = [f"{name}={value}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
     until = (
         [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"] if config.max_steps > 0 else []
     )
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
-        f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {config.max_tokens} tokens "
+        f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {longest} tokens "
         f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
     )
     agreed = resumes and _had_no_end(Path(str(config.log_path)).expanduser())
@@ -190,7 +198,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
         + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
         "sandbox": run.executor.description + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
-        "batch": f"{run.shape} × up to {run.sampling.max_tokens} tokens",
+        "batch": f"{run.shape} × up to {run.schedule.longest} tokens",
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
         "watch": f"{typed('report')} log_path={quote(str(log_path))} live=true",

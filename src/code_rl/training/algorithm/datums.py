@@ -81,36 +81,36 @@ def segments(turns: Sequence[Turn]) -> list[Segment]:
 
 
 def make_datum(
-    tokens: list[int], sampled_logprobs: Sequence[float | None], prompt_length: int, advantage: float
+    tokens: list[int], logprobs: Sequence[float | None], ob_len: int, advantage: float
 ) -> tinker.types.Datum:
     """One training example, shifted by one: inputs `tokens[:-1]`, targets `tokens[1:]`.
 
     Args:
         tokens: prompt and completion, T tokens.
-        sampled_logprobs: the sampler's, of each token after the prompt; None for those that the policy did not write.
-        prompt_length: number of prompt tokens, or that number less one (the shifted count); the lengths tell which.
+        logprobs: the sampler's log-probability of each token after the prompt; None for tokens that the policy did not write.
+        ob_len: number of prompt tokens ("observation length"), or that number less one (the shifted count); the lengths tell which.
         advantage: of the whole completion.
 
     Returns:
         A datum of length T - 1 whose `logprobs` and `advantages` are zero where the policy did not write the target.
 
     Raises:
-        ValueError: the lengths fit neither reading of `prompt_length`, or a logprob or the advantage is not finite.
+        ValueError: the lengths fit neither reading of `ob_len`, or a logprob or the advantage is not finite.
     """
     from tinker import types
 
-    start = len(tokens) - 1 - len(sampled_logprobs)
-    if start < 0 or prompt_length not in (start, start + 1):
+    start = len(tokens) - 1 - len(logprobs)
+    if start < 0 or ob_len not in (start, start + 1):
         raise ValueError(
-            f"lengths do not fit: {len(tokens)} tokens, {len(sampled_logprobs)} completion logprobs and prompt_length={prompt_length}; "
-            f"wanted prompt_length + one logprob per completion token = {len(tokens)}"
+            f"lengths do not fit: {len(tokens)} tokens, {len(logprobs)} completion logprobs and ob_len={ob_len}; "
+            f"wanted ob_len + one logprob per completion token = {len(tokens)}"
         )
     require_finite([advantage], "advantage")
-    require_finite([logprob for logprob in sampled_logprobs if logprob is not None], "logprob")
+    require_finite([logprob for logprob in logprobs if logprob is not None], "logprob")
     logprobs_T = np.zeros(len(tokens) - 1, dtype=np.float32)
     advantages_T = np.zeros(len(tokens) - 1, dtype=np.float32)
-    logprobs_T[start:] = [0.0 if logprob is None else logprob for logprob in sampled_logprobs]
-    advantages_T[start:] = [0.0 if logprob is None else advantage for logprob in sampled_logprobs]
+    logprobs_T[start:] = [0.0 if logprob is None else logprob for logprob in logprobs]
+    advantages_T[start:] = [0.0 if logprob is None else advantage for logprob in logprobs]
     return types.Datum(
         model_input=types.ModelInput.from_ints(tokens[:-1]),
         loss_fn_inputs={
@@ -128,21 +128,29 @@ def train_step(
     loss: Loss = POLICY_LOSSES["importance_sampling"],
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
-    *,
-    futures: list[Any] | None = None,
 ) -> None:
-    """One optimizer step: both requests are submitted before either is awaited, so that a remote service pipelines them.
+    """Take one optimizer step and wait for it.
 
-    Gradients of earlier `forward_backward`s are added to it; without datums there is only those. A caller who has more to submit gives
-    `futures`, which gets what is to be waited for; else it is waited for here.
+    Both requests are submitted before either is awaited, so that a remote service pipelines them.
     """
-    submitted: list[Any] = [forward_backward(training_client, datums, loss, loss_config, temperature)] if datums else []
-    submitted.append(training_client.optim_step(adam_params))
-    if futures is not None:
-        futures += submitted
-        return
-    for future in submitted:
+    for future in submit_step(training_client, datums, adam_params, loss, loss_config, temperature):
         future.result()
+
+
+def submit_step(
+    training_client: tinker.TrainingClient,
+    datums: list[tinker.types.Datum],
+    adam_params: tinker.types.AdamParams,
+    loss: Loss,
+    loss_config: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
+) -> list[tinker.APIFuture[Any]]:
+    """Submit one optimizer step and return its futures.
+
+    Gradients of earlier `forward_backward` calls are added to it; without datums it applies only those.
+    """
+    gradients = [forward_backward(training_client, datums, loss, loss_config, temperature)] if datums else []
+    return [*gradients, training_client.optim_step(adam_params)]
 
 
 def forward_backward(

@@ -15,11 +15,15 @@ from code_rl.training.algorithm.datums import Example
 
 def penalise_kl(
     examples: Sequence[Example], reference_logprobs: Sequence[Sequence[float]], beta: float
-) -> tuple[list[Example], float]:
-    """The examples of one optimizer step with the penalty in their advantages, and the mean gap, an estimate of the divergence.
+) -> tuple[list[Example], float | None]:
+    """Return the examples of one optimizer step with the penalty in their advantages, and the mean gap, an estimate of the divergence.
+
+    The mean gap of no examples is None.
 
     `reference_logprobs` are log p_ref of each example's sampled tokens.
     """
+    if not examples:
+        return [], None
     gaps = [
         example.array("logprobs")[example.sampled].astype(np.float64) - np.asarray(logprobs_T, dtype=np.float64)
         for example, logprobs_T in zip(examples, reference_logprobs, strict=True)
