@@ -40,7 +40,7 @@ from code_rl.engine.local.decode import Draw, cell_bytes, decode
 from code_rl.engine.local.forward import Prompt, decoder_layer
 from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.packing import plan
-from code_rl.engine.local.passes import Example, read_pass
+from code_rl.engine.local.passes import EngineExample, read_pass
 from code_rl.engine.local.picking import Choice
 from code_rl.engine.local.weights import Architecture, LoadedModel, Weights, fuse, read_architecture
 from code_rl.util.errors import ConfigError
@@ -139,14 +139,14 @@ def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
     return fuse(LoadedModel(arch, state, inverse), torch.device("cpu"), dtype)
 
 
-def group(size: int, tokens: int, prompt: int, fill: int = 0) -> list[Example]:
+def group(size: int, tokens: int, prompt: int, fill: int = 0) -> list[EngineExample]:
     """Completions of one prompt, each with it `tokens` long; all tokens are `fill`."""
     off = np.zeros(prompt - 1, dtype=np.float32)
     inputs = {
         name: np.concatenate([off, np.ones(tokens - prompt + 1, np.float32)]) for name in ("logprobs", "advantages")
     }
     ids = np.full(tokens, fill, dtype=np.int64)
-    return [Example(ids, ids, inputs, prompt - 1) for _ in range(size)]
+    return [EngineExample(ids, ids, inputs, prompt - 1) for _ in range(size)]
 
 
 @dataclass(frozen=True)

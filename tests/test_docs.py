@@ -24,7 +24,7 @@ from code_rl.cli.main import VERBS, main, run_verb
 from code_rl.cli.serve import ServeConfig
 from code_rl.cli.train import train_command
 from code_rl.engine.losses import LOSSES
-from code_rl.engine.serve.application import API, Application
+from code_rl.engine.serve.application import API, TinkerApplication
 from code_rl.training.algorithm.metrics import METRICS
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.settings import read_arguments
@@ -183,7 +183,7 @@ def test_the_losses_and_defaults_of_a_server_are_those_of_its_registry_and_setti
 def test_the_calls_of_a_server_are_those_that_it_answers():
     listed = re.sub(r"\([^()]*\)", "", SERVE.read_text().partition("Calls that are there:")[2].partition("\n## ")[0])
     app = web.Application()
-    Application(Mock(), None, 1)._route(app)
+    TinkerApplication(Mock(), None, 1)._route(app)
     paths = [each.canonical.removeprefix(API) for each in app.router.resources() if each.canonical.startswith(API)]
     answered = {path.split("/")[1] for path in paths}
     # Addresses of downloads are given out by another call.

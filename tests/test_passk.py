@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from code_rl.evaluation.figures import (
     Estimate,
-    Outcome,
+    SampleOutcome,
     combined,
     figures,
     mean_with_interval,
@@ -108,7 +108,7 @@ def test_few_problems_without_success_prove_no_zero(values, low, high):
 
 def test_a_problem_with_fewer_verdicts_than_k_is_not_in_pass_at_k():
     def outcomes(*kinds):
-        return [Outcome(kind, format_ok=True, truncated=False) for kind in kinds]
+        return [SampleOutcome(kind, format_ok=True, truncated=False) for kind in kinds]
 
     right, wrong, ours = VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.SANDBOX_ERROR
     found = figures([outcomes(right, wrong), outcomes(wrong, ours), outcomes(ours, ours)], (1, 2, 4)).pass_at

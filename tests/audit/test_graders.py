@@ -19,7 +19,7 @@ import pytest
 
 from code_rl.cli.audit import SHARES, AuditConfig, open_grader
 from code_rl.cli.main import main
-from code_rl.grading.audit.graders.base import Grader, Outcome
+from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome
 from code_rl.grading.audit.page import render
 from code_rl.grading.audit.programs import Corpus, load_corpus
 from code_rl.grading.audit.scorecard import Row, Scorecard, audit_grader
@@ -154,11 +154,11 @@ def test_a_file_is_imported_so_that_dataclasses_pickles_and_what_lies_beside_it_
     grader = open_grader(make_settings(AuditConfig, {"grader": "~/their_grader.py:grade", "timeout": 60.0}))
     entry = _corpus(1).entries[0]
 
-    async def run() -> Outcome:
+    async def run() -> GraderOutcome:
         async with contextlib.aclosing(grader):
             return await grader.grade(entry.problem, entry.code)
 
-    assert wait_for(run()) == Outcome(True, "score 1.0")
+    assert wait_for(run()) == GraderOutcome(True, "score 1.0")
 
 
 @pytest.mark.parametrize("shape", ["trl", "verl"])
@@ -245,7 +245,7 @@ def _wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-class Overloaded(Grader):
+class Overloaded(AuditedGrader):
     """Pays where it is asked about one program at a time."""
 
     name = "overloaded"
@@ -254,13 +254,13 @@ class Overloaded(Grader):
     def takes(self, problem: Problem) -> bool:
         return bool(problem.tests)
 
-    async def grade(self, problem: Problem, code: str) -> Outcome:
+    async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         del problem, code
         self.running += 1
         await asyncio.sleep(0.01)
         crowded = self.running > 1
         self.running -= 1
-        return Outcome(not crowded)
+        return GraderOutcome(not crowded)
 
 
 def test_verdicts_that_load_changes_are_flips() -> None:
@@ -273,10 +273,10 @@ def test_a_verdict_that_changes_from_one_time_to_the_next_is_chance_and_not_the_
     asked = Counter[str]()
 
     class Changing(Overloaded):
-        async def grade(self, problem: Problem, code: str) -> Outcome:
+        async def grade(self, problem: Problem, code: str) -> GraderOutcome:
             del problem
             asked[code] += 1
-            return Outcome(asked[code] % 2 == 0)
+            return GraderOutcome(asked[code] % 2 == 0)
 
     card = wait_for(audit_grader(Changing(), _corpus(2), 1, (1, 4), 6, print))
     assert len(card.random) >= 2
@@ -298,10 +298,10 @@ def test_one_that_a_program_silences_is_asked_no_more_and_keeps_its_card() -> No
     class Silenced(Overloaded):
         gone = False
 
-        async def grade(self, problem: Problem, code: str) -> Outcome:
+        async def grade(self, problem: Problem, code: str) -> GraderOutcome:
             del problem
             self.gone |= "exit(0)" in code
-            return Outcome(None, "no answer in 1 s", True) if self.gone else Outcome(True)
+            return GraderOutcome(None, "no answer in 1 s", True) if self.gone else GraderOutcome(True)
 
     corpus = _corpus(6)
     card = wait_for(audit_grader(Silenced(), corpus, 1, (1, 4), 6, print))

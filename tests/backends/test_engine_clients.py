@@ -15,7 +15,7 @@ from tinker.lib.public_interfaces.api_future import APIFuture
 
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.local.state import read_state
-from code_rl.engine.local.worker import Worker
+from code_rl.engine.local.worker import EngineWorker
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError, DataError
 from tests.backends.embedded_models import (
     FAMILIES,
@@ -91,7 +91,7 @@ def test_the_event_loop_is_not_blocked():
 
 
 def test_a_cancelled_request_is_skipped():
-    worker, gate, ran = Worker("test"), threading.Event(), []
+    worker, gate, ran = EngineWorker("test"), threading.Event(), []
     worker.submit(gate.wait)
     dropped = worker.submit(lambda: ran.append(1))
     kept = worker.submit(lambda: ran.append(2))
@@ -102,7 +102,7 @@ def test_a_cancelled_request_is_skipped():
 
 
 def test_a_closed_worker_finishes_its_queue_and_refuses_more():
-    worker, gate = Worker("test"), threading.Event()
+    worker, gate = EngineWorker("test"), threading.Event()
     worker.submit(gate.wait)
     last = worker.submit(lambda: 7)
     worker.close()

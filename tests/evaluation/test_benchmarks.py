@@ -18,7 +18,7 @@ from code_rl.data.resolve import AT_ONCE
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
 from code_rl.evaluation.completers import read_samples_file
 from code_rl.evaluation.runner import judge_official
-from code_rl.evaluation.settings import Choice
+from code_rl.evaluation.settings import RowSelection
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import ConfigError, DataError, SandboxError
@@ -89,7 +89,7 @@ def test_livecodebench_s_rows_have_one_score_under_one_name(tmp_path):
 
 def load(name, data, through=lambda sandbox: sandbox, **choice):
     executor = through(shared_box())
-    return asyncio.run(load_benchmark(name, None if data is None else str(data), Choice(**choice), executor))
+    return asyncio.run(load_benchmark(name, None if data is None else str(data), RowSelection(**choice), executor))
 
 
 def write(path, *rows):

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from code_rl.evaluation import endpoint as module
-from code_rl.evaluation.completers import CompletionError, Request
+from code_rl.evaluation.completers import CompletionError, CompletionRequest
 from code_rl.evaluation.endpoint import Endpoint
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.grading.problem import Problem, StdinTest
@@ -41,7 +41,7 @@ def complete(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings)
             }
             asked = Endpoint(EvalConfig(model="m", patience=patience, **{**asking, **settings}))
             try:
-                request = Request(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
+                request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
                 return await asked.complete(request, numbers), server
             finally:
                 await asked.aclose()
@@ -127,7 +127,7 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
     async def run():
         async with chat_server(lambda body, attempt: hang()) as server:
             asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=1, request_timeout=0.2, patience=0.1))
-            request = Request(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
+            request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
             try:
                 for _ in range(9):
                     with contextlib.suppress(CompletionError):
@@ -168,7 +168,7 @@ def test_a_request_at_which_the_server_always_fails_is_one_missing_sample_where_
             lambda body, attempt: RIGHT if body["seed"] != poison else web.Response(status=500)
         ) as server:
             asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=4, patience=0.3))
-            request = Request(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 2)
+            request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 2)
 
             async def others():
                 while True:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.evaluation.completers import Entry, Weights
+from code_rl.evaluation.completers import EvalEntry, PolicyCompleter
 from code_rl.evaluation.evaluate import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
@@ -18,7 +18,7 @@ from tests.environments.conversation_support import Echo, Scripted, policy, prob
 
 WRONG, RIGHT = program("1"), program("7")
 TASKS = {name: replace(problem(), id=name) for name in ("a", "b")}
-ENTRIES = [Entry(name, "test", index) for index, name in enumerate(TASKS)]
+ENTRIES = [EvalEntry(name, "test", index) for index, name in enumerate(TASKS)]
 
 
 def in_folder(made, out, messages=lambda _: None, plan=None):
@@ -26,7 +26,7 @@ def in_folder(made, out, messages=lambda _: None, plan=None):
     questions = Questions(ENTRIES, lambda entry: TASKS[entry.problem_id], messages)
     folder = Folder(out)
     kept = folder, folder.group_log
-    asked = Weights(made, Sampling(1000), at_once=1)
+    asked = PolicyCompleter(made, Sampling(1000), at_once=1)
     return asyncio.run(Evaluation(questions, asked, plan or Plan(0, greedy=True, seed=0), Echo(), *kept).run())
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from code_rl.evaluation.figures import Outcome
+from code_rl.evaluation.figures import SampleOutcome
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
     Contest,
@@ -68,7 +68,7 @@ def snapshot(path, **participants):
 
 def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
     standings = snapshot(tmp_path / "standings.jsonl", small=MIN_PARTICIPANTS, large=MIN_PARTICIPANTS + 1)
-    right = Outcome(VerdictKind.PASSED, format_ok=True, truncated=False)
+    right = SampleOutcome(VerdictKind.PASSED, format_ok=True, truncated=False)
     found = _rating(standings, None, {"1A": [right], "2A": [right]})
     assert (found["few_participants"], [each["contest"] for each in found["by_contest"]]) == (["1"], ["2"])
     alone = _rating(standings, None, {"1A": [right]})
@@ -82,7 +82,7 @@ def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
 
 def test_a_problem_that_its_contest_does_not_list_is_named(tmp_path):
     standings = snapshot(tmp_path / "standings.jsonl", large=MIN_PARTICIPANTS + 1)
-    right = Outcome(VerdictKind.PASSED, format_ok=True, truncated=False)
+    right = SampleOutcome(VerdictKind.PASSED, format_ok=True, truncated=False)
     assert _rating(standings, None, {"1A": [right], "1B2": [right]})["not_in_contest"] == ["1B2"]
 
 

@@ -30,7 +30,7 @@ from code_rl.grading.judge import judge
 from code_rl.grading.native import format_problem, problem_to_json
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import Verdict, VerdictKind
-from code_rl.policy.inflight import Drawn, GroupLog, Request, SampledAnswer, open_kept
+from code_rl.policy.inflight import Drawn, GroupLog, SampledAnswer, SamplingRequest, open_kept
 from code_rl.training.config import Config
 from code_rl.util.errors import DataError
 
@@ -249,7 +249,7 @@ def fuzz_checkpoint_lines(leaving: Exit, folder: Path, monkeypatch: pytest.Monke
 
 def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
     """A damaged file is opened with rows as they were kept, or refused by its name."""
-    request = Request((7, 8), 2, 8, 1.0, 1)
+    request = SamplingRequest((7, 8), 2, 8, 1.0, 1)
     drawn = Drawn((SampledAnswer((1, 2), (-0.5, -0.25), "stop"),), 0.1, 0)
     log = GroupLog(open_kept(folder / "whole"), "0.0")
     log.keep_drawn(request, drawn)

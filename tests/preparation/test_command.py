@@ -12,7 +12,7 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.data.dataset import open_dataset
-from code_rl.data.preparation.bench import Entry
+from code_rl.data.preparation.bench import ProblemSummary
 from code_rl.data.preparation.ledger import Decision
 from code_rl.data.preparation.report import Dropped, Report, StageReport, render
 from code_rl.data.preparation.verification.verify import Verifier
@@ -152,7 +152,9 @@ def test_only_what_is_missing_from_a_ledger_is_decided_again(
     asked: list[str] = []
     verify = Verifier.verify
 
-    async def noted(self: Verifier, entry: Entry, problem: Problem, *, patient: bool = False) -> Decision | None:
+    async def noted(
+        self: Verifier, entry: ProblemSummary, problem: Problem, *, patient: bool = False
+    ) -> Decision | None:
         asked.append(entry.id)
         return await verify(self, entry, problem, patient=patient)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.data.preparation.bench import Entry, make_entry
+from code_rl.data.preparation.bench import ProblemSummary, make_entry
 from code_rl.data.preparation.decontaminate import MOST_SHARERS, Decontaminator, Pair
 from code_rl.data.preparation.deduplicate import Deduplicator
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
@@ -32,12 +32,12 @@ TRAIN = (
 FRAME = "You are an expert programmer. Read the problem below with care and answer with a single block of Python code."
 
 
-def entry(statement: str, *cases: tuple[str, str], name: str = "p") -> Entry:
+def entry(statement: str, *cases: tuple[str, str], name: str = "p") -> ProblemSummary:
     tests = tuple(StdinTest(given, expected) for given, expected in cases or (("1", "1"),))
     return make_entry(Problem(name, statement, tests), 0)[0]
 
 
-def kept(*entries: Entry, numbers: Numbers = "count") -> list[bool]:
+def kept(*entries: ProblemSummary, numbers: Numbers = "count") -> list[bool]:
     found = Deduplicator(0.8, numbers)
     return [found.decide(one).keep for one in entries]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.preparation.bench import Entry, Survivor, make_entry
+from code_rl.data.preparation.bench import ProblemSummary, Survivor, make_entry
 from code_rl.data.preparation.cap import cap_entry, spread
 from code_rl.data.preparation.difficulty import judge_rate
 from code_rl.data.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions
@@ -33,7 +33,7 @@ def call_problem(*cases: tuple[tuple[object, ...], object]) -> Problem:
     return Problem("p", "statement", tuple(CallTest(args, expected) for args, expected in cases), fn_name="f")
 
 
-def entry(problem: Problem) -> Entry:
+def entry(problem: Problem) -> ProblemSummary:
     return make_entry(problem, 0)[0]
 
 

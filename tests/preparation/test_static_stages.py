@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from code_rl.data.preparation.bench import Entry, entry_from_json, make_entry
+from code_rl.data.preparation.bench import ProblemSummary, entry_from_json, make_entry
 from code_rl.data.preparation.filter import filter_entry
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.grading.problem import Problem, StdinTest
@@ -26,7 +26,7 @@ def problem(name: str, statement: str, tests: Sequence[tuple[str, str]] = TESTS,
     return Problem(name, statement, cases, solutions=(code,) if code else ())
 
 
-def entry(made: Problem) -> Entry:
+def entry(made: Problem) -> ProblemSummary:
     return make_entry(made, 0)[0]
 
 

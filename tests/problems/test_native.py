@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.data.load import with_tests
-from code_rl.data.on_disk import Store
+from code_rl.data.on_disk import ProblemStore
 from code_rl.data.sources.records import Skipped
 from code_rl.grading.native import problem_from_json, problem_to_json, write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
@@ -221,7 +221,7 @@ def test_a_byte_order_mark_and_blank_lines_are_skipped(tmp_path):
 
 
 def made(folder, items, key="key", cache_bytes=1 << 20):
-    store = Store(folder, key, cache_bytes)
+    store = ProblemStore(folder, key, cache_bytes)
     for item in items[store.rows :]:
         store.leave_out(item) if isinstance(item, Skipped) else store.add(item, {"n": item.id})
     store.finish()
@@ -237,7 +237,7 @@ ITEMS = [
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_a_store_gives_what_was_put_there_by_place_and_by_id(tmp_path, cache_bytes):
     made(tmp_path / "s", ITEMS).close()
-    store = Store(tmp_path / "s", "key", cache_bytes)
+    store = ProblemStore(tmp_path / "s", "key", cache_bytes)
     problems = [item for item in ITEMS if isinstance(item, Problem)]
     assert store.complete
     assert list(store) == problems
@@ -254,7 +254,7 @@ def test_a_store_tells_how_many_tests_a_problem_has_without_reading_it(tmp_path)
     many = [Problem(str(n), "x", tuple(StdinTest(str(i), "") for i in range(n))) for n in range(1, 5)]
     made(tmp_path / "s", many).close()
     (tmp_path / "s" / "problems.bin").write_bytes(bytes((tmp_path / "s" / "problems.bin").stat().st_size))
-    store = Store(tmp_path / "s", "key")
+    store = ProblemStore(tmp_path / "s", "key")
     assert [place.tests for place in store.places] == [1, 2, 3, 4]
     assert len(with_tests(store, 3, None)) == 2
 
@@ -283,7 +283,7 @@ def test_a_damaged_record_is_named(tmp_path):
     made(tmp_path / "s", ITEMS).close()
     (tmp_path / "s" / "problems.bin").write_bytes(bytes((tmp_path / "s" / "problems.bin").stat().st_size))
     with pytest.raises(DataError, match="record 4 is damaged"):
-        Store(tmp_path / "s", "key")[4]
+        ProblemStore(tmp_path / "s", "key")[4]
 
 
 def test_the_page_on_judging_states_the_limits_that_hold_without_any():

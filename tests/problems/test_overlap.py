@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from code_rl.data.on_disk import Store
+from code_rl.data.on_disk import ProblemStore
 from code_rl.data.order import Selected, trained_on
 from code_rl.grading.problem import Problem, StdinTest
 
@@ -27,9 +27,9 @@ def test_a_part_of_a_set_counts_as_that_part():
 
 
 def test_a_store_knows_without_reading_its_problems(tmp_path, monkeypatch):
-    store = Store(tmp_path / "store", "key")
+    store = ProblemStore(tmp_path / "store", "key")
     for each in TRAIN:
         store.add(each)
     store.close()
-    monkeypatch.setattr(Store, "__getitem__", None)
-    assert trained_on(Store(tmp_path / "store", "key"), HELD_OUT) == {"x": ["a", "z"], "y": []}
+    monkeypatch.setattr(ProblemStore, "__getitem__", None)
+    assert trained_on(ProblemStore(tmp_path / "store", "key"), HELD_OUT) == {"x": ["a", "z"], "y": []}

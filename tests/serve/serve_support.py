@@ -20,11 +20,11 @@ from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_proto_response
 
-from code_rl.engine.serve.application import Application
+from code_rl.engine.serve.application import TinkerApplication
 from code_rl.engine.serve.core import Core
 from code_rl.engine.serve.engine import EmbeddedHost
-from code_rl.engine.serve.promises import Limits
-from code_rl.engine.serve.store import Store
+from code_rl.engine.serve.promises import ServiceLimits
+from code_rl.engine.serve.store import StateStore
 from code_rl.engine.serve.wire import PROTOBUF
 
 API = "/api/v1"
@@ -55,15 +55,15 @@ class ServerThread:
         self._token = token
         self._models = models or {}
         self._host = host or EmbeddedHost(torch.device("cpu"), torch.float32, max_samplers)
-        self._limits = Limits(**{**LIMITS, **limits})
+        self._limits = ServiceLimits(**{**LIMITS, **limits})
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self.max_request_bytes = 8 << 20
 
     async def _serve(self) -> None:
-        store = Store(self.folder)
+        store = StateStore(self.folder)
         self.core = Core(store, self._models, self._limits, self._host)
-        self.application = Application(self.core, self._token, self.max_request_bytes)
+        self.application = TinkerApplication(self.core, self._token, self.max_request_bytes)
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         async with self.application.listening("127.0.0.1", 0) as self.port:

@@ -322,8 +322,8 @@ def test_after_a_restart_checkpoints_and_samplers_are_there_and_lost_models_say_
 
 
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path):
-    from code_rl.engine.serve.store import Store
+    from code_rl.engine.serve.store import StateStore
     from code_rl.util.errors import ConfigError
 
     with ServerThread(tmp_path), pytest.raises(ConfigError, match="in use"):
-        Store(tmp_path)
+        StateStore(tmp_path)

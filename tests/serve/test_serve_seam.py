@@ -14,7 +14,7 @@ pytest.importorskip("prometheus_client")
 import tinker
 from tinker import types
 
-from code_rl.engine.serve.seam import Facts, Load
+from code_rl.engine.serve.seam import Load, ModelFacts
 from code_rl.util.errors import ConfigError, DataError
 from tests.serve.serve_support import ServerThread
 
@@ -29,7 +29,7 @@ class Counting:
     """A model that has a number for a weight: a pass adds to its gradient, a sample says what it is."""
 
     def __init__(self):
-        self.loaded = finished(Facts("none", "none", 64))
+        self.loaded = finished(ModelFacts("none", "none", 64))
         self.weights, self.gradients, self.files, self.spoilt = {}, {}, {}, set()
 
     def create(self, run, lora, file=None, optimizer=False):

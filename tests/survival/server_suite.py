@@ -116,10 +116,10 @@ class Outcome:
 def facts_of(log_path: Path, state: Path) -> Facts:
     from code_rl.engine.checkpoints import read_checkpoints
     from code_rl.engine.local.state import read_state
-    from code_rl.engine.serve.store import Store
+    from code_rl.engine.serve.store import StateStore
     from code_rl.training.runs.recorder import read_metrics
 
-    store = Store.__new__(Store)  # only its paths: the folder's lock is the server's
+    store = StateStore.__new__(StateStore)  # only its paths: the folder's lock is the server's
     store.folder = state
     saved = store.find(read_checkpoints(log_path)[-1]["state_path"], "state")
     found = read_state(store.checkpoint_file(saved.run_id, saved.name, saved.kind))

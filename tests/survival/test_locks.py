@@ -13,7 +13,7 @@ import pytest
 from code_rl.cli.verdict_files import open_verdicts
 from code_rl.data.preparation.bench import Bench
 from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.engine.serve.store import Store
+from code_rl.engine.serve.store import StateStore
 from code_rl.training.runs.directory import LOCK
 from code_rl.util.errors import InputError
 from code_rl.util.files import only_writer
@@ -26,7 +26,7 @@ def bench(folder: Path) -> AbstractContextManager[Any]:
 HOLDERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "run": lambda folder: only_writer(folder / LOCK, f"log_path={folder}"),
     "prepare": bench,
-    "server": lambda folder: contextlib.closing(Store(folder)),
+    "server": lambda folder: contextlib.closing(StateStore(folder)),
     "verdicts": lambda folder: open_verdicts(str(folder / "verdicts.jsonl")),
 }
 

@@ -21,7 +21,7 @@ from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import CONFIG, append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.engine.connect import _restored
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
-from code_rl.policy.inflight import Drawn, InFlight, Request, SampledAnswer
+from code_rl.policy.inflight import Drawn, InFlight, SampledAnswer, SamplingRequest
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
 from code_rl.training.runs.directory import LOCK, METRICS, check_log_dir
@@ -31,7 +31,7 @@ from code_rl.training.runs.resume import Start, choose_start, go_back
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError, DataError
 from code_rl.util.files import JsonLines, only_writer, write_atomically
 
-REQUEST = Request((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
+REQUEST = SamplingRequest((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
 
 

@@ -19,7 +19,7 @@ from code_rl.util.setting import AT_LEAST_1, must, option
 from code_rl.util.settings import make_settings
 
 if TYPE_CHECKING:
-    from code_rl.grading.audit.graders.base import Grader
+    from code_rl.grading.audit.graders.base import AuditedGrader
     from code_rl.grading.audit.programs import Corpus
     from code_rl.grading.audit.scorecard import Scorecard
 
@@ -104,14 +104,14 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
 _say = functools.partial(print, flush=True)
 
 
-async def _asked(config: AuditConfig, corpus: Corpus, grader: Grader) -> Scorecard:
+async def _asked(config: AuditConfig, corpus: Corpus, grader: AuditedGrader) -> Scorecard:
     from code_rl.grading.audit.scorecard import audit_grader
 
     async with contextlib.aclosing(grader):
         return await audit_grader(grader, corpus, config.concurrency, config.numbers_at_once, config.under_load, _say)
 
 
-def open_grader(config: AuditConfig) -> Grader:
+def open_grader(config: AuditConfig) -> AuditedGrader:
     """The grader that the settings name. Raises ConfigError."""
     if config.grader == OURS:
         from code_rl.grading.audit.graders.ours import Ours

@@ -24,8 +24,8 @@ from code_rl.evaluation.results import RESULTS, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
 from code_rl.evaluation.samples import SAMPLES, STATE, Folder
 from code_rl.evaluation.settings import (
-    Choice,
     EvalConfig,
+    RowSelection,
     make_eval_config,
     narrowed,
     sample_count,
@@ -125,7 +125,7 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
         )
         complete = True
         for name, file in data.items():
-            choice = config.choice if name == LIVECODEBENCH or len(data) == 1 else Choice(config.limit)
+            choice = config.choice if name == LIVECODEBENCH or len(data) == 1 else RowSelection(config.limit)
             benchmark = await load_benchmark(name, file, choice, executor)
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
             benchmark = dataclasses.replace(benchmark, prompt=worded)

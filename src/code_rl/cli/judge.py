@@ -19,7 +19,7 @@ import chz
 from code_rl.cli.verdict_files import is_judged, open_verdicts, put_in_order
 from code_rl.data.dataset import open_dataset
 from code_rl.data.load import load_problems
-from code_rl.data.on_disk import Store
+from code_rl.data.on_disk import ProblemStore
 from code_rl.grading.extract import extract_code
 from code_rl.grading.judge import judge
 from code_rl.grading.problem import Problem
@@ -64,7 +64,7 @@ class JudgeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramRow:
     """One row of the programs file. `code` is None where there is nothing to run."""
 
     problem_id: str
@@ -85,7 +85,7 @@ class Judged:
         return not any(count for kind, count in self.counts.items() if kind.undecided)
 
 
-def read_programs(path: str, store: Store) -> Iterator[Program]:
+def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
     """Stream the programs of a file. Raises DataError, naming the line, for a malformed row or an unknown problem."""
     for where, row in _programs_of(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
@@ -95,7 +95,7 @@ def read_programs(path: str, store: Store) -> Iterator[Program]:
             raise DataError(f"{where}: problem_id={problem_id!r} is not among the {len(store)} problems given")
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
-        yield Program(problem_id, program_id, _program_code(row, where))
+        yield ProgramRow(problem_id, program_id, _program_code(row, where))
 
 
 def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -112,7 +112,7 @@ def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, {"problem_id": row.get("problem_id"), "program_id": f"{group}/{member}", **code}
 
 
-def keyed(programs: Iterable[Program], context: str) -> Iterator[tuple[Program, str]]:
+def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[ProgramRow, str]]:
     """Programs with a hash of what their verdicts depend on; one that comes again is judged again."""
     seen: Counter[bytes] = Counter()
     for program in programs:
@@ -122,17 +122,17 @@ def keyed(programs: Iterable[Program], context: str) -> Iterator[tuple[Program, 
         yield program, f"{key.hex()}-{seen[key]}"
 
 
-def taken(programs: str, store: Store, limit: float | None) -> Iterator[tuple[Program, str]]:
+def taken(programs: str, store: ProblemStore, limit: float | None) -> Iterator[tuple[ProgramRow, str]]:
     """The programs of a file, `keyed` by what else their verdicts depend on."""
     return keyed(read_programs(programs, store), f"{sources_digest('code_rl.grading')} {store.folder.name} {limit}")
 
 
-def check_programs(path: str, store: Store) -> int:
+def check_programs(path: str, store: ProblemStore) -> int:
     """Read the whole file once and count its programs. Raises DataError for the first bad row."""
     return sum(1 for _ in read_programs(path, store))
 
 
-async def open_problems(problems: str, executor: Executor, say: Callable[[str], None] = print) -> Store:
+async def open_problems(problems: str, executor: Executor, say: Callable[[str], None] = print) -> ProblemStore:
     """The problems that `problems=` names. Raises ConfigError where there are none of that name, DataError for malformed ones."""
     try:
         return await load_problems(open_dataset(problems), executor, say)
@@ -141,7 +141,7 @@ async def open_problems(problems: str, executor: Executor, say: Callable[[str], 
 
 
 async def judge_programs(
-    store: Store,
+    store: ProblemStore,
     programs: str,
     out: str,
     executor: Executor,
@@ -171,7 +171,7 @@ async def judge_programs(
 
 async def judge_into(
     log: KeyedLog[str],
-    rows: Iterator[tuple[Program, str]],
+    rows: Iterator[tuple[ProgramRow, str]],
     problem_of: Callable[[str], Problem | None],
     ask: Callable[[Problem, str | None], Awaitable[Verdict]],
     at_once: int,
@@ -201,7 +201,7 @@ async def judge_into(
         await abandon(tasks)
 
 
-def format_verdict(program: Program, verdict: Verdict, key: str) -> dict[str, Any]:
+def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:
     """One row of the output file. `key` names the program, its problem and the limits: what the verdict depends on."""
     named = {"problem_id": program.problem_id, "program_id": program.program_id}
     return {**named, **verdict.to_json(), "key": key}

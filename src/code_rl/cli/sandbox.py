@@ -13,7 +13,7 @@ import chz
 
 from code_rl.grading.sandbox.fusion.protocol import RUN_PATH
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from code_rl.grading.sandbox.server.application import Application
+from code_rl.grading.sandbox.server.application import SandboxApplication
 from code_rl.grading.sandbox.server.runs import RunLimits
 from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
 from code_rl.util.errors import ConfigError
@@ -70,7 +70,7 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 async def _serve(config: SandboxConfig) -> None:
     sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
     try:
-        application = Application(
+        application = SandboxApplication(
             sandbox,
             Admission(sandbox.concurrency, config.max_queue),
             RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes, config.max_run_s),

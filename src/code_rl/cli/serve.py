@@ -82,18 +82,18 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
     import torch
 
     from code_rl.engine.local.service import resolve_device, resolve_dtype
-    from code_rl.engine.serve.application import Application
+    from code_rl.engine.serve.application import TinkerApplication
     from code_rl.engine.serve.core import Core, read_models
     from code_rl.engine.serve.engine import EmbeddedHost
-    from code_rl.engine.serve.promises import Limits
-    from code_rl.engine.serve.store import Store
+    from code_rl.engine.serve.promises import ServiceLimits
+    from code_rl.engine.serve.store import StateStore
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     models = read_models(config.models)
-    store = Store(state_dir)
+    store = StateStore(state_dir)
     try:
-        limits = Limits(
+        limits = ServiceLimits(
             max_models=config.max_models,
             max_queue=config.max_queue,
             max_queued_bytes=config.max_queued_mb << 20,
@@ -106,7 +106,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         core = Core(store, models, limits, host)
         if config.preload is not None:
             await asyncio.wrap_future(core.engine(core.local(config.preload)).loaded)
-        application = Application(core, token, config.max_request_mb << 20)
+        application = TinkerApplication(core, token, config.max_request_mb << 20)
         stop = stop_signal()
         try:
             async with application.listening(config.host, config.port) as port:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """A data set by name. `splits` maps the hub's splits to what a user may call them; the first is what training reads."""
 
     repository: str
@@ -30,7 +30,7 @@ class Mixture:
 
 with Path(__file__).with_name("catalogue.toml").open("rb") as _file:
     _told = tomllib.load(_file)
-CATALOGUE = {name: Entry(**told) for name, told in _told["sets"].items()}
+CATALOGUE = {name: CatalogueEntry(**told) for name, told in _told["sets"].items()}
 MIXTURES = {name: Mixture(**told) for name, told in _told["mixtures"].items()}
 
 BUILTIN = "builtin"

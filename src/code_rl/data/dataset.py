@@ -16,7 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from code_rl.data.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, Entry
+from code_rl.data.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, CatalogueEntry
 from code_rl.data.fetch import fetch_file, open_repository, select_files
 from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
@@ -251,7 +251,7 @@ def _sources(part: str, role: Role) -> list[Source]:
         return [_from_path(*local, role, part)]
     if "/" in name and not name.startswith(("/", ".", "~")) and not is_data_file(name):
         owner, repository, *config = name.split("/", 2)
-        return [_named(name, Entry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
+        return [_named(name, CatalogueEntry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={part}: there is no such file or folder")
     if OBJECT.fullmatch(part) and not suggestion(name, KNOWN_NAMES):
@@ -263,7 +263,7 @@ def _sources(part: str, role: Role) -> list[Source]:
     )
 
 
-def _named(name: str, entry: Entry, revision: str | None, split: str | None, role: Role) -> Source:
+def _named(name: str, entry: CatalogueEntry, revision: str | None, split: str | None, role: Role) -> Source:
     wanted: Sequence[str] = ()
     if name == "livecodebench":
         split = split or "release_latest"

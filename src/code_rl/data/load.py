@@ -11,7 +11,7 @@ from typing import Any
 
 from code_rl.data.catalogue import BUILTIN
 from code_rl.data.dataset import Dataset, open_dataset, own_test_setting, test_split_settings
-from code_rl.data.on_disk import Store, cached_store
+from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.order import Selected, subsample
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Skipped
@@ -93,7 +93,7 @@ async def load_test_splits(
     return {name: subsample(problems, limit) for name, problems in splits.items()}
 
 
-async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) -> Store:
+async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) -> ProblemStore:
     """All problems of a data set, by position and by id. The first time, every row is read and call rows run their solutions; then a store answers.
 
     Raises DataError for a malformed native file, and for a data set that holds no problem at all.
@@ -170,7 +170,7 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
     """
     kept: Sequence[Problem] = problems
     if least > 1:
-        places = problems.places if isinstance(problems, Store) else None
+        places = problems.places if isinstance(problems, ProblemStore) else None
         counts = [place.tests for place in places] if places else [len(problem.tests) for problem in problems]
         kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
     if not kept:

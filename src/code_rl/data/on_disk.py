@@ -38,7 +38,7 @@ Items = Callable[[int], AsyncIterator[Problem | Skipped]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProblemLocation:
     """Where a problem's record lies, and what its maker noted about it (JSON data)."""
 
     id: str
@@ -50,7 +50,7 @@ class Place:
     tests: int = 0
 
 
-class Store(Indexed[Problem]):
+class ProblemStore(Indexed[Problem]):
     """The problems by position and by id; `skipped` are the rows that gave none, `complete` says whether the source was read to its end.
 
     Reads one record at each access, safely from several threads; `get` keeps at most about `cache_bytes` of records parsed.
@@ -58,7 +58,7 @@ class Store(Indexed[Problem]):
 
     def __init__(self, folder: Path, key: str, cache_bytes: int = CACHE_BYTES) -> None:
         self.folder, self.key = folder, key
-        self.places: list[Place] = []
+        self.places: list[ProblemLocation] = []
         self.skipped: list[Skipped] = []
         self.complete = False
         self._place_of: dict[str, int] = {}
@@ -170,7 +170,7 @@ class Store(Indexed[Problem]):
     def _take(self, row: Mapping[str, Any]) -> None:
         self._place_of[row["id"]] = len(self.places)
         offset, length = row["at"]
-        self.places.append(Place(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"]))
+        self.places.append(ProblemLocation(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"]))
 
     def _note(self, row: Mapping[str, Any]) -> None:
         _, index = self._writers()
@@ -210,7 +210,7 @@ class Store(Indexed[Problem]):
 
 async def cached_store(
     name: str, items: Items, about: Callable[[Problem], Mapping[str, Any]] = lambda _: {}, *modules: str
-) -> Store:
+) -> ProblemStore:
     """The store `name` in the cache: made from `items` the first time, gone on with where that was cut; whoever comes second waits.
 
     It is made anew once the readers, or `modules` beside them, have changed. A repeated id is left out (`duplicate_id`). Raises DataError when it
@@ -218,13 +218,13 @@ async def cached_store(
     """
     key = sources_digest(*READERS, *modules)
     folder = cache_folder() / "problems" / f"{name}-{key[:16]}"
-    store = Store(folder, key)
+    store = ProblemStore(folder, key)
     if store.complete:
         return store
     try:
         folder.mkdir(parents=True, exist_ok=True)
         async with AsyncFileLock(folder / "lock"):
-            store = Store(folder, key)
+            store = ProblemStore(folder, key)
             if store.complete:
                 return store
             async with aclosing(items(store.rows)) as rows:  # type: ignore[type-var]

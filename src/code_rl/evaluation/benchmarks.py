@@ -21,7 +21,7 @@ from code_rl.data.builtin import SPLITS, test_split
 from code_rl.data.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
 from code_rl.data.fetch import Pinned, fetch, fetch_file
 from code_rl.data.load import TAGS, labels, load_problems
-from code_rl.data.on_disk import Store, cached_store
+from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.order import subsample
 from code_rl.data.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
 from code_rl.data.resolve import resolve_all
@@ -29,8 +29,8 @@ from code_rl.data.sources import humaneval, livecodebench, mbpp
 from code_rl.data.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.data.sources.shapes import ReadRow, read_as
 from code_rl.data.sources.testcases import read_tests
-from code_rl.evaluation.completers import Entry
-from code_rl.evaluation.settings import Choice
+from code_rl.evaluation.completers import EvalEntry
+from code_rl.evaluation.settings import RowSelection
 from code_rl.grading.problem import Problem, ProblemView
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.policy.environments.wording import get_wording, with_system
@@ -123,7 +123,7 @@ class Kind:
     """One benchmark: how it is asked, what reads its files, and which public file that is when no `data=` is given."""
 
     prompt: PromptStyle
-    read: Callable[[list[Path], Choice], Items] | None = None
+    read: Callable[[list[Path], RowSelection], Items] | None = None
     published: Pinned | None = None
 
 
@@ -134,12 +134,12 @@ class Benchmark:
     name: str
     get: Callable[[str], Problem]
     prompt: PromptStyle
-    entries: Sequence[Entry]
+    entries: Sequence[EvalEntry]
     facts: Mapping[str, Any]
     skipped: Mapping[str, str] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
 
-    def problem(self, entry: Entry) -> Problem:
+    def problem(self, entry: EvalEntry) -> Problem:
         """The problem with its tests."""
         return self.get(entry.problem_id)
 
@@ -165,7 +165,7 @@ def _is_files(name: str) -> bool:
     return name not in BENCHMARKS and (is_data_file(name) or folder.is_dir() or prepared.is_file())
 
 
-async def load_benchmark(name: str, data: str | None, choice: Choice, executor: Executor) -> Benchmark:
+async def load_benchmark(name: str, data: str | None, choice: RowSelection, executor: Executor) -> Benchmark:
     """The benchmark `name`, ready to be asked and judged. References run in `executor` where expected values come from them.
 
     Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
@@ -212,14 +212,16 @@ def _opened(given: str) -> Dataset:
     return open_dataset(given, "test")
 
 
-def _of_store(name: str, store: Store, prompt: PromptStyle, choice: Choice, facts: Mapping[str, Any]) -> Benchmark:
+def _of_store(
+    name: str, store: ProblemStore, prompt: PromptStyle, choice: RowSelection, facts: Mapping[str, Any]
+) -> Benchmark:
     skipped = {one.row_id: one.reason for one in store.skipped}
     seen = [(place.id, place.about) for place in store.places]
     facts = {**facts, "skipped": store.left_out()}
     return _benchmark(name, store.get, prompt, seen, choice, facts, skipped)
 
 
-def _from_object(name: str, own: Any, choice: Choice) -> Benchmark:
+def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
     """The built-in splits, or an object of the user's: problems, or a function that gives them; its `prompt` is the wording, if it has one."""
     if name == "builtin":
         own = [problem for split in SPLITS for problem in test_split(split)]
@@ -237,7 +239,7 @@ def _benchmark(
     get: Callable[[str], Problem],
     prompt: PromptStyle,
     seen: Sequence[tuple[str, Mapping[str, str]]],
-    choice: Choice,
+    choice: RowSelection,
     facts: Mapping[str, Any],
     skipped: Mapping[str, str],
 ) -> Benchmark:
@@ -247,7 +249,7 @@ def _benchmark(
         split = about.get("split", name) if name == "builtin" else name if name in BENCHMARKS else "test"
         by_split.setdefault(split, []).append((problem_id, about))
     entries = tuple(
-        Entry(problem_id, split, index, {tag: about[tag] for tag in TAGS if tag in about}, about.get("continued"))
+        EvalEntry(problem_id, split, index, {tag: about[tag] for tag in TAGS if tag in about}, about.get("continued"))
         for split, members in by_split.items()
         for index, (problem_id, about) in enumerate(subsample(members, choice.limit))
     )
@@ -260,13 +262,13 @@ def _benchmark(
     return Benchmark(name, get, prompt, entries, counted, broken, frozenset(others))
 
 
-def check_choice(name: str, choice: Choice) -> None:
+def check_choice(name: str, choice: RowSelection) -> None:
     """Raise ConfigError for a release or dates of a benchmark that has none."""
     if choice.version or choice.start_date or choice.end_date:
         raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
 
 
-def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path], str]:
+def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[list[Path], str]:
     """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the pinned revision.
 
     Raises ConfigError when there is neither, or when the choice does not apply.
@@ -287,7 +289,7 @@ def source_files(name: str, data: str | None, choice: Choice) -> tuple[list[Path
     return [fetch(published)], published.url.split("/")[-2]
 
 
-def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path], str]:
+def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[Path], str]:
     if path is not None and path.is_file():
         if choice.version is not None:
             raise ConfigError(
@@ -311,10 +313,10 @@ def _livecodebench_files(path: Path | None, choice: Choice) -> tuple[list[Path],
     return files, _LCB_REVISION
 
 
-def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Callable[[list[Path], Choice], Items]:
+def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Callable[[list[Path], RowSelection], Items]:
     """A reader of either layout: rows with `base_input` are evalplus's own, of which `base_only` leaves the extra tests out."""
 
-    def items(paths: list[Path], _choice: Choice) -> Items:
+    def items(paths: list[Path], _choice: RowSelection) -> Items:
         for index, row in enumerate(stream_rows(paths[0])):
             theirs = "base_input" in row
             shown = {**row, "plus_input": []} if theirs and base_only else row
@@ -347,7 +349,7 @@ def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
     return replace(item, problem=_with_meta(item.problem, more))  # type: ignore[arg-type]
 
 
-def _livecodebench(paths: list[Path], choice: Choice) -> Items:
+def _livecodebench(paths: list[Path], choice: RowSelection) -> Items:
     """With the benchmark's own imports, which it has before every program, those that read stdin too."""
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
     read = partial(livecodebench.read_livecodebench, window=window)
@@ -356,7 +358,7 @@ def _livecodebench(paths: list[Path], choice: Choice) -> Items:
         yield _with_meta(item, {"preamble": livecodebench.LCB_PRELUDE})
 
 
-def _codeforces(paths: list[Path], _choice: Choice) -> Items:
+def _codeforces(paths: list[Path], _choice: RowSelection) -> Items:
     """A list of `{"problem", "tests"}` with a list of problem names beside it."""
     rows, names = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     if len(rows) != len(names):

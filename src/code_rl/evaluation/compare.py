@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from code_rl.evaluation.figures import Estimate, Outcome, combined, paired_difference, pass_at_k, rate, verdict_counts
+from code_rl.evaluation.figures import (
+    Estimate,
+    SampleOutcome,
+    combined,
+    paired_difference,
+    pass_at_k,
+    rate,
+    verdict_counts,
+)
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
@@ -81,12 +89,12 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _outcomes(path: Path) -> dict[Mode, dict[str, list[Outcome]]]:
+def _outcomes(path: Path) -> dict[Mode, dict[str, list[SampleOutcome]]]:
     """Judged outcomes by mode and problem; the last row of a sample counts."""
     rows = {(row["problem_id"], row["mode"], row["sample"]): row for row in read_lines(path / VERDICTS)}
-    found: dict[Mode, dict[str, list[Outcome]]] = {}
+    found: dict[Mode, dict[str, list[SampleOutcome]]] = {}
     for (problem_id, mode, _), row in rows.items():
-        outcome = Outcome(VerdictKind(row["verdict"]), row["format_ok"], truncated=False)
+        outcome = SampleOutcome(VerdictKind(row["verdict"]), row["format_ok"], truncated=False)
         if outcome.judged:
             found.setdefault(mode, {}).setdefault(problem_id, []).append(outcome)
     return found

@@ -35,7 +35,7 @@ class CompletionError(CodeRLError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EvalEntry:
     """One problem's place: `split` and `index` decide the seeds, `tags` the breakdowns. `continued` is what an evalplus completion follows."""
 
     problem_id: str
@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CompletionRequest:
     """A problem, how it is asked (`messages`; None: as the environment begins), and the seed of its draws.
 
     `total` samples of this mode are wanted in all. `log` is where a conversation under way is kept, `grader` who judges (None: the
@@ -75,7 +75,7 @@ class Completer(Protocol):
     at_once: int = 4
     grouped: bool = True
 
-    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+    async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """The samples of these numbers. Raises CompletionError when they cannot be had, CodeRLError when nothing can."""
         ...
 
@@ -92,7 +92,7 @@ class Stored(Completer):
         self.facts = {"samples": path, "sha256": sha256}
         self._samples = samples
 
-    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+    async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """Those of these numbers that the file has. Raises CompletionError when it has none of them."""
         stored = self._samples.get(request.problem.id, ())
         mine = [sample for sample in stored if sample.mode == request.mode and sample.sample in numbers]
@@ -107,7 +107,7 @@ class Reference(Completer):
     description = "the benchmark's own solutions"
     facts: Mapping[str, Any] = {"model": "reference"}
 
-    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+    async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """The first reference solution. Raises CompletionError for a problem without one."""
         problem = request.problem
         if not problem.solutions:
@@ -116,7 +116,7 @@ class Reference(Completer):
 
 
 @dataclass(slots=True)
-class Weights:
+class PolicyCompleter:
     """A policy of any back end, in its environment. All samples of a request come from one group: seeds make them repeatable."""
 
     policy: Policy
@@ -127,7 +127,7 @@ class Weights:
     close: Callable[[], object] = lambda: None
     grouped: bool = True
 
-    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+    async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """Roll out the whole group and keep the samples wanted; they come with their verdicts."""
         sampling = replace(self.sampling, temperature=0.0) if request.mode == GREEDY else self.sampling
         how = (request.total, sampling, request.seed, request.log(), request.grader, request.messages)
@@ -157,7 +157,9 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
     )
 
 
-async def connect_weights(config: EvalConfig, settings: EngineSettings, out: Path, executor: Executor) -> Weights:
+async def connect_weights(
+    config: EvalConfig, settings: EngineSettings, out: Path, executor: Executor
+) -> PolicyCompleter:
     """The model's weights on their back end, in their environment: a base model, or what a run's checkpoint holds."""
     from code_rl.engine.connect import connect, preflight
     from code_rl.engine.local import share_cores
@@ -181,7 +183,7 @@ async def connect_weights(config: EvalConfig, settings: EngineSettings, out: Pat
     sampler = await (backend.base_sampler() if config.checkpoint is None else backend.sync_weights())
     where = f"checkpoint {facts['checkpoint']} of {facts['run']}" if config.checkpoint else str(config.model)
     renderer = get_renderer(settings.renderer, backend.tokenizer)
-    return Weights(
+    return PolicyCompleter(
         Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
         Sampling(config.max_tokens, config.temperature, top_p=config.top_p, top_k=config.top_k),
         at_once=config.asking,
@@ -191,7 +193,9 @@ async def connect_weights(config: EvalConfig, settings: EngineSettings, out: Pat
     )
 
 
-def read_samples_file(path: str, entries: Sequence[Entry], others: Collection[str]) -> tuple[Stored, int, bool, int]:
+def read_samples_file(
+    path: str, entries: Sequence[EvalEntry], others: Collection[str]
+) -> tuple[Stored, int, bool, int]:
     """The stored samples for a benchmark, the largest number of sampled ones per problem, whether there are greedy ones, and how many are left out, being of `others`.
 
     Raises ConfigError where there is no file or none of its samples is left, DataError for rows that are no samples and for unknown ids.

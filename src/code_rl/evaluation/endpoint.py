@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from code_rl.evaluation.completers import Completer, CompletionError, Request
+from code_rl.evaluation.completers import Completer, CompletionError, CompletionRequest
 from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.policy.sample import derive_seed
@@ -45,7 +45,7 @@ class Endpoint(Completer):
         self.facts = {"endpoint": self._url, "model": config.model, "extra_body": self._extra}
         self._answered = time.monotonic()
 
-    async def complete(self, request: Request, numbers: Sequence[int]) -> list[Sample]:
+    async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """One request for each number, at once."""
         return list(await asyncio.gather(*(self._one(request, number) for number in numbers)))
 
@@ -53,7 +53,7 @@ class Endpoint(Completer):
         """Close the connections."""
         await self._client.close()
 
-    async def _one(self, request: Request, number: int) -> Sample:
+    async def _one(self, request: CompletionRequest, number: int) -> Sample:
         body = {
             "model": self._config.model,
             "messages": list(request.opening),

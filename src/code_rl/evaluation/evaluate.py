@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from code_rl.evaluation.completers import Entry, Weights
+from code_rl.evaluation.completers import EvalEntry, PolicyCompleter
 from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
@@ -44,11 +44,13 @@ async def evaluate(
 
     `log` says where each group is kept, for an evaluation that is cut.
     """
-    entries_of = {name: [Entry(f"{name}/{i}", name, i) for i in range(len(split))] for name, split in splits.items()}
+    entries_of = {
+        name: [EvalEntry(f"{name}/{i}", name, i) for i in range(len(split))] for name, split in splits.items()
+    }
     entries = list(itertools.chain(*entries_of.values()))
     questions = Questions(entries, lambda entry: splits[entry.split][entry.index])
     kept = log or (lambda _: GroupLog())
-    completer, plan = Weights(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
+    completer, plan = PolicyCompleter(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
     found = await Evaluation(questions, completer, plan, log=kept).run()
     results = {}
     for name, entries in entries_of.items():

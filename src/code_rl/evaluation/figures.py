@@ -131,7 +131,7 @@ def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SampleOutcome:
     """What became of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut by length."""
 
     kind: VerdictKind
@@ -169,7 +169,7 @@ class Figures:
     completion_tokens: int
 
 
-def figures(outcomes_P: Sequence[Sequence[Outcome]], ks: Iterable[int]) -> Figures:
+def figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures:
     """Figures of completions by problem, for each k of `ks`. Raises SandboxError when no completion has a verdict."""
     everything = [outcome for outcomes in outcomes_P for outcome in outcomes]
     counted_P = [counts for outcomes in outcomes_P if (counts := verdict_counts(outcomes))[0]]
@@ -191,7 +191,7 @@ def figures(outcomes_P: Sequence[Sequence[Outcome]], ks: Iterable[int]) -> Figur
     )
 
 
-def verdict_counts(outcomes: Sequence[Outcome]) -> tuple[int, int]:
+def verdict_counts(outcomes: Sequence[SampleOutcome]) -> tuple[int, int]:
     """(completions with a verdict, those that passed)."""
     judged = [outcome for outcome in outcomes if outcome.judged]
     return len(judged), sum(outcome.correct for outcome in judged)

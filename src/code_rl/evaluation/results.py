@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from code_rl.evaluation.benchmarks import Benchmark
-from code_rl.evaluation.completers import Entry
-from code_rl.evaluation.figures import Estimate, Figures, Outcome, figures
+from code_rl.evaluation.completers import EvalEntry
+from code_rl.evaluation.figures import Estimate, Figures, SampleOutcome, figures
 from code_rl.evaluation.rating import MIN_PARTICIPANTS, percentile, rate_contest, read_rating_table, read_standings
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
@@ -32,7 +32,7 @@ def make_results(
     if not any(outcomes for outcomes in by_problem[main].values()):
         raise SandboxError(f"no sample of {benchmark.name} could be had: {dict(Counter(found.missing.values()))}")
     entries = benchmark.entries
-    tagged: dict[str, dict[str, list[Entry]]] = {}
+    tagged: dict[str, dict[str, list[EvalEntry]]] = {}
     for entry in entries:
         for tag, value in entry.tags.items():
             tagged.setdefault(tag, {}).setdefault(value, []).append(entry)
@@ -54,7 +54,10 @@ def make_results(
 
 
 def _group(
-    entries: Sequence[Entry], by_problem: Mapping[Mode, Mapping[str, list[Outcome]]], plan: Plan, ks: Sequence[int]
+    entries: Sequence[EvalEntry],
+    by_problem: Mapping[Mode, Mapping[str, list[SampleOutcome]]],
+    plan: Plan,
+    ks: Sequence[int],
 ) -> dict[str, Any]:
     """Figures of some problems: pass@k, greedy, rates, counts, tokens. Problems and intervals of nothing are left out."""
 
@@ -88,11 +91,11 @@ def _group(
     }
 
 
-def _figures(outcomes_P: Sequence[Sequence[Outcome]], ks: Iterable[int]) -> Figures | None:
+def _figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures | None:
     return figures(outcomes_P, ks) if any(one.judged for outcomes in outcomes_P for one in outcomes) else None
 
 
-def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[Outcome]]) -> dict[str, Any]:
+def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[SampleOutcome]]) -> dict[str, Any]:
     """Rating by a snapshot of `standings`, percentile by a table of all users' `ratings`; samples of a problem are submissions in order.
 
     Contests without standings are named, as are problems without a contest and those that their contest does not list.

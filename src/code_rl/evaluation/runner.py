@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from code_rl.evaluation.completers import Completer, CompletionError, Entry, Request
-from code_rl.evaluation.figures import Outcome
+from code_rl.evaluation.completers import Completer, CompletionError, CompletionRequest, EvalEntry
+from code_rl.evaluation.figures import SampleOutcome
 from code_rl.evaluation.samples import (
     GREEDY,
     SAMPLED,
@@ -60,8 +60,8 @@ OnVerdict = Callable[[Verdict], None]
 class Questions:
     """What is evaluated: problems in order, each loaded when it is asked, and how it is put (None: as the environment puts it)."""
 
-    entries: Sequence[Entry]
-    problem: Callable[[Entry], Problem]
+    entries: Sequence[EvalEntry]
+    problem: Callable[[EvalEntry], Problem]
     messages: Callable[[Problem], Sequence[Message] | None] = lambda _: None
 
 
@@ -96,15 +96,15 @@ class Found:
     `wall_s` is of this run alone; `cpu_s` sums over all verdicts.
     """
 
-    outcomes: dict[Key, Outcome] = field(default_factory=dict)
+    outcomes: dict[Key, SampleOutcome] = field(default_factory=dict)
     missing: dict[Key, str] = field(default_factory=dict)
     resumed: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
-    def by_problem(self, entries: Iterable[Entry], mode: Mode) -> dict[str, list[Outcome]]:
+    def by_problem(self, entries: Iterable[EvalEntry], mode: Mode) -> dict[str, list[SampleOutcome]]:
         """Outcomes of one mode by problem, in the samples' order."""
-        found: dict[str, list[Outcome]] = {entry.problem_id: [] for entry in entries}
+        found: dict[str, list[SampleOutcome]] = {entry.problem_id: [] for entry in entries}
         for key, outcome in sorted(self.outcomes.items(), key=lambda item: item[0]):
             if key[1] == mode and key[0] in found:
                 found[key[0]].append(outcome)
@@ -115,7 +115,7 @@ class Found:
 class Work:
     """Samples of one problem in one mode: those with `numbers` are asked for, those `waiting` only judged."""
 
-    entry: Entry
+    entry: EvalEntry
     mode: Mode
     total: int
     numbers: Sequence[int]
@@ -214,7 +214,7 @@ class Evaluation:
         messages = self._questions.messages(problem)
         samples, reason = [], "not_in_file"
         try:
-            request = Request(
+            request = CompletionRequest(
                 problem, messages, seed, work.mode, work.total, partial(self._log, entry.problem_id), grader
             )
             samples = await self._completer.complete(request, work.numbers)
@@ -227,7 +227,7 @@ class Evaluation:
                 self._folder.samples.put(sample.to_json())
         return samples
 
-    async def _judge(self, entry: Entry, sample: Sample, grader: RuleGrader | None) -> None:
+    async def _judge(self, entry: EvalEntry, sample: Sample, grader: RuleGrader | None) -> None:
         """Give the sample its verdict; samples with the same program share one run."""
         code, own = sample.program(), sample.verdict
         if own is None:
@@ -242,7 +242,7 @@ class Evaluation:
 
     def _note(self, key: Key, sample: Sample, row: Row) -> None:
         self._found.cpu_s += row["cpu_s"]
-        self._found.outcomes[key] = Outcome(
+        self._found.outcomes[key] = SampleOutcome(
             kind=VerdictKind(row["verdict"]),
             format_ok=row["format_ok"],
             truncated=sample.truncated,

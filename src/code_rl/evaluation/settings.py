@@ -26,7 +26,7 @@ FROM_RUN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RowSelection:
     """Which rows of a benchmark: `limit` per split (-1: all), LiveCodeBench's release and dates."""
 
     limit: int = -1
@@ -155,9 +155,9 @@ class EvalConfig:
         return "reference" if self.model == REFERENCE else "weights"
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> RowSelection:
         """Which rows of the benchmarks."""
-        return Choice(self.limit, self.version, self.start_date, self.end_date)
+        return RowSelection(self.limit, self.version, self.start_date, self.end_date)
 
 
 def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:

@@ -57,13 +57,13 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Budget:
+class CheckerBudget:
     """The seconds that a checker has left for answers of one program that it does not decide. What it decides costs nothing here."""
 
     left_s: float
 
     @classmethod
-    def of(cls, compare: Compare) -> Budget:
+    def of(cls, compare: Compare) -> CheckerBudget:
         """For all tests of one program."""
         return cls(UNDECIDED_ANSWERS * compare.checker_time_limit_s)
 
@@ -132,7 +132,7 @@ def read_value(value: bytes) -> str | None:
 
 
 async def put_to_checker(
-    problem: Problem, asked: Sequence[Asked], executor: Executor, limits: Limits, budget: Budget
+    problem: Problem, asked: Sequence[Asked], executor: Executor, limits: Limits, budget: CheckerBudget
 ) -> AsyncGenerator[Reason | None, None]:
     """The reason for each test in order, None for one that passed. Answers that follow one another share a submission of the checker.
 
@@ -181,7 +181,7 @@ def unreadable(trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
 
 
 async def _blame(
-    problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError, budget: Budget
+    problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError, budget: CheckerBudget
 ) -> Reason:
     tried: UndecidedError | None = None
     if not problem.solutions:

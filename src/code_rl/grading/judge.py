@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from code_rl.grading.checker import Asked, Budget, put_to_checker, read_answer
+from code_rl.grading.checker import Asked, CheckerBudget, put_to_checker, read_answer
 from code_rl.grading.compare import compare_printed, compare_returned
 from code_rl.grading.plain import UnreadableError
 from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase, check_parts
@@ -115,7 +115,7 @@ async def _run_checked(problem: Problem, code: str, executor: Executor, limits: 
 
     The program's submission ends before the checker's begins, so that an executor with one place cannot lock up.
     """
-    chunk, budget = 1, Budget.of(problem.compare)
+    chunk, budget = 1, CheckerBudget.of(problem.compare)
     while tally.done < len(problem.tests):
         tests = problem.tests[tally.done : tally.done + chunk]
         asked: list[Asked] = []

@@ -24,7 +24,7 @@ Program = tuple[bool, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SamplingRequest:
     """One sampling request: `count` answers to a prompt, drawn from `seed`."""
 
     prompt_tokens: Sequence[int]
@@ -103,7 +103,7 @@ class GroupLog:
     def __init__(self, log: KeyedLog[str] | None = None, scope: str = "") -> None:
         self._log, self._scope = log, scope
 
-    def drawn(self, request: Request) -> Drawn | None:
+    def drawn(self, request: SamplingRequest) -> Drawn | None:
         """What answers a request, None when it was not answered."""
         row = self._get("drawn", asdict(request))
         if row is None:
@@ -111,7 +111,7 @@ class GroupLog:
         answers = [SampledAnswer(tuple(tokens), tuple(logprobs), why) for tokens, logprobs, why in row["answers"]]
         return Drawn(tuple(answers), row["sample_s"], row["policy_step"])
 
-    def keep_drawn(self, request: Request, drawn: Drawn) -> None:
+    def keep_drawn(self, request: SamplingRequest, drawn: Drawn) -> None:
         """Keep what answers a request."""
         answers = [[each.tokens, each.logprobs, each.stop_reason] for each in drawn.answers]
         self._put("drawn", asdict(request), {**asdict(drawn), "answers": answers})

@@ -17,7 +17,7 @@ from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict
 from code_rl.policy.environments.base import Environment
 from code_rl.policy.environments.single import Single
-from code_rl.policy.inflight import Drawn, GroupLog, Program, Request, SampledAnswer
+from code_rl.policy.inflight import Drawn, GroupLog, Program, SampledAnswer, SamplingRequest
 from code_rl.policy.renderers import Message, Renderer
 from code_rl.policy.trajectory import Group, Trajectory, Turn
 from code_rl.util.concurrency import together
@@ -84,7 +84,7 @@ class Policy:
         if max_tokens < 1:
             turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
             return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0, self.step)
-        request = Request(prompt, count, max_tokens, sampling.temperature, seed)
+        request = SamplingRequest(prompt, count, max_tokens, sampling.temperature, seed)
         rollout = _Rollout(self, problem, opening, request, sampling, log, grader)
         trajectories = await rollout.run()
         return Group(
@@ -149,7 +149,7 @@ class _Rollout:
     policy: Policy
     problem: Problem
     opening: Sequence[Message]
-    request: Request
+    request: SamplingRequest
     sampling: Sampling
     log: GroupLog
     grader: GroupGrader
@@ -173,7 +173,7 @@ class _Rollout:
             if answer is None:
                 names = ("turn", member, len(turns)) if turns else ("completion", member)
                 seed = derive_seed(self.request.seed, *names)
-                (answer,) = await self._draw(Request(prompt, 1, room, self.request.temperature, seed))
+                (answer,) = await self._draw(SamplingRequest(prompt, 1, room, self.request.temperature, seed))
             turn = await self._turn(answer, conversation, prompt)
             answer = None
             turns.append(turn)
@@ -205,7 +205,7 @@ class _Rollout:
             reasoning=said.get("reasoning_content"),
         )
 
-    async def _draw(self, request: Request) -> Sequence[SampledAnswer]:
+    async def _draw(self, request: SamplingRequest) -> Sequence[SampledAnswer]:
         """The answers to a request, as they were kept or sampled now."""
         drawn = self.log.drawn(request)
         if drawn is None:
@@ -215,7 +215,7 @@ class _Rollout:
         self.drawn.append(drawn)
         return drawn.answers
 
-    async def _sample(self, request: Request) -> tuple[SampledAnswer, ...]:
+    async def _sample(self, request: SamplingRequest) -> tuple[SampledAnswer, ...]:
         """One sampling request on any back end: answers that continue the prompt and end at the renderer's stop sequences."""
         from tinker import types
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.data.dataset import Dataset
-from code_rl.data.on_disk import Store
+from code_rl.data.on_disk import ProblemStore
 from code_rl.data.preparation.ledger import Decisions, OnItem
 from code_rl.data.preparation.settings import STAGES, PrepareConfig
 from code_rl.grading.native import format_fields, format_halves, format_problem
@@ -29,7 +29,7 @@ MAX_HASHED_TESTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProblemSummary:
     """One problem as the static stages see it: its text and its measures, without its tests.
 
     `digest` is the content hash of the whole problem; `place` is its position in the store, `length` the bytes of its line, `head` where in it the
@@ -75,12 +75,12 @@ _OF_PROBLEM = ("id", "statement", "starter_code", "fn_name", "source", "date", "
 
 def make_entry(
     problem: Problem, place: int, *, stated_checker: bool = False, derived_s: float | None = None
-) -> tuple[Entry, bytes]:
+) -> tuple[ProblemSummary, bytes]:
     """Measure a problem, the one at `place` in its store; with its native line."""
     head, tail = format_halves(problem)
     line = f"{head},{tail}".encode("ascii")
     measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
-    entry = Entry(
+    entry = ProblemSummary(
         **{name: getattr(problem, name) for name in _OF_PROBLEM},
         digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
         place=place,
@@ -117,18 +117,18 @@ def _short_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def entry_from_json(row: Mapping[str, Any]) -> Entry:
+def entry_from_json(row: Mapping[str, Any]) -> ProblemSummary:
     """An entry of what the store keeps: its fields, as JSON data."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
-    return Entry(**values)
+    return ProblemSummary(**values)
 
 
 @dataclass(slots=True)
 class Survivor:
     """A problem that every stage so far kept: its entry, its data card, and notes for later stages."""
 
-    entry: Entry
+    entry: ProblemSummary
     card: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -157,7 +157,7 @@ class Bench:
     def __enter__(self) -> Bench:
         self.work.mkdir(parents=True, exist_ok=True)
         self._locks.enter_context(only_writer(self.work / "lock", f"out={self.out}"))
-        self.store = Store(self.work, self._store_key)
+        self.store = ProblemStore(self.work, self._store_key)
         return self
 
     def __exit__(self, *_: object) -> None:

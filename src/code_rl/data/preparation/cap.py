@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.data.preparation.bench import Bench, Entry, Survivor
+from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
 from code_rl.data.preparation.ledger import Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.settings import PrepareConfig
 
@@ -18,7 +18,7 @@ async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) 
     return one_by_one(survivors, on_item, lambda one: cap_entry(one.entry, one.notes, bench.config))
 
 
-def cap_entry(entry: Entry, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:
+def cap_entry(entry: ProblemSummary, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:
     """Choose the tests to keep; `notes` are those of verify (`costs` and `kills` by test). All of them where they fit.
 
     Drops a problem of which fewer than `min_tests` tests fit.

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from code_rl.data.preparation.bench import Bench, Entry, Survivor
+from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.ngrams import Gram, Numbers, ngrams, problem_text, words
@@ -57,7 +57,7 @@ class Decontaminator:
                     self._holders[gram].append(place)
                     self._sizes[place] += 1
 
-    def find(self, entry: Entry) -> Pair | None:
+    def find(self, entry: ProblemSummary) -> Pair | None:
         """The evaluation problem that `entry` overlaps with most, or None."""
         text = problem_text(entry.statement, entry.starter_code)
         shared = Counter(place for gram in ngrams(words(text, self._numbers)) for place in self._holders.get(gram, ()))
@@ -69,7 +69,7 @@ class Decontaminator:
         same = next((place for place in sorted(shares) if not called.isdisjoint(self._ids[place])), None)
         return None if same is None else self._pair(entry, same, "the same id", shares[same])
 
-    def _pair(self, entry: Entry, place: int, why: str, share: float) -> Pair:
+    def _pair(self, entry: ProblemSummary, place: int, why: str, share: float) -> Pair:
         exam = self._exams[place]
         return Pair(entry.id, exam.set_name, exam.id, why, round(share, 3))
 

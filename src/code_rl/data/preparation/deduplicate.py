@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from code_rl.data.preparation.bench import Bench, Entry, Survivor
+from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
 from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.ngrams import Numbers, ngrams, problem_text, words
 
@@ -38,10 +38,10 @@ class Deduplicator:
 
         self._similarity = similarity
         self._numbers = numbers
-        self._kept: list[tuple[Entry, tuple[str, ...], Any]] = []
+        self._kept: list[tuple[ProblemSummary, tuple[str, ...], Any]] = []
         self._index = RMinHashLSH(threshold=similarity, num_perm=PERMUTATIONS, num_bands=BANDS)
 
-    def decide(self, entry: Entry) -> Decision:
+    def decide(self, entry: ProblemSummary) -> Decision:
         """Keep the entry, or drop it as a duplicate of an earlier one."""
         numbers, signature = self._sketch(entry)
         near = sorted(self._index.query(signature)) if signature is not None else []
@@ -56,7 +56,7 @@ class Deduplicator:
         self._kept.append((entry, numbers, signature))
         return KEEP
 
-    def _sketch(self, entry: Entry) -> tuple[tuple[str, ...], Any]:
+    def _sketch(self, entry: ProblemSummary) -> tuple[tuple[str, ...], Any]:
         """The numbers of the entry's text in order, and the MinHash of its runs; None for a text without words."""
         from rensa import RMinHash
 
@@ -70,7 +70,7 @@ class Deduplicator:
         return numbers, signature
 
 
-def _conflict(left: Entry, right: Entry) -> bool:
+def _conflict(left: ProblemSummary, right: ProblemSummary) -> bool:
     """True where one input has two answers."""
     answers = dict(left.test_hashes)
     return any(answers.get(given, expected) != expected for given, expected in right.test_hashes if given)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from code_rl.data.preparation.bench import Bench, Entry, Survivor
+from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
 from code_rl.data.preparation.ledger import Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.settings import PrepareConfig
@@ -28,7 +28,7 @@ async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnIte
     return one_by_one(survivors, on_item, lambda one: filter_entry(one.entry, bench.config))
 
 
-def filter_entry(entry: Entry, config: PrepareConfig) -> Decision:
+def filter_entry(entry: ProblemSummary, config: PrepareConfig) -> Decision:
     """Drop a problem with an image or an interactive one, and one that is too short, too long, too large or has few tests."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if not config.min_statement_chars <= length <= config.max_statement_chars:

@@ -20,7 +20,7 @@ from code_rl.util.errors import BackendError, ConfigError
 from .forward import hidden_states, target_logprobs
 from .lora import Lora
 from .packing import Packed, pack, plan
-from .passes import Example, Floats, Pass
+from .passes import EngineExample, Floats, Pass
 from .weights import SMALL_HIDDEN, Linear, Weights, packed
 
 MERGE_LIMIT = 32_000_000
@@ -114,12 +114,12 @@ class Learner:
             self._merged = merged if self.merging else packed(merged)
         return self._merged
 
-    def forward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
+    def forward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
         """Losses and log-probabilities without gradients."""
         with torch.no_grad():
             return self._run(examples, how, self._weights(), backward=False)
 
-    def forward_backward(self, examples: Sequence[Example], how: Pass) -> types.ForwardBackwardOutput:
+    def forward_backward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
         """The same, adding this request's gradient to the accumulated one, wholly or (on failure) not at all."""
         weights, leaves = self._trainable()
         output = self._run(examples, how, weights, backward=True)
@@ -172,7 +172,7 @@ class Learner:
         return self.sampler_weights() if self.merging else self.lora.apart(self.base)
 
     def _run(
-        self, examples: Sequence[Example], how: Pass, weights: Weights, backward: bool
+        self, examples: Sequence[EngineExample], how: Pass, weights: Weights, backward: bool
     ) -> types.ForwardBackwardOutput:
         logprobs = [np.empty(e.targets.shape, dtype=np.float32) for e in examples]
         losses = [np.zeros(e.targets.shape, dtype=np.float32) for e in examples]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .passes import Example, Ints
+from .passes import EngineExample, Ints
 
 MIN_STEM = 8
 PLAIN_ATTENTION_WIDTH = 1024
@@ -32,7 +32,7 @@ class Branch:
 
     index: int
     start: int
-    example: Example
+    example: EngineExample
 
     @property
     def length(self) -> int:
@@ -93,7 +93,7 @@ def is_long(width: int) -> bool:
     return width > PLAIN_ATTENTION_WIDTH
 
 
-def plan(examples: Sequence[Example], budget: int) -> Iterator[list[Unit]]:
+def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]:
     """Yield micro-batches of at most about `budget` tokens each, all with stems or all without, similar lengths together."""
     room = max(budget, int(_ROOM * max(len(example.tokens) for example in examples)))
     shared, alone = _units(examples, budget, room)
@@ -119,7 +119,7 @@ def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
     return sum(unit.tokens for unit in units) <= budget and cells <= _PADDED * room
 
 
-def _units(examples: Sequence[Example], budget: int, room: int) -> tuple[list[Unit], list[Unit]]:
+def _units(examples: Sequence[EngineExample], budget: int, room: int) -> tuple[list[Unit], list[Unit]]:
     groups: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
         stem = example.context if example.context < len(example.tokens) else 0
@@ -139,7 +139,7 @@ def _units(examples: Sequence[Example], budget: int, room: int) -> tuple[list[Un
     return shared, alone
 
 
-def _split(examples: Sequence[Example], members: list[int], budget: int, room: int) -> Iterator[Unit]:
+def _split(examples: Sequence[EngineExample], members: list[int], budget: int, room: int) -> Iterator[Unit]:
     stem = examples[members[0]].context
     branches = sorted((Branch(i, stem, examples[i]) for i in members), key=lambda b: (b.length, b.index))
     part: list[Branch] = []

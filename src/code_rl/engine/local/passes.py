@@ -67,7 +67,7 @@ def loss_settings() -> dict[str, frozenset[str]]:
 
 
 @dataclass(frozen=True)
-class Example:
+class EngineExample:
     """One datum of N positions: `tokens` and `targets` [N], loss inputs [N] each, in fp32.
 
     Of soft targets `targets` and the inputs are [N, K]. `context` counts the leading positions that do not count in the loss.
@@ -79,7 +79,7 @@ class Example:
     context: int
 
 
-def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> list[Example]:
+def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> list[EngineExample]:
     """Return the examples of a request.
 
     Raises DataError naming the datum and the field: missing or unknown fields, lengths that differ, tokens outside the
@@ -112,7 +112,7 @@ def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> l
     return tokens
 
 
-def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Example:
+def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> EngineExample:
     where = f"datum {index}"
     tokens = np.asarray(prompt_tokens(datum.model_input, arch, f"{where}, model_input"), dtype=np.int64)
     if len(tokens) > arch.max_context:
@@ -129,7 +129,7 @@ def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Exa
     inputs = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
     signal = np.any([inputs[name] != 0 for name in loss.signal], axis=0)
     active = np.flatnonzero(signal.reshape(len(tokens), -1).any(axis=1))
-    return Example(tokens, targets, inputs, int(active[0]) if len(active) else len(tokens))
+    return EngineExample(tokens, targets, inputs, int(active[0]) if len(active) else len(tokens))
 
 
 def _shape(datum: types.Datum, length: int, loss: Loss) -> tuple[int, ...]:

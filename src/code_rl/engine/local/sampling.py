@@ -26,7 +26,7 @@ from .models import Model
 from .passes import check_temperature, prompt_tokens
 from .picking import Choice
 from .weights import Weights
-from .worker import Worker, awaited, run_into
+from .worker import EngineWorker, awaited, run_into
 
 LINGER_S = 0.002
 MAX_TOP_K = 1 << 30
@@ -64,7 +64,7 @@ class Sampler:
     """One worker per service: requests that wait together and share a snapshot are sampled together."""
 
     def __init__(self) -> None:
-        self._worker = Worker("embedded-sampler")
+        self._worker = EngineWorker("embedded-sampler")
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
 

@@ -18,7 +18,7 @@ from .models import BUILT_IN, Model, built_in_context, load_model, supported
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import read_state
 from .training import EmbeddedTrainingClient
-from .worker import Inline, Worker, awaited
+from .worker import EngineWorker, Inline, awaited
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -44,7 +44,7 @@ class EmbeddedService:
                 raise ConfigError(f"threads={threads} must be at least 1")
             torch.set_num_threads(threads)
         self._sampler = Sampler()
-        self._loader = Worker("embedded-loader")
+        self._loader = EngineWorker("embedded-loader")
         self._models: dict[str, Model] = {}
         self._ids = itertools.count()
         self._lock = threading.Lock()

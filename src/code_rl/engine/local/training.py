@@ -16,10 +16,10 @@ from code_rl.util.errors import BackendError, CheckpointError, ConfigError
 from .learner import AdamState, Learner, check_adam
 from .lora import Lora, LoraSettings
 from .models import Model, model_info
-from .passes import TEMPERATURE, CustomLoss, Example, Pass, differentiated, read_datums, read_pass, reweighted
+from .passes import TEMPERATURE, CustomLoss, EngineExample, Pass, differentiated, read_datums, read_pass, reweighted
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, read_state, write_state
-from .worker import Inline, Worker, awaited, submitted
+from .worker import EngineWorker, Inline, awaited, submitted
 
 T = TypeVar("T")
 _PREFIX = "base_model.model."
@@ -39,7 +39,7 @@ class EmbeddedTrainingClient:
         sampler: Sampler,
         model_id: str,
         state_dir: Path | None,
-        worker: Worker | Inline | None = None,
+        worker: EngineWorker | Inline | None = None,
     ) -> None:
         self.model_id, self.settings = model_id, settings
         self._model = model
@@ -49,7 +49,7 @@ class EmbeddedTrainingClient:
         self._sampler = sampler
         self._state_dir = state_dir
         self._failure: BaseException | None = None
-        self._worker = worker or Worker(f"embedded-{model_id}")
+        self._worker = worker or EngineWorker(f"embedded-{model_id}")
 
     def forward(
         self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float | str] | None = None
@@ -231,7 +231,7 @@ class EmbeddedTrainingClient:
         self._learner.adam, self._learner.gradient, self._failure = adam, gradient, None
         self._learner.weights_changed()
 
-    def _read(self, data: Sequence[types.Datum], how: Pass) -> list[Example]:
+    def _read(self, data: Sequence[types.Datum], how: Pass) -> list[EngineExample]:
         return read_datums(data, how.loss, self._model.weights.arch)
 
     def _submit_backward(

@@ -70,7 +70,7 @@ def end_threads() -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-class Worker:
+class EngineWorker:
     """FIFO executor on one daemon thread, started with the first operation.
 
     An operation that was cancelled before it began is skipped; one that began runs to its end, unless the process ends first

@@ -48,7 +48,7 @@ _NOT_HERE = {
 }
 
 
-class Application:
+class TinkerApplication:
     """Serves a Core. Belongs to one event loop."""
 
     def __init__(self, core: Core, token: str | None, max_request_bytes: int) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from code_rl.engine.names import source_of
 from code_rl.util.errors import CodeRLError, ConfigError
 
-from .promises import Limits, Promise, Promises, session_of, unchanged
-from .seam import Engine, Facts, Host
-from .store import RunRecord, SamplerRecord, Store, now
+from .promises import Promise, Promises, ServiceLimits, session_of, unchanged
+from .seam import Engine, Host, ModelFacts
+from .store import RunRecord, SamplerRecord, StateStore, now
 from .wire import Refusal, bad, busy, gone, unknown
 
 MAX_HELD = 4096
@@ -69,7 +69,7 @@ class Session:
 
 
 @dataclass(eq=False)
-class Run:
+class ServedRun:
     """A model in training. Requests run in the order of their numbers, 0 its creation; `record` is None until that ended well."""
 
     run_id: str
@@ -94,7 +94,7 @@ class SamplingSession:
 class Core:
     """The server's state. Belongs to the event loop, apart from what runs on engines' threads."""
 
-    def __init__(self, store: Store, models: Mapping[str, str], limits: Limits, host: Host) -> None:
+    def __init__(self, store: StateStore, models: Mapping[str, str], limits: ServiceLimits, host: Host) -> None:
         self.store = store
         self.models = models
         self.limits = limits
@@ -102,7 +102,7 @@ class Core:
         self.promises = Promises(limits)
         self.engines: dict[str, Engine] = {}
         self.sessions: dict[str, Session] = {}
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, ServedRun] = {}
         self.samplers: dict[str, SamplingSession] = {}
         self.draining = False
 
@@ -143,11 +143,11 @@ class Core:
             engine.loaded.add_done_callback(lambda loaded: self._forget_failed(local, loaded))
         return engine
 
-    def _forget_failed(self, local: str, loaded: Future[Facts]) -> None:
+    def _forget_failed(self, local: str, loaded: Future[ModelFacts]) -> None:
         if loaded.exception() is not None and (engine := self.engines.pop(local, None)) is not None:
             engine.close()
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> ServedRun:
         """A run that may go on; raises a Refusal when it is unknown, or is no longer in memory."""
         found = self.runs.get(run_id)
         if found is None:
@@ -163,7 +163,13 @@ class Core:
         return found
 
     def begin(
-        self, run_id: str, local: str, kind: str, fingerprint: bytes, start: Start, then: Callable[[Run, Any], object]
+        self,
+        run_id: str,
+        local: str,
+        kind: str,
+        fingerprint: bytes,
+        start: Start,
+        then: Callable[[ServedRun, Any], object],
     ) -> Promise:
         """Promise a new run; `then` makes its record and the answer of what `start` returned."""
         seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
@@ -179,12 +185,12 @@ class Core:
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
             self.unload(min(lost, key=lambda run: run.last_used))
-        run = self.runs[run_id] = Run(run_id, local)
+        run = self.runs[run_id] = ServedRun(run_id, local)
         return self.accept(run, 0, kind, fingerprint, start, lambda result: then(run, result))
 
     def accept(
         self,
-        run: Run,
+        run: ServedRun,
         seq: int,
         kind: str,
         fingerprint: bytes,
@@ -228,7 +234,7 @@ class Core:
 
     def follow(
         self,
-        owner: Run | SamplingSession,
+        owner: ServedRun | SamplingSession,
         promise: Promise,
         future: Future[Any],
         then: Callable[[Any], object] = unchanged,
@@ -239,26 +245,26 @@ class Core:
         def on_end() -> None:
             owner.queued -= 1
             owner.last_used = time.monotonic()
-            if isinstance(owner, Run) and owner.record is None and promise.request_id.endswith(":0"):
+            if isinstance(owner, ServedRun) and owner.record is None and promise.request_id.endswith(":0"):
                 self.runs.pop(owner.run_id, None)  # it could not be created
 
         promise.on_end = on_end
         self.promises.follow(promise, future, then)
 
-    def drop_held(self, run: Run, error: Exception) -> None:
+    def drop_held(self, run: ServedRun, error: Exception) -> None:
         """Fail the requests that wait for one before them."""
         for promise, _ in run.held.values():
             self.promises.end(promise, None, error)
         run.held.clear()
 
-    def close_gap(self, run: Run) -> None:
+    def close_gap(self, run: ServedRun) -> None:
         """Requests whose predecessor never came fail, as does the next step: it would have a part of its gradient."""
         error = bad(f"request {run.next_seq} of model {run.run_id}, before this one, never came")
         run.next_seq = max(run.held) + 1
         self.drop_held(run, error)
         self.engine(run.local).refuse(run.run_id, error, backward=True)
 
-    def unload(self, run: Run) -> None:
+    def unload(self, run: ServedRun) -> None:
         """Forget a run's model, behind what is queued for it; its checkpoints stay."""
         self.runs.pop(run.run_id, None)
         self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
@@ -281,7 +287,7 @@ class Core:
         self.store.write_sampler(record)
         self.samplers[record.sampler_id] = SamplingSession(record)
 
-    def runs_of(self, session_id: str) -> list[Run]:
+    def runs_of(self, session_id: str) -> list[ServedRun]:
         """A session's models in memory."""
         return [run for run in list(self.runs.values()) if run.run_id.startswith(f"{session_id}:")]
 

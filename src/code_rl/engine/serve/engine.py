@@ -31,7 +31,7 @@ from code_rl.engine.local.training import EmbeddedTrainingClient
 from code_rl.engine.local.worker import Inline, run_into, start_thread
 from code_rl.util.errors import BackendError, ConfigError
 
-from .seam import Facts, Load, LossConfig
+from .seam import Load, LossConfig, ModelFacts
 
 T = TypeVar("T")
 QUIET_S = 0.015
@@ -80,10 +80,10 @@ class EmbeddedEngine:
         self._clients: dict[str, EmbeddedTrainingClient] = {}
         self._snapshots: OrderedDict[_Key, tuple[Path, Snapshot]] = OrderedDict()
 
-        def load() -> Facts:
+        def load() -> ModelFacts:
             self._base = load_model(name, device, dtype)
             arch = self._base.weights.arch
-            return Facts(arch.family, self._base.source, arch.max_context)
+            return ModelFacts(arch.family, self._base.source, arch.max_context)
 
         self.loaded = self.submit("", load)
         self._thread = start_thread(f"engine-{name}", self._work, self.close)

@@ -20,7 +20,7 @@ KEPT_UNFETCHED_S = 3600.0
 
 
 @dataclass
-class Limits:
+class ServiceLimits:
     """How much the server takes on; counts and seconds."""
 
     max_models: int
@@ -63,7 +63,7 @@ class Promise:
 class Promises:
     """All promises. `on_done` hears of each that ends."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServiceLimits) -> None:
         self._all: dict[str, Promise] = {}
         self._limits = limits
         self.open = 0

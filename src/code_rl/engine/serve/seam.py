@@ -16,7 +16,7 @@ LossConfig = Mapping[str, float | str] | None
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What is known of a loaded base model; `context` is in tokens."""
 
     family: str
@@ -43,7 +43,7 @@ class Engine(Protocol):
     Calls return at once; what concerns one adapter (`run`, its id) is done in the order of the calls. Futures raise CodeRLError.
     """
 
-    loaded: Future[Facts]
+    loaded: Future[ModelFacts]
 
     def create(
         self, run: str, lora: LoraSettings | None, file: Path | None = None, optimizer: bool = False

@@ -40,7 +40,7 @@ class WeightsInfoRequest(BaseModel):
     tinker_path: str
 
 
-class Capabilities(types.GetServerCapabilitiesResponse):
+class ServiceCapabilities(types.GetServerCapabilitiesResponse):
     """What the SDK asks for, and for those who would rather know at the start: which losses there are with their settings, and
     why the model that was asked about cannot be loaded."""
 
@@ -99,7 +99,7 @@ class ServiceCalls:
         for run in core.runs_of(session_id):
             core.unload(run)
 
-    def capabilities(self, wanted: str | None) -> Capabilities:
+    def capabilities(self, wanted: str | None) -> ServiceCapabilities:
         """The models known by name: mapped ones, the built-in one and those in memory; and `wanted`, if it could be loaded."""
         core, contexts, refused = self._core, dict[str, int | None](), None
         for name, engine in list(core.engines.items()):
@@ -115,7 +115,7 @@ class ServiceCalls:
             except ConfigError as error:
                 refused = str(error)
         losses = {name: sorted(keys) for name, keys in core.host.losses.items()}
-        return Capabilities(losses=losses, supported_models=supported(contexts), refused=refused)
+        return ServiceCapabilities(losses=losses, supported_models=supported(contexts), refused=refused)
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
         """Training runs, newest first."""

@@ -88,7 +88,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-class Store:
+class StateStore:
     """One server's state folder. Raises ConfigError when another server has it, or when it cannot be written."""
 
     def __init__(self, folder: Path) -> None:

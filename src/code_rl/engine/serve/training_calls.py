@@ -17,7 +17,7 @@ from code_rl.engine.local.models import model_info
 from code_rl.engine.local.state import check_name
 from code_rl.util.errors import ConfigError, InputError
 
-from .core import Core, Run, Start
+from .core import Core, ServedRun, Start
 from .promises import Promise, session_of
 from .seam import Engine
 from .store import Kind, RunRecord, SamplerRecord, now
@@ -110,7 +110,7 @@ class TrainingCalls:
             raise bad("user_metadata must hold texts only")
         core, local = self._core, self._core.local(asked)
 
-        def then(run: Run, lora: LoraSettings) -> object:
+        def then(run: ServedRun, lora: LoraSettings) -> object:
             facts = core.engines[local].loaded.result()
             made = RunRecord(run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
             core.store.write_run(made)
@@ -125,7 +125,7 @@ class TrainingCalls:
         record = self._created(run)
         return model_info(run.run_id, record.arch, record.base_model, record.tokenizer, record.rank)
 
-    def _created(self, run: Run) -> RunRecord:
+    def _created(self, run: ServedRun) -> RunRecord:
         if run.record is None:
             raise bad(f"model {run.run_id} is still being created: retrieve the answer of create_model first")
         return run.record

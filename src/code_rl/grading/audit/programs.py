@@ -24,7 +24,7 @@ _TOKEN = re.compile(rb"TOK-[0-9a-f]{24}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CorpusProgram:
     """One program. `kind`: a cheat and a mutant deserve no pay, an honest program and an owner do; trouble only has to get a verdict."""
 
     name: str
@@ -44,9 +44,9 @@ class Corpus:
     """Programs in the order of their file. `version` is a digest of all that is in them."""
 
     version: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CorpusProgram, ...]
 
-    def of(self, *kinds: str) -> tuple[Entry, ...]:
+    def of(self, *kinds: str) -> tuple[CorpusProgram, ...]:
         """Those of some kinds."""
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
@@ -70,9 +70,9 @@ def load_corpus() -> Corpus:
     return Corpus(hashlib.sha256(b"".join(texts)).hexdigest()[:12], tuple(_entries(texts[1], problems)))
 
 
-def _entries(text: bytes, problems: dict[str, Problem]) -> Iterator[Entry]:
+def _entries(text: bytes, problems: dict[str, Problem]) -> Iterator[CorpusProgram]:
     for row in map(json.loads, text.splitlines()):
-        yield Entry(row["name"], row["kind"], row["class"], row["code"], problems[row["problem"]])
+        yield CorpusProgram(row["name"], row["kind"], row["class"], row["code"], problems[row["problem"]])
 
 
 def _draw(name: str) -> float:

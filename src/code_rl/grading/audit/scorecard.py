@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from code_rl.grading.audit.graders.base import Grader, Outcome, one_line
+from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome, one_line
 from code_rl.grading.audit.programs import (
     CHEAT,
     HOLDING,
@@ -21,7 +21,7 @@ from code_rl.grading.audit.programs import (
     TROUBLE,
     UNPAID,
     Corpus,
-    Entry,
+    CorpusProgram,
 )
 from code_rl.grading.problem import Problem
 from code_rl.util.concurrency import together
@@ -43,8 +43,8 @@ ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
 class Tried:
     """One program and what came of it, in `seconds` of wall time."""
 
-    entry: Entry
-    outcome: Outcome
+    entry: CorpusProgram
+    outcome: GraderOutcome
     seconds: float
 
     @property
@@ -131,7 +131,12 @@ class Scorecard:
 
 
 async def audit_grader(
-    grader: Grader, corpus: Corpus, at_once: int, loads: Sequence[int], under_load: int, say: Callable[[str], None]
+    grader: AuditedGrader,
+    corpus: Corpus,
+    at_once: int,
+    loads: Sequence[int],
+    under_load: int,
+    say: Callable[[str], None],
 ) -> Scorecard:
     """Every class in turn, then `under_load` programs at each of `loads` at once. Raises ConfigError when the grader cannot be asked."""
     await grader.check()
@@ -172,11 +177,11 @@ class _SilentError(Exception):
 class _Listener:
     """Asks, and notices silence: the `right` program decides whether it is the programs' doing. Raises ConfigError where there was never an answer."""
 
-    def __init__(self, grader: Grader, right: Entry) -> None:
+    def __init__(self, grader: AuditedGrader, right: CorpusProgram) -> None:
         self._grader, self._right = grader, right
         self._heard, self._unanswered = False, 0
 
-    async def grade(self, problem: Problem, code: str) -> Outcome:
+    async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         outcome = await self._asked(problem, code)
         if self._unanswered == _SILENT and (await self._asked(self._right.problem, self._right.code)).silent:
             if self._heard:
@@ -187,25 +192,25 @@ class _Listener:
             )
         return outcome
 
-    async def _asked(self, problem: Problem, code: str) -> Outcome:
+    async def _asked(self, problem: Problem, code: str) -> GraderOutcome:
         outcome = await self._grader.grade(problem, code)
         self._heard |= not outcome.silent
         self._unanswered = self._unanswered + 1 if outcome.silent else 0
         return outcome
 
 
-def _classes(entries: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[CorpusProgram]]]:
     """Those that deserve pay first, programs that hold the grader last."""
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[CorpusProgram]] = {}
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
     first = (OWNER, HONEST, MUTANT, CHEAT, TROUBLE)
     yield from sorted(groups.items(), key=lambda item: (item[0] == HOLDING, first.index(item[1][0].kind)))
 
 
-def _among(owners: Sequence[Entry], thieves: Sequence[Entry]) -> list[Entry]:
+def _among(owners: Sequence[CorpusProgram], thieves: Sequence[CorpusProgram]) -> list[CorpusProgram]:
     """Right programs before each thief, so that there is something to steal."""
-    mixed: list[Entry] = []
+    mixed: list[CorpusProgram] = []
     for number, thief in enumerate(thieves):
         mixed += [owners[(number + turn) % len(owners)] for turn in range(_OWNERS_A_THIEF)] if owners else []
         mixed.append(thief)
@@ -213,11 +218,11 @@ def _among(owners: Sequence[Entry], thieves: Sequence[Entry]) -> list[Entry]:
 
 
 async def _try_all(
-    grade: Callable[[Problem, str], Awaitable[Outcome]], entries: Sequence[Entry], at_once: int
+    grade: Callable[[Problem, str], Awaitable[GraderOutcome]], entries: Sequence[CorpusProgram], at_once: int
 ) -> list[Tried]:
     places = asyncio.Semaphore(at_once)
 
-    async def one(entry: Entry) -> Tried:
+    async def one(entry: CorpusProgram) -> Tried:
         async with places:
             began = time.perf_counter()
             outcome = await grade(entry.problem, entry.code)
@@ -249,13 +254,15 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
     return None
 
 
-def _chosen(entries: Sequence[Entry], count: int) -> list[Entry]:
+def _chosen(entries: Sequence[CorpusProgram], count: int) -> list[CorpusProgram]:
     """Honest programs and mutants in equal parts: what no load should change."""
     parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
     return [entry for part in parts for entry in part[:: max(1, 2 * len(part) // max(1, count))][: count // 2]]
 
 
-async def _under_load(grader: Grader, entries: Sequence[Entry], loads: Sequence[int], card: Scorecard) -> None:
+async def _under_load(
+    grader: AuditedGrader, entries: Sequence[CorpusProgram], loads: Sequence[int], card: Scorecard
+) -> None:
     """What changes from one time to the next at the first of `loads` is chance; what changes otherwise is the load."""
     times: list[list[bool | None]] = []
     for load in (*loads[:1], *loads):

@@ -23,7 +23,7 @@ from typing import Any
 
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, closing, default_slots
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox, case_messages
-from code_rl.grading.sandbox.node import Facts, Node, Reply, code_here
+from code_rl.grading.sandbox.node import Node, NodeFacts, NodeReply, code_here
 from code_rl.grading.sandbox.retries import RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, abandon, together
@@ -48,7 +48,7 @@ class RayNode(Server):
 
     id: str
     actor: Any
-    facts: Facts
+    facts: NodeFacts
 
 
 class RayCluster:
@@ -147,7 +147,7 @@ class RayCluster:
             call = node.actor.begin.remote(number, job)
             try:
                 while not over:
-                    reply: Reply = await call
+                    reply: NodeReply = await call
                     over = reply.over
                     self._node_retries += reply.retries
                     for execution in reply.executions:
@@ -226,9 +226,9 @@ class RayCluster:
         }
         actor = self._ray.remote(Node).options(**options).remote(places, self._isolation)
         try:
-            facts: Facts = await asyncio.wait_for(actor.facts.remote(), START_S)
+            facts: NodeFacts = await asyncio.wait_for(actor.facts.remote(), START_S)
         except (self._ray.exceptions.RayError, TimeoutError) as error:
-            facts = Facts(code_here(), refusal=_in_words(error) or f"no sandbox within {START_S:g} s")
+            facts = NodeFacts(code_here(), refusal=_in_words(error) or f"no sandbox within {START_S:g} s")
         refusal = facts.refusal
         if not refusal and facts.code != code_here():
             refusal = f"it has code-rl {facts.code}, this process {code_here()}; install the same on all nodes"

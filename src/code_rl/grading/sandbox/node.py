@@ -23,7 +23,7 @@ STEP_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NodeFacts:
     """What a node is: its isolation level, submissions at once, and how many of them share a processor; or why it runs none (`refusal`)."""
 
     code: str
@@ -34,7 +34,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class NodeReply:
     """Executions that came in one step, in order; nothing follows an `over` or a `trouble`. `retries`: of this node, since its last reply."""
 
     executions: tuple[Execution, ...] = ()
@@ -53,31 +53,31 @@ class Node:
 
     def __init__(self, concurrency: int, isolation: str) -> None:
         self._submissions: dict[int, AsyncIterator[Execution]] = {}
-        self._steps: dict[int, asyncio.Task[Reply]] = {}
+        self._steps: dict[int, asyncio.Task[NodeReply]] = {}
         self._told = 0
         try:
             self._box = EmbeddedSandbox(concurrency, isolation)
         except CodeRLError as error:
-            self._facts = Facts(code_here(), refusal=str(error))
+            self._facts = NodeFacts(code_here(), refusal=str(error))
         else:
-            self._facts = Facts(code_here(), self._box.isolation, concurrency, self._box.crowding)
+            self._facts = NodeFacts(code_here(), self._box.isolation, concurrency, self._box.crowding)
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> NodeFacts:
         """What this node is."""
         return self._facts
 
-    async def begin(self, number: int, job: Job) -> Reply:
+    async def begin(self, number: int, job: Job) -> NodeReply:
         """Start submission `number`; its first execution."""
         self._submissions[number] = self._box.run(job)
         return await self.step(number, 0.0)
 
-    async def step(self, number: int, seconds: float = STEP_S) -> Reply:
+    async def step(self, number: int, seconds: float = STEP_S) -> NodeReply:
         """What submission `number` gives within `seconds`, at least one execution."""
         task = self._steps[number] = asyncio.create_task(self._step(number, seconds))
         try:
             return await task
         except asyncio.CancelledError:
-            return Reply(over=True)
+            return NodeReply(over=True)
         finally:
             self._steps.pop(number, None)
 
@@ -102,7 +102,7 @@ class Node:
         if not self._facts.refusal:
             await self._box.aclose()
 
-    async def _step(self, number: int, seconds: float) -> Reply:
+    async def _step(self, number: int, seconds: float) -> NodeReply:
         found: list[Execution] = []
         over, trouble, end = True, None, time.monotonic() + seconds
         try:
@@ -116,4 +116,4 @@ class Node:
         if over:
             self._submissions.pop(number, None)
         told, self._told = self._told, self._box.retries
-        return Reply(tuple(found), over, trouble, self._told - told)
+        return NodeReply(tuple(found), over, trouble, self._told - told)

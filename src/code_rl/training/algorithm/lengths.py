@@ -28,7 +28,7 @@ Metrics = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class LengthStage:
     """A token limit, and what begins it: a step, a share of completions cut off, or (neither) a plateau."""
 
     max_tokens: int
@@ -50,7 +50,7 @@ class Stage:
 class ContextSchedule:
     """Stages in order; `lag` is how many steps the sampling of a step runs ahead of the steps it may look at."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[LengthStage, ...]
     window: int = 20
     lag: int = 0
 
@@ -74,7 +74,7 @@ class ContextSchedule:
         return max(stage.max_tokens for stage in self.stages)
 
 
-def parse_schedule(text: str) -> tuple[Stage, ...]:
+def parse_schedule(text: str) -> tuple[LengthStage, ...]:
     """Read `max_tokens_schedule`. Raises ConfigError naming the part that cannot be read."""
     stages = [_stage(part.strip()) for part in text.split(",")]
     if stages[0].at_step != 0:
@@ -85,11 +85,11 @@ def parse_schedule(text: str) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _stage(part: str) -> Stage:
+def _stage(part: str) -> LengthStage:
     found = _STAGE.fullmatch(part)
     if found is None:
         raise ConfigError(
             f"max_tokens_schedule has a part {part!r}; write STEP:TOKENS, truncated>SHARE:TOKENS or plateau:TOKENS"
         )
     step, share, tokens = found.groups()
-    return Stage(int(tokens), int(step) if step else None, float(share) if share else None)
+    return LengthStage(int(tokens), int(step) if step else None, float(share) if share else None)

@@ -8,7 +8,7 @@ from typing import Any
 import chz
 
 from code_rl.engine.places import kind_of
-from code_rl.training.algorithm.lengths import ContextSchedule, Stage, parse_schedule
+from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, parse_schedule
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError
 
@@ -96,7 +96,7 @@ def refuse_settings(config: Config) -> None:
 def context_schedule(config: Config, room: int) -> ContextSchedule:
     """The token limits of training, none above `room`."""
     if config.max_tokens_schedule is None:
-        stages: tuple[Stage, ...] = (Stage(config.max_tokens, at_step=0),)
+        stages: tuple[LengthStage, ...] = (LengthStage(config.max_tokens, at_step=0),)
     else:
         stages = parse_schedule(config.max_tokens_schedule)
     stages = tuple(replace(stage, max_tokens=min(stage.max_tokens, room)) for stage in stages)

@@ -55,7 +55,7 @@ def hosted(note: str, refusal: str) -> Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SettingFacts:
     """What a setting says of itself beside default and meaning."""
 
     change: Change
@@ -69,10 +69,10 @@ class Facts:
 
 def setting(default: Any, change: Change, reach: Reach, doc: str, check: Check | None = None) -> Any:
     """A field of `Config`. `check` raises ConfigError for a value out of range."""
-    return chz.field(default=default, doc=doc, validator=check, metadata={"facts": Facts(change, reach)})
+    return chz.field(default=default, doc=doc, validator=check, metadata={"facts": SettingFacts(change, reach)})
 
 
-def facts_of(cls: type[Any]) -> Mapping[str, Facts]:
+def facts_of(cls: type[Any]) -> Mapping[str, SettingFacts]:
     """What each field of a settings class says of itself. Raises TypeError, naming it, for one that was not made by `setting`."""
     found = {}
     for name, field in chz.chz_fields(cls).items():

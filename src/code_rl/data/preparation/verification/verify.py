@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from code_rl.data.preparation.bench import Bench, Entry, Survivor
+from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
 from code_rl.data.preparation.ledger import (
     BROKEN_CHECKER,
     MISSING_LIBRARY,
@@ -72,7 +72,7 @@ class Verifier:
     config: PrepareConfig
     executor: Executor
 
-    async def verify(self, entry: Entry, problem: Problem, *, patient: bool = False) -> Decision | None:
+    async def verify(self, entry: ProblemSummary, problem: Problem, *, patient: bool = False) -> Decision | None:
         """The decision, or None when no reference passed and one ran out of time: they are to be tried again with `patient`.
 
         Raises SandboxError when the executor fails where no verdict can say so.

@@ -12,7 +12,7 @@ from code_rl.grading.problem import CallTest, Problem, StdinTest
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GraderOutcome:
     """`paid`: None where the grader itself failed; `said` is what it answered, cut; `silent` where it answered nothing in time."""
 
     paid: bool | None
@@ -20,20 +20,20 @@ class Outcome:
     silent: bool = False
 
 
-def outcome_of(score: object, pays_at: float, said: str) -> Outcome:
+def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
     """What a score says; what is no number, or none that can be compared, is a failure of the grader."""
     if not isinstance(score, bool | int | float):
-        return Outcome(None, said)
+        return GraderOutcome(None, said)
     try:
         number = float(score)
     except OverflowError:
-        return Outcome(None, f"the score is beyond every float: {said}")
+        return GraderOutcome(None, f"the score is beyond every float: {said}")
     if math.isnan(number):
-        return Outcome(None, f"the score is NaN: {said}")
-    return Outcome(number >= pays_at, said)
+        return GraderOutcome(None, f"the score is NaN: {said}")
+    return GraderOutcome(number >= pays_at, said)
 
 
-class Grader:
+class AuditedGrader:
     """A target of the audit. `problems`: of those with plain tests, the forms that it takes: `stdin`, `call`, or `all`."""
 
     name: str
@@ -46,7 +46,7 @@ class Grader:
     async def check(self) -> None:
         """Raise ConfigError when it cannot be asked at all."""
 
-    async def grade(self, problem: Problem, code: str) -> Outcome:
+    async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         """Put one program to it. Failures of the grader are an outcome, not an exception."""
         raise NotImplementedError
 

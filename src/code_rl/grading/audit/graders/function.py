@@ -10,7 +10,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from code_rl.grading.audit.graders.base import Grader, Outcome, one_line, outcome_of, shapes
+from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome, one_line, outcome_of, shapes
 from code_rl.grading.audit.process import SAID, Process, start
 from code_rl.grading.problem import Problem
 from code_rl.util.errors import ConfigError
@@ -20,7 +20,7 @@ _START_S = 300.0
 _CALLS = Path(__file__).with_name("calls.py")
 
 
-class Function(Grader):
+class Function(AuditedGrader):
     """`package.module:function`, called as `shape` says."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Function(Grader):
         self._free.get_nowait()
         self._free.put_nowait(await self._start())
 
-    async def grade(self, problem: Problem, code: str) -> Outcome:
+    async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         """An exception, a None and a process that has gone are failures of the grader; so is no answer in time."""
         process = await self._free.get()
         try:
@@ -61,7 +61,7 @@ class Function(Grader):
                 await self._end(process)
                 process = None
                 silent = isinstance(error, TimeoutError)
-                return Outcome(None, f"no answer in {self._timeout_s:g} s" if silent else str(error), silent)
+                return GraderOutcome(None, f"no answer in {self._timeout_s:g} s" if silent else str(error), silent)
         finally:
             self._free.put_nowait(process)
         score = answer.get("score")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from code_rl.grading.audit.graders.base import Grader, Outcome
+from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome
 from code_rl.grading.judge import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import check_executor
@@ -10,7 +10,7 @@ from code_rl.grading.sandbox.executor import Executor
 from code_rl.util.errors import CodeRLError
 
 
-class Ours(Grader):
+class Ours(AuditedGrader):
     """`code_rl.judge`."""
 
     def __init__(self, executor: Executor) -> None:
@@ -25,13 +25,13 @@ class Ours(Grader):
         """Ask the executor."""
         await check_executor(self._executor)
 
-    async def grade(self, problem: Problem, code: str) -> Outcome:
+    async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         """A verdict about the program is one; `sandbox_error` is a failure of ours."""
         try:
             verdict = await judge(problem, code, self._executor)
         except CodeRLError as error:
-            return Outcome(None, str(error))
-        return Outcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
+            return GraderOutcome(None, str(error))
+        return GraderOutcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
 
     async def aclose(self) -> None:
         """Close the sandbox."""

@@ -17,7 +17,7 @@ from code_rl.util.admission import Admission, NotTakenError, listening
 LARGE_BODY_BYTES = 1 << 18
 
 
-class Application:
+class SandboxApplication:
     """Serves `sandbox` under Sandbox Fusion's protocol. Belongs to one event loop."""
 
     def __init__(self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int) -> None:

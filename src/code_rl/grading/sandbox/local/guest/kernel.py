@@ -178,7 +178,7 @@ def keep_capabilities(*numbers: int) -> None:
     _check(_libc.capset(_CAP_HEADER, (ctypes.c_uint32 * 6)(*sets)), "capset")
 
 
-class Account:
+class ExitRecord:
     """How a process ended, as the kernel writes it into one buffer, which is sent as it is (`wire`).
 
     After a fork each object that this process touches is a page to copy: the way from one test to the next makes few.

@@ -43,7 +43,7 @@ class Supervisor:
 
     def __init__(self, wanted: confine.Confinement, base_bytes: int, tree: Tree) -> None:
         self._wanted, self._base, self._tree = wanted, base_bytes, tree
-        self._account, self._others = kernel.Account(), kernel.Account()
+        self._account, self._others = kernel.ExitRecord(), kernel.ExitRecord()
         self._first_look = kernel.ChildSignal(FIRST_LOOK_S)
 
     def supervise(self, channel: socket.socket, directory: str) -> NoReturn:
@@ -149,7 +149,7 @@ def _left_traces(changed_ns: int) -> bool:
     return bool(here.st_ctime_ns != changed_ns or here.st_mtime or os.stat(SOURCE).st_mtime)
 
 
-def reap_all(pid: int, level: str, other: kernel.Account, channel: socket.socket) -> None:
+def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.socket) -> None:
     """Kill all that the test `pid`, which has ended, left behind, and reap it; each account goes up from `other`."""
     options = os.WEXITED | os.WNOHANG
     while (ended := other.wait(os.P_ALL, 0, options)) is not None:

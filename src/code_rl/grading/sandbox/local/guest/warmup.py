@@ -91,7 +91,7 @@ def _supervise() -> None:
         kernel.mount("proc", "/nowhere", "proc", 0, "")
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE):
         resource.setrlimit(kind, resource.getrlimit(kind))
-    account = kernel.Account()
+    account = kernel.ExitRecord()
     account.begin()
     pid, pidfd = kernel.clone3(0)
     if pid == 0:
